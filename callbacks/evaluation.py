@@ -14,7 +14,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
 from xbench.runs.files import PAIRS, PREDICTIONS
@@ -82,7 +81,7 @@ class Evaluation(Callback):
         model, data = _parts(trainer)
         self._findings = tuple(data.findings)
         self.results = self.rows = None
-        self._answering = isinstance(model, AnsweringModel)
+        self._answering = model.answers
         self._metrics = metrics_of(len(data.findings), self.thresholds, self._answering)
         for metric in self._metrics.values():
             metric.to(model.device)

@@ -8,7 +8,6 @@ import pickle
 import shutil
 import tarfile
 import zipfile
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -18,30 +17,27 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from official.chexlocalize import write_chexlocalize
 from places import ROOT
 from pycocotools import mask as coco
 
 from xbench.data.phantom import FINDINGS
 from xbench.geometry.grid import upsample
-from xbench.models.outside import contradictions
-from xbench.predictions.segmentations import decoded
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
-from xbench.runs.files import PAIRS, PICTURES, REGIONS
+from xbench.runs.files import PAIRS, PICTURES, TRUTH
 from xbench.runs.protocols import read_protocol, read_protocol_pairs
 from xbench.scoring.protocols.chexlocalize import otsu_mask, scaled
 
 DATA = ("--data.images", "5", "--data.num_workers", "0")
 QUIET = (*DATA, "--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
+SCORE = ("score", "--config", "phantom", "--name", "mine", *QUIET)
 
 
 def same_run(one, other):
-    for name in (PAIRS, REGIONS, PICTURES):
-        assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes(), name
-    # Maps come from elsewhere, as their file says.
+    # The tables, and not the bytes of the files, whose metadata say where the predictions come from.
+    for name in (PAIRS, TRUTH, PICTURES):
+        assert pq.read_table(one.folder / name).equals(pq.read_table(other.folder / name)), name
     results = [{**run.results, "provenance": None, "tables": None} for run in (one, other)]
     assert json.dumps(results[0]) == json.dumps(results[1])
 
@@ -72,7 +68,7 @@ def made(command, tmp_path):
 
 def test_any_way_to_the_same_run(command, made, tmp_path):
     tested, predicted = made
-    start = ("score", "--config", "phantom", "--name", "demo", *QUIET)
+    start = (*SCORE, "--name", "demo")
     own = command(*start, "--predictions", predicted.folder)
     assert own.status == 0, own.errors
     same_run(tested, own)
@@ -91,18 +87,7 @@ def test_any_way_to_the_same_run(command, made, tmp_path):
 
 
 def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_path):
-    start = (
-        "score",
-        "--config",
-        "phantom",
-        "--name",
-        "mine",
-        "--predictions",
-        "maps",
-        "--scores",
-        "scores.csv",
-        *QUIET,
-    )
+    start = (*SCORE, "--predictions", "maps", "--scores", "scores.csv")
     whole = (*start, "--frame", "whole")
     first = sorted((tmp_path / "maps").iterdir())[0]
 
@@ -149,19 +134,10 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
 
 @pytest.mark.parametrize(
     "names",
-    [
-        "x",
-        "[]",
-        '{"a": 1}',
-        '{"a": "Nodule", "a": "Mass"}',
-        '{"a": {"b": "c"}}',
-        "[" * 100_000,
-        "[" * 900 + "]" * 900,
-        '{"a":' * 100_000,
-    ],
+    ["x", "[]", '{"a": 1}', '{"a": "Nodule", "a": "Mass"}', '{"a": {"b": "c"}}', "[" * 100_000, '{"a":' * 100_000],
 )
 def test_names_that_are_no_words_of_findings_are_refused(command, names):
-    run = command("score", "--config", "phantom", "--predictions", "s.csv", "--name", "x", "--names", names)
+    run = command(*SCORE, "--predictions", "s.csv", "--names", names)
     assert run.status == 2 and "--names" in run.errors and len(run.errors) < 300, run.errors
     assert "Pleural Effusion" in run.errors
 
@@ -178,9 +154,8 @@ def test_a_map_that_nobody_drew_is_a_miss_by_every_rule(command, made, tmp_path)
         (tmp_path / "maps" / image / f"{finding.replace(' ', '_')}.npy").unlink()
     # The model's own map that is the same everywhere stays what it is.
     np.save(tmp_path / "maps" / flat[0] / f"{flat[1].replace(' ', '_')}.npy", np.ones((28, 28)))
-    start = ("score", "--config", "phantom", "--name", "mine", *QUIET)
     words = ("--scores", "scores.csv", "--frame", "whole", "--map-scale", "probability", "--missing", "flat")
-    run = command(*start, "--predictions", "maps", *words)
+    run = command(*SCORE, "--predictions", "maps", *words)
     assert run.status == 0, run.errors
     assert run.results["counts"]["constant_maps"]["count"] == 1
     notes = [note["count"] for note in run.results["counts"]["notes"] if "counts as a miss" in note["note"]]
@@ -226,8 +201,7 @@ def test_a_map_that_nobody_drew_is_a_miss_by_every_rule(command, made, tmp_path)
 
 def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
     tested, _ = made
-    start = ("score", "--config", "phantom", "--name", "mine", "--predictions", "maps", "--frame", "whole", *QUIET)
-    run = command(*start, "--scores", "none")
+    run = command(*SCORE, "--predictions", "maps", "--frame", "whole", "--scores", "none")
     assert run.status == 0, run.errors
     assert {*run.results["classification"]["macro"].values()} == {None}
     for scores in run.results["classification"]["per_class"].values():
@@ -236,29 +210,10 @@ def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
     (shown,) = analyse(collect([run.folder])).datasets[0].runs
     assert shown.macro["auroc"].value is None and shown.macro["f1"].value is None and not shown.quadrants
     assert command("verify", run.folder).status == 0
-    again = command("rescore", run.folder, "--ties", "any", "--workers", "0")
-    assert again.status == 0, again.errors
     protocols = command("rescore", run.folder, "--protocol", "chexlocalize", "--workers", "0")
     assert protocols.status == 0 and command("verify", run.folder).status == 0, protocols.errors
     reported = command("report", tmp_path / "runs")
     assert reported.status == 0, reported.errors
-
-
-def test_heat_maps_in_pickles_give_the_same_results(command, made, tmp_path):
-    tested, predicted = made
-    maps = tmp_path / "pickles"
-    maps.mkdir()
-    for row in pq.read_table(predicted.folder / "predictions.parquet").to_pylist():
-        with np.load(predicted.folder / row["file"]) as arrays:
-            saliency = arrays["saliency"][list(arrays["findings"]).index(row["finding"])]
-        content = {"map": torch.from_numpy(saliency)[None, None], "prob": np.float64(row["probability"])}
-        (maps / f"{row['image_id']}_{row['finding']}_map.pkl").write_bytes(pickle.dumps(content))
-    words = ("--pattern", "{image}_{finding}_map", "--frame", "whole", "--scores", "pickled", "--map-scale", "cosine")
-    run = command("score", "--config", "phantom", "--name", "demo", *QUIET, "--predictions", maps, *words)
-    assert run.status == 0, run.errors
-    assert {**run.results, "provenance": None, "tables": None} == {**tested.results, "provenance": None, "tables": None}
-    assert run.results["provenance"]["model"]["map_scale"] == "cosine"
-    assert command("verify", run.folder).status == 0
 
 
 TASKS = (
@@ -321,8 +276,7 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
 def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made, tmp_path):
     tested, _ = made
     table = tmp_path / "scores.csv"
-    asked = ("score", "--config", "phantom", "--name", "mine", *QUIET)
-    run = command(*asked, "--predictions", table)
+    run = command(*SCORE, "--predictions", table)
     assert run.status == 0, run.errors
     assert run.results["classification"] == tested.results["classification"]
     counts = [finding["count"] for finding in run.results["grounding"]["per_class"].values()]
@@ -342,7 +296,7 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
     assert command("verify", run.folder).status == 0
     # As parquet, alone and beside a run with maps.
     pq.write_table(pyarrow.csv.read_csv(table), tmp_path / "scores.parquet")
-    other = command(*asked, "--predictions", tmp_path / "scores.parquet")
+    other = command(*SCORE, "--predictions", tmp_path / "scores.parquet")
     assert other.results["classification"] == run.results["classification"]
     for folder in (run.folder.parent, tmp_path / "runs"):
         reported = command("report", folder, "--out", tmp_path / f"report-{folder.name}")
@@ -353,10 +307,10 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
 
 def test_a_table_of_probabilities_that_does_not_fit_is_refused(command, made, tmp_path):
     rows = (tmp_path / "scores.csv").read_text().splitlines()
-    asked = ("score", "--config", "phantom", "--name", "mine", *QUIET, "--predictions")
+    asked = (*SCORE, "--predictions")
     (some := tmp_path / "some.csv").write_text("\n".join([*rows[:-3], "elsewhere.png,Nodule,0.5,0.1"]) + "\n")
     refused = command(*asked, some)
-    assert refused.status == 2 and "no probability for 3" in refused.errors and "elsewhere.png" in refused.errors
+    assert refused.status == 2 and "no score for 3" in refused.errors and "elsewhere.png" in refused.errors
     with pytest.warns(UserWarning, match=r"^1 of 38 predictions .*elsewhere\.png, Nodule"):
         taken = command(*asked, some, "--missing", "skip", "--extra", "ignore")
     assert taken.status == 0 and len(taken.results["counts"]["skipped"]) == 1, taken.errors
@@ -364,7 +318,7 @@ def test_a_table_of_probabilities_that_does_not_fit_is_refused(command, made, tm
     with pytest.warns(UserWarning, match="the run is without these findings"):
         taken = command(*asked, one, "--missing", "skip")
     assert taken.results["findings"] == [FINDINGS[0]]
-    assert "--frame says nothing about a table" in command(*asked, one, "--frame", "whole").errors
+    assert "--frame says nothing about probabilities" in command(*asked, one, "--frame", "whole").errors
     assert "there is no such file" in command(*asked, tmp_path / "none.csv").errors
 
 
@@ -432,20 +386,6 @@ def test_the_human_benchmark_of_chexlocalize_is_a_ceiling(command, tmp_path):
     assert len(ceilings) == 2, dataset.references
 
 
-@pytest.mark.parametrize("counts", ["", "zz", "o", "0", "1" * 40, "P" * 9, 7, None])
-def test_masks_that_are_none_are_refused(counts):
-    with pytest.raises(ValueError):
-        decoded({"size": [3, 4], "counts": counts})
-
-
-@given(st.integers(1, 9), st.integers(1, 9), st.data())
-def test_masks_are_decoded_as_pycocotools_does(height, width, data):
-    drawn = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
-    mask = np.array(drawn).reshape(height, width)
-    encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
-    assert (decoded({"size": [height, width], "counts": encoded["counts"].decode()}) == mask).all()
-
-
 @pytest.mark.parametrize("kind", ["csv", "coco", "masks"])
 @pytest.mark.parametrize("ending", ["", ".png"])
 def test_the_recipe_of_the_page_runs_on_own_data(command, tmp_path, monkeypatch, kind, ending):
@@ -485,12 +425,8 @@ def test_the_recipe_of_the_page_runs_on_own_data(command, tmp_path, monkeypatch,
     ("shape", "frame", "said"),
     [
         ((own.WIDTH, own.HEIGHT), "whole", "rows and columns exchanged"),
-        ((40, 80), "whole", "neither square nor as long and wide"),
         ((45, 40), "longest:64,pad:64", "neither square nor"),
-        ((45, 40), "whole", ""),
         ((own.HEIGHT, own.WIDTH), "whole", ""),
-        ((14, 14), "whole", ""),
-        ((14, 14), "longest:64,pad:64", ""),
     ],
 )
 def test_what_looks_wrong_is_said_on_the_console_and_in_a_report(command, tmp_path, recwarn, shape, frame, said):
@@ -548,12 +484,3 @@ def test_a_refused_command_leaves_no_folder(command, tmp_path, logger):
     # Loggers begin once the run is accepted.
     assert command("test", "--config", "demo", *given, "--data.images", "2").status == 0
     assert [*tmp_path.glob("runs/wandb/*run-*" if "wandb" in logger else "runs/**/metrics.csv")]
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
-def test_logits_contradict_probabilities_where_more_than_one_pair_of_a_hundred_does(both):
-    pairs = [(a, b) for a, b in combinations(both, 2) if a[0] != b[0] and a[1] != b[1]]
-    other = sum((a[0] < b[0]) != (a[1] < b[1]) for a, b in pairs)
-    notes = contradictions({(f"image{place}", "Nodule"): one for place, one in enumerate(both)}, ["Nodule"])
-    assert len(notes) == (len(both) if other > 0.01 * len(pairs) else 0)
-    assert all(f"{other / len(pairs):.0%}" in note.text for note in notes)

@@ -58,14 +58,8 @@ def write(kind, path, boxes, sizes):
                 said = json.dumps([{"box_2d": box, "label": finding} for box in turned])
                 entry = {"image": image, "finding": finding, "answer": f"Final Answer: {said}"}
             file.write(f"{json.dumps(entry)}\n")
-    return (
-        ("--family", "medgemma", "--frame", "thousand_whole_yx")
-        if kind == "answers.jsonl"
-        else (
-            "--frame",
-            "fraction_whole",
-        )
-    )
+    raw = ("--family", "medgemma", "--frame", "thousand_whole_yx")
+    return raw if kind == "answers.jsonl" else ("--frame", "fraction_whole")
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "jsonl", "answers.jsonl"])
@@ -99,11 +93,11 @@ def test_no_box_is_a_miss_and_a_box_on_a_negative_an_alarm(command, truth, tmp_p
     ("text", "options", "said"),
     [
         ("image,finding,x0,y0,x1,y1\na,Nodule,0,0,1,1\n", ["--frame", "fraction_whole"], "--extra ignore"),
-        ("image,finding,x0,y0,x1,y1\n", ["--frame", "fraction_whole"], "speaks of nothing"),
+        ("image,finding,x0,y0,x1,y1\n", ["--frame", "fraction_whole"], "not one pair"),
         ("image,finding,x0,y0,x1\na,b,1,2,3\n", ["--frame", "fraction_whole"], "cannot be read"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,nan\n", ["--frame", "fraction_whole"], "not a number"),
         ("image,finding,x0,y0,x1,y1,score\na,b,1,2,3,4,7\n", ["--frame", "fraction_whole"], "not from 0 to 1"),
-        ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", [], "--frame says what their numbers mean"),
+        ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", [], "give --frame"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", ["--frame", "whole"], "whole"),
         ("image,finding,x0,y0,x1,y1\n", ["--scores", "none"], "--scores says nothing about boxes"),
     ],
@@ -187,37 +181,23 @@ def test_what_is_ignored_is_counted(command, truth, tmp_path, share):
     assert note["note"].startswith(f"{len(lost)} of {len(boxes)} ") and note["first"][0].startswith("x-")
 
 
-def test_a_table_of_which_half_is_ignored(command, truth, tmp_path):
-    _, sizes = truth
-    from xbench.data.phantom import FINDINGS
-
-    names = [*sizes, *(f"x-{image}" for image in sizes)]
-    rows = [[name, *[0.5] * len(FINDINGS)] for name in names]
-    own.write_table(tmp_path / "scores.csv", [["image", *FINDINGS], *rows])
-    with pytest.warns(UserWarning, match=r"50\.0 %.*half"):
-        run = command(*SCORE, "--predictions", "scores.csv", "--extra", "ignore")
-    assert run.status == 0, run.errors
-    (note,) = (one for one in run.results["counts"]["notes"] if "--extra ignore" in one["note"])
-    assert note["count"] == len(sizes)
-
-
 def test_coco_results_go_by_the_numbers_of_the_own_coco_file(command, tmp_path):
     root = own.write_coco(own.write_images(own.make(tmp_path / "data")))
     drawn = json.loads((root / "annotations.json").read_text())["annotations"]
     results = [{name: one[name] for name in ("image_id", "category_id", "bbox")} for one in drawn]
     (tmp_path / "mine.json").write_text(json.dumps(results))
-    words = [
-        "score",
-        "--config",
-        "coco",
-        "--data.root",
-        root,
-        "--data.findings",
-        json.dumps(own.LABELS),
+    words = ["score", "--config", "coco", "--data.root", root, "--data.findings", json.dumps(own.LABELS)]
+    words += [
         "--name",
         "me",
+        *QUIET[2:],
+        "--data.shapes",
+        "boxes",
+        "--predictions",
+        "mine.json",
+        "--frame",
+        "pixels_sent",
     ]
-    words += [*QUIET[2:], "--data.shapes", "boxes", "--predictions", "mine.json", "--frame", "pixels_sent"]
     run = command(*words)
     assert run.status == 0, run.errors
     assert run.results["answers"]["macro"]["box_iou"] == pytest.approx(1, abs=1e-9)

@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.predictions.recognition import (
-    Decision,
-    first_tokens,
-    listed_yes_probability,
-    read_decision,
-    yes_probability,
-)
+from xbench.predictions.recognition import first_tokens, listed_yes_probability, read_decision, yes_probability
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -27,8 +21,10 @@ def _rows(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("row", _rows("recognition"), ids=lambda row: row["raw"][:20])
 def test_decisions_are_read_as_expected(row: dict[str, Any]) -> None:
-    decision = read_decision(row["raw"])
-    assert (decision.present, decision.confidence) == (row["decision"], pytest.approx(row["confidence"], abs=1e-12))
+    said, confidence, found = row["decision"], row["confidence"], read_decision(row["raw"])
+    sure = 1.0 if confidence is None else confidence
+    assert found.probability == (None if said is None else pytest.approx(sure if said else 1 - sure, abs=1e-12))
+    assert found.way == ("decision" if confidence is None else "stated confidence")
 
 
 @pytest.mark.parametrize("row", _rows("yes_probability"), ids=lambda row: row["case"])
@@ -47,13 +43,6 @@ def test_listed_probabilities_never_exceed_one(top: list[tuple[str, float]], gap
         assert found.probability is None or 0 <= found.probability <= 1
 
 
-def test_a_decision_becomes_a_probability_and_no_decision_becomes_none() -> None:
-    assert [Decision(*one).probability for one in [(True, None), (False, None), (True, 0.8), (None, None)]] == [
-        *(1.0, 0.0, 0.8, None)
-    ]
-    assert Decision(False, 0.75).probability == 0.25
-
-
 def test_an_id_that_begins_a_yes_and_a_no_word_counts_for_neither() -> None:
     ids = {"Yes": [1], " Yes": [2, 9], "yes": [1], " yes": [5], "YES": [5], " YES": [5]}
     ids |= {"No": [3], " No": [4], "no": [3], " no": [5], "NO": [4], " NO": [4]}
@@ -62,4 +51,4 @@ def test_an_id_that_begins_a_yes_and_a_no_word_counts_for_neither() -> None:
 
 @given(st.text())
 def test_any_text_is_read(raw: str) -> None:
-    assert read_decision(raw).present in (True, False, None)
+    assert (found := read_decision(raw).probability) is None or 0 <= found <= 1

@@ -60,7 +60,7 @@ def check(
         report = check_dataset(data, preprocessing, progress and console.is_terminal)
         if report.images:
             _print_report(data, report, console)
-        if isinstance(model, AnsweringModel):
+        if isinstance(model, AnsweringModel) and model.answers:
             counts = [(report.positives[f], report.negatives[f], len(report.regions[f])) for f in data.findings]
             asked = (model.asked_of(*count) for count in counts)
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")

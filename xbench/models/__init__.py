@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from xbench.models.baselines import UniformRandom as UniformRandom
     from xbench.models.baselines import WholeImage as WholeImage
     from xbench.models.demo import Demo as Demo
+    from xbench.models.external import External as External
     from xbench.models.maps.biomedclip import BiomedCLIP as BiomedCLIP
     from xbench.models.maps.carzero import CARZero as CARZero
     from xbench.models.maps.clip import CLIP as CLIP
@@ -32,8 +33,5 @@ if TYPE_CHECKING:
     from xbench.models.maps.llavarad import LLaVARad as LLaVARad
     from xbench.models.maps.mavl import MAVL as MAVL
     from xbench.models.maps.medklip import MedKLIP as MedKLIP
-    from xbench.models.outside import Outside as Outside
-    from xbench.models.outside import OutsideAnswers as OutsideAnswers
-    from xbench.models.outside import OutsideScores as OutsideScores
 
 __getattr__ = lazy_names(__name__, __file__)

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from xbench.findings.questions import Questions
-from xbench.geometry.preprocessing import WholeRadiograph
+from xbench.geometry.preprocessing import Preprocessing, WholeRadiograph
 from xbench.models.base import SaliencyModel
 from xbench.predictions import family_named
 from xbench.predictions.answer import Answer
@@ -45,9 +45,10 @@ class AnsweringModel(SaliencyModel):
         spent: Tokens that this process sent and received until now, without those from a cache.
     """
 
+    answers = True
     recognises: bool = True
     asked_in_words: bool = True
-    preprocessing = WholeRadiograph()
+    preprocessing: Preprocessing = WholeRadiograph()
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         seen: Input of the first layer in the first batch (B, 3, h, w), unless the model is compiled.
         saliency_upsample: How maps are enlarged to the evaluation grid, if not bilinearly.
         map_scale: What the values of the raw maps are; other than `none` if maps of different images compare.
+        answers: Whether it answers in boxes, points or words, instead of showing maps.
         exploratory: Reason why the maps are exploratory, as the end of a sentence; empty if the authors published them.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class adds
             its own to those of its parent.
@@ -44,6 +45,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     seen: Tensor | None = None
     saliency_upsample: Upsampling = "bilinear"
     map_scale: MapScale = "none"
+    answers: bool = False
     exploratory: str = ""
     neutral_options: ClassVar[frozenset[str]] = frozenset()
 

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 Status = Literal["answered", "abstained", "unparsable", "truncated"]
 Finish = Literal["stop", "length"]
 
-LONGEST = 1_000_000
-"""How many characters of an answer are read."""
-
 
 class Size(NamedTuple):
     """Width and height of a radiograph in pixels, as the dataset delivers it."""
@@ -40,19 +37,12 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """What the reader did to the numbers of an answer, in boxes and points.
+    """What the reader did to the numbers of an answer, in boxes and points."""
 
-    Attributes:
-        clipped: Reached beyond the radiograph and were cut off at its edge.
-        reordered: Had their corners the wrong way round.
-        dropped: Could not be read as a box, or had no area.
-        duplicates: Repeated one that was there already.
-    """
-
-    clipped: int = 0
-    reordered: int = 0
-    dropped: int = 0
-    duplicates: int = 0
+    clipped: int = 0  # reached beyond the radiograph and were cut off at its edge
+    reordered: int = 0  # had their corners the wrong way round
+    dropped: int = 0  # could not be read as a box, or had no area
+    duplicates: int = 0  # repeated one that was there already
 
 
 @dataclass(frozen=True)
@@ -80,11 +70,6 @@ class Answer:
     finish: Finish | None = None
     counts: Counts = field(default_factory=Counts)
     suspect_frame: bool = False
-
-    @property
-    def unread(self) -> int:
-        """Number of characters at the end that were not read, because the text is longer than `LONGEST`."""
-        return max(0, len(self.raw) - LONGEST)
 
 
 def outline_boxes(region: NDArray[np.bool_]) -> list[Box]:

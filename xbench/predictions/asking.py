@@ -9,7 +9,7 @@ from typing import Literal
 from xbench.predictions.answer import Answer, Finish
 from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
-from xbench.predictions.recognition import listed_yes_probability, read_decision, yes_probability
+from xbench.predictions.recognition import Recognition, listed_yes_probability, read_decision, yes_probability
 
 Kind = Literal["locate", "recognise", "again"]
 
@@ -86,32 +86,8 @@ class Reply:
 
     def recognition(self) -> Recognition:
         """Read whether it says that the finding is there."""
-        if self.yes_no is not None or self.top is not None:
-            found = yes_probability(*self.yes_no) if self.yes_no is not None else listed_yes_probability(self.top or ())
-            mass = found.mass if self.mass is None else self.mass
-            return Recognition("first token", found.probability, found.logit, mass, found.bounded or self.bounded)
-        decision = read_decision(self.text)
-        way: Way = "decision" if decision.confidence is None else "stated confidence"
-        return Recognition(way, decision.probability)
-
-
-Way = Literal["first token", "stated confidence", "decision"]
-
-
-@dataclass(frozen=True)
-class Recognition:
-    """Whether a model says that a finding is there.
-
-    Attributes:
-        way: Where the probability comes from: the first token, a confidence in words, or only yes or no.
-        probability: That it is there, in [0, 1]; None if the reply cannot be read.
-        logit: Logarithm of the odds, of the first token; else None.
-        mass: Share of all probability that yes and no have together at the first token, where that is known.
-        bounded: Whether one of both was not listed, and got the most that it could have had.
-    """
-
-    way: Way
-    probability: float | None
-    logit: float | None = None
-    mass: float | None = None
-    bounded: bool = False
+        if self.yes_no is None and self.top is None:
+            return read_decision(self.text)
+        first = listed_yes_probability(self.top or ()) if self.yes_no is None else yes_probability(*self.yes_no)
+        mass = first.mass if self.mass is None else self.mass
+        return replace(first, mass=mass, bounded=first.bounded or self.bounded)

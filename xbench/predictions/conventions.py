@@ -46,6 +46,10 @@ class Axis(NamedTuple):
         return min(max(number, 0.0), self.top)
 
 
+Axes = Callable[[Size], tuple[Axis, Axis]]
+"""The axes x and y for a radiograph of a size."""
+
+
 @dataclass(frozen=True)
 class Convention:
     """What the numbers of a model mean.
@@ -58,7 +62,7 @@ class Convention:
     """
 
     name: str
-    axes: Callable[[Size], tuple[Axis, Axis]] = field(compare=False, repr=False)
+    axes: Axes = field(compare=False, repr=False)
     step: float = 1
     y_first: bool = False
 
@@ -94,29 +98,25 @@ class Convention:
                 exit_status=2,
             )
         convention = replace(_CONVENTIONS[base], name=name, y_first=y_first)
-        return convention._of_pixels(Size(int(size[1]), int(size[2]))) if size else convention
+        if size is None:
+            return convention
+        shown = Size(int(size[1]), int(size[2]))
+        return replace(convention, axes=_pixels(lambda _: shown))
 
     def shown(self, width: int, height: int) -> Convention:
         """Return this convention of pixels for an image that the model, or its server, was shown in this size."""
         base, order = self.name.partition("@")[0].removesuffix("_yx"), "_yx" if self.y_first else ""
         return Convention.named(f"{base}{order}@{width}x{height}")
 
-    def _of_pixels(self, shown: Size) -> Convention:
-        return replace(self, axes=lambda size: (_whole(shown.width, size.width), _whole(shown.height, size.height)))
-
 
 def smart_resize(size: Size, factor: int = 28, least: int = 3_136, most: int = 12_845_056) -> Size:
     """Return the size to which the processor of Qwen's models resizes an image.
 
     Args:
-        size: Of the image.
+        size: Of the image; a UserError if one side is more than 200 times as long as the other.
         factor: What both sides become a multiple of.
-        least: Fewest pixels of the result; this and `most` are those of the published processor of Qwen2.5-VL. Other
-            limits give other sizes: take these from the processor that ran.
-        most: Most pixels of the result.
-
-    Raises:
-        UserError: One side is more than 200 times as long as the other.
+        least: Fewest pixels of the result; this and `most`, the most, are those of the published processor of
+            Qwen2.5-VL. Other limits give other sizes: take these from the processor that ran.
 
     Examples:
         >>> smart_resize(Size(2544, 3056))
@@ -140,11 +140,7 @@ def smart_resize(size: Size, factor: int = 28, least: int = 3_136, most: int = 1
 
 
 def checked_size(size: tuple[int, int]) -> Size:
-    """Return the size of a radiograph, (width, height).
-
-    Raises:
-        UserError: A side has no pixels.
-    """
+    """Return the size of a radiograph, (width, height); a UserError if a side has no pixels."""
     if min(size) < 1:
         raise UserError(
             f"An image of {size[0]} x {size[1]} pixels has no place for a box. The width and height of each radiograph "
@@ -153,61 +149,49 @@ def checked_size(size: tuple[int, int]) -> Size:
     return Size(*size)
 
 
-def _whole(top: float, side: int, bins: bool = False) -> Axis:
-    return Axis(top, 0, side, side, bins)
+def _whole(top: float, bins: bool = False) -> Axes:
+    return lambda size: (Axis(top, 0, size.width, size.width, bins), Axis(top, 0, size.height, size.height, bins))
 
 
-def _spanning(top: float, bins: bool = False) -> Callable[[Size], tuple[Axis, Axis]]:
-    """Return the axes of numbers that span the whole radiograph."""
-    return lambda size: (_whole(top, size.width, bins), _whole(top, size.height, bins))
+def _pixels(shown_as: Callable[[Size], Size]) -> Axes:
+    """Return the axes of numbers that are pixels of the whole radiograph in the size in which it is shown."""
+
+    def axes(size: Size) -> tuple[Axis, Axis]:
+        shown = shown_as(size)
+        return Axis(shown.width, 0, size.width, size.width), Axis(shown.height, 0, size.height, size.height)
+
+    return axes
 
 
-def _padded_thousand(size: Size) -> tuple[Axis, Axis]:
-    square = max(size)
-    x, y = (Axis(1000, -((square - side) // 2), square, side) for side in size)
+def _square(top: float, size: Size, side: int, bins: bool = False, whole_pixels: bool = False) -> tuple[Axis, Axis]:
+    """Return the axes of numbers that span a square in the middle, which is cut out or padded to, in whole pixels."""
+    x, y = (Axis(top, int((whole - side) / 2), side, whole, bins, whole_pixels) for whole in size)
     return x, y
 
 
 def _padded_512(size: Size) -> tuple[Axis, Axis]:
-    # The longer side becomes 512 pixels, the other is rounded (halves up) and laid in the middle.
-    sides = [max(1, (2 * 512 * side + max(size)) // (2 * max(size))) for side in size]
-    x, y = (Axis(1000, -((512 - side) // 2), 512, side, bins=True) for side in sides)
-    return x, y
-
-
-def _centre_bins(size: Size) -> tuple[Axis, Axis]:
-    square = min(size)
-    x, y = (Axis(100, (side - square) // 2, square, side, bins=True, whole_pixels=True) for side in size)
-    return x, y
+    # The longer side becomes 512 pixels, the other is rounded (halves up).
+    width, height = (max(1, (2 * 512 * side + max(size)) // (2 * max(size))) for side in size)
+    return _square(1000, Size(width, height), 512, bins=True)
 
 
 def _centre_fractions(size: Size) -> tuple[Axis, Axis]:
-    square = min(size)
-    x, y = (Axis(1, (side - square) / 2, square, side) for side in size)
+    x, y = (Axis(1, (side - min(size)) / 2, min(size), side) for side in size)
     return x, y
-
-
-def _resized(size: Size) -> tuple[Axis, Axis]:
-    shown = smart_resize(size)
-    return _whole(shown.width, size.width), _whole(shown.height, size.height)
-
-
-def _sent(size: Size) -> tuple[Axis, Axis]:
-    return _whole(size.width, size.width), _whole(size.height, size.height)
 
 
 _CONVENTIONS = {
     convention.name: convention
     for convention in (
-        Convention("fraction_whole", _spanning(1), step=0.01),
-        Convention("percent_whole", _spanning(100)),
-        Convention("thousand_whole", _spanning(1000)),
-        Convention("thousand_padded", _padded_thousand),
-        Convention("pixels_resized", _resized),
-        Convention("pixels_sent", _sent),
-        Convention("loc1000_whole", _spanning(1000, bins=True)),
+        Convention("fraction_whole", _whole(1), step=0.01),
+        Convention("percent_whole", _whole(100)),
+        Convention("thousand_whole", _whole(1000)),
+        Convention("thousand_padded", lambda size: _square(1000, size, max(size))),
+        Convention("pixels_resized", _pixels(smart_resize)),
+        Convention("pixels_sent", _pixels(lambda size: size)),
+        Convention("loc1000_whole", _whole(1000, bins=True)),
         Convention("loc1000_padded512", _padded_512),
-        Convention("bins100_centre_square", _centre_bins),
+        Convention("bins100_centre_square", lambda size: _square(100, size, min(size), bins=True, whole_pixels=True)),
         Convention("fraction_centre_square", _centre_fractions, step=0),
     )
 }

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from xbench.predictions.answer import Answer, Box, Finish
 from xbench.predictions.conventions import Axis, Convention, checked_size
 from xbench.predictions.json_scan import flat_lists, part_that_counts, read_json, read_lists
-from xbench.predictions.reading import NUMBER, Reading, ends_in_tag, number, numbers, plain
-from xbench.predictions.suppression import keep_strongest
+from xbench.predictions.reading import NUMBER, Reading, ends_in_tag, number, plain
 from xbench.runtime.errors import UserError
 
 _BIN = r"[0-9]{1,64}"
@@ -80,16 +81,13 @@ class Family(ABC):
             'nodule is located at [0.20, 0.30, 0.40, 0.50].'
         """
         x, y = convention.axes(checked_size(size))
-        written = []
+        step, texts = convention.step, []
         for box in boxes:
-            across, down = _span(x, convention.step, box.x0, box.x1), _span(y, convention.step, box.y0, box.y1)
+            across, down = _span(x, step, box.x0, box.x1), _span(y, step, box.y0, box.y1)
             if across and down:
-                corners = zip(down, across, strict=True) if convention.y_first else zip(across, down, strict=True)
-                written.append([number for corner in corners for number in corner])
-        digits = 2 if 0 < convention.step < 1 else 0
-        texts = [
-            [repr(value) if not convention.step else f"{value:.{digits}f}" for value in values] for values in written
-        ]
+                corners = zip(*((down, across) if convention.y_first else (across, down)), strict=True)
+                digits = 2 if step < 1 else 0
+                texts.append([f"{one:.{digits}f}" if step else repr(one) for corner in corners for one in corner])
         return self._write(texts, finding)
 
     @abstractmethod
@@ -129,9 +127,8 @@ class CheXagent2(Family):
         reading.cut = opened or ends_in_tag(text)
         for content in _between(text, "<|box|>", "<|/box|>"):
             pairs = _PAIRS.fullmatch(content.strip())
-            values = numbers(",".join(pairs.groups())) if pairs else None
-            if values:
-                reading.add_box(values)
+            if pairs:
+                reading.add_list(",".join(pairs.groups()))
             else:
                 reading.dropped += 1
         return text
@@ -171,13 +168,7 @@ class InternVL(Family):
         for content in _between(part, "<box>", "</box>"):
             lists = list(flat_lists(content))
             for each in lists:
-                values = numbers(each)
-                if values and len(values) == 4:
-                    reading.add_box(values)
-                elif values is not None and not values:
-                    reading.none = True
-                else:
-                    reading.dropped += 1
+                reading.add_list(each)
             if not lists:
                 reading.none |= not content.strip()
                 reading.dropped += bool(content.strip())
@@ -212,15 +203,10 @@ class Florence2(Family):
 
 @dataclass(frozen=True)
 class JSONFamily(Family):
-    """JSON, or something like it, with or without a trace of thinking before it.
+    """JSON, or something like it, with or without a trace of thinking before it."""
 
-    Attributes:
-        key: The key under which the family writes a box.
-        layout: What is around the boxes: a fenced list, a fenced list after `Final Answer:`, or an object.
-    """
-
-    key: str
-    layout: Literal["fenced", "final", "object"] = "fenced"
+    key: str  # under which the family writes a box
+    layout: Literal["fenced", "final", "object"] = "fenced"  # a list, a list after `Final Answer:`, or an object
 
     def _read(self, text: str, reading: Reading) -> str:
         part, reading.cut = part_that_counts(text)
@@ -269,16 +255,46 @@ class CheX(Family):
 
 
 def family_named(name: str) -> Family:
-    """Return the family of a name.
-
-    Raises:
-        UserError: There is none; the message names the nearest, and all.
-    """
+    """Return the family of a name; a UserError that names the nearest, and all, if there is none."""
     if name in FAMILIES:
         return FAMILIES[name]
     near = difflib.get_close_matches(name, FAMILIES, 3, cutoff=0.4)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     raise UserError(f"There is no family of answers {name!r}.{meant} There are: {', '.join(FAMILIES)}.", exit_status=2)
+
+
+def keep_strongest(
+    boxes: Sequence[Sequence[float]], weights: Sequence[float], overlap: float = 0.25, least: float = 0.3
+) -> list[int]:
+    """Return which boxes of weight `least` or more are kept, strongest first, by non-maximum suppression.
+
+    A box (x0, y0, x1, y1) is left out if its IoU with a stronger one that was kept, or an earlier one of the same
+    weight, is above `overlap`.
+    """
+    weight = np.asarray(weights, np.float64)
+    strong = np.flatnonzero(weight >= least)  # weaker boxes suppress no stronger one
+    strong = strong[np.argsort(-weight[strong], kind="stable")]
+    corners = np.asarray(boxes, np.float64).reshape(-1, 4)[strong]
+    low, high = corners[:, :2], corners[:, 2:]
+    area = np.prod(high - low, axis=1)
+    # A box that overlaps another by more than this IoU has a side of at most that side / overlap, so on each axis its
+    # centre lies within half of that. Each box is compared with its neighbors on the axis on which it has fewer.
+    centre, reach = (low + high) / 2, (high - low) / (2 * overlap)
+    sorted_by = np.argsort(centre, axis=0)
+    ascending = np.take_along_axis(centre, sorted_by, axis=0)
+    from_, to = centre - reach, centre + reach
+    starts = np.stack([np.searchsorted(ascending[:, axis], from_[:, axis]) for axis in (0, 1)], axis=1)
+    ends = np.stack([np.searchsorted(ascending[:, axis], to[:, axis], "right") for axis in (0, 1)], axis=1)
+    nearer = np.argmin(ends - starts, axis=1) if len(strong) else ()
+    left, kept = np.ones(len(strong), np.bool_), []
+    for at, axis in enumerate(nearer):
+        if left[at]:
+            kept.append(int(strong[at]))
+            near = sorted_by[starts[at, axis] : ends[at, axis], axis]
+            sides = np.minimum(high[near], high[at]) - np.maximum(low[near], low[at])
+            shared = np.clip(sides[:, 0], 0, None) * np.clip(sides[:, 1], 0, None)
+            left[near[shared > overlap * (area[near] + area[at] - shared)]] = False
+    return kept
 
 
 def _span(axis: Axis, step: float, low: float, high: float) -> tuple[float, float] | None:

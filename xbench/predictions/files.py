@@ -1,7 +1,8 @@
-"""Files of strangers: in a folder or an archive, and arrays in them; nothing in them is ever executed."""
+"""Strangers' files: in a folder or an archive, arrays and rows in them; nothing in them is ever executed."""
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 import posixpath
@@ -17,15 +18,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from xbench.runtime.errors import UserError
+from xbench.runtime.strict import check_distinct
 
 ARRAYS = (".npy", ".npz")
 PICTURES = (".png", ".tif", ".tiff")
 
-_LARGEST = 2**30
-"""Bytes of one file, or of one array in it: a map of 8,192 x 8,192 has a quarter of that."""
-
-_MODES = ("1", "L", "I", "I;16", "I;16B", "F")
-"""Pillow's names of pictures with one number a pixel."""
+_LARGEST = 2**30  # bytes of one file, or of one array in it: a map of 8,192 x 8,192 has a quarter of that
+_MODES = ("1", "L", "I", "I;16", "I;16B", "F")  # Pillow's names of pictures with one number a pixel
 
 
 class Files:
@@ -38,26 +37,25 @@ class Files:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._archive: zipfile.ZipFile | tarfile.TarFile | None = None
+        found: list[tuple[str, Any]]
         with named(root):
             if root.is_dir():
-                paths = [path for path in root.rglob("*") if path.is_file()]
-                self._members: dict[str, Any] = {path.relative_to(root).as_posix(): path for path in paths}
+                found = [(path.relative_to(root).as_posix(), path) for path in root.rglob("*") if path.is_file()]
             elif zipfile.is_zipfile(root):
                 self._archive = zipfile.ZipFile(root)
                 found = [(one.filename, one) for one in self._archive.infolist() if not one.is_dir()]
-                self._members = _once(root, found)
-            elif root.is_file():
+            else:
                 # Of a compressed tar file each map would be found only by unpacking all before it.
                 self._archive = tarfile.open(root, "r:")  # noqa: SIM115
-                self._members = _once(root, [(one.name, one) for one in self._archive if one.isfile()])
-            else:
-                raise UserError(f"--predictions {root}: there is no such file or folder.", exit_status=2)
-        shown = {
-            name: member
-            for name, member in self._members.items()
-            if not any(part[:1] == "." for part in name.split("/"))
-        }
-        self._members = dict(sorted(shown.items()))
+                found = [(one.name, one) for one in self._archive if one.isfile()]
+        members: dict[str, tuple[str, Any]] = {}
+        for name, member in found:
+            path = posixpath.normpath(name).lstrip("/")
+            if (twin := members.setdefault(path, (name, member)))[1] is not member:
+                both = f"{name} twice" if twin[0] == name else f"{twin[0]} and {name}, which are one file"
+                raise UserError(f"{root} holds {both}.", exit_status=2)
+        shown = (path for path in members if not any(part[:1] == "." for part in path.split("/")))
+        self._members = {path: members[path][1] for path in sorted(shown)}
         self.names = tuple(self._members)
 
     def read(self, name: str) -> bytes:
@@ -95,6 +93,25 @@ def named(root: Path, name: str = "", of: str = "") -> Iterator[None]:
         what = f" ({of})" if of else ""
         problem = str(error) or type(error).__name__
         raise UserError(f"{place}{what} cannot be read: {' '.join(problem.split())[:300]}.", exit_status=2) from error
+
+
+def read_csv(path: Path, *wanted: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield where each row of a table is and its values by column, without blanks around them.
+
+    Raises:
+        ValueError: It lacks a wanted column, has a column twice, or a row with more or fewer values than columns.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        names = [name.strip() for name in next(reader, [])]
+        check_distinct(names, "column")
+        if lacking := [name for name in wanted if name not in names]:
+            raise ValueError(f"it lacks the columns {', '.join(lacking)}")
+        for values in ([value.strip() for value in row] for row in reader if any(map(str.strip, row))):
+            if len(values) < len(names) or any(values[len(names) :]):
+                cut = ", as if it was cut off" * (len(values) < len(names))
+                raise ValueError(f"row {reader.line_num}: {len(values)} values for the {len(names)} columns{cut}")
+            yield f"row {reader.line_num}", dict(zip(names, values, strict=False))
 
 
 def read_npy(content: bytes) -> NDArray[Any]:
@@ -156,15 +173,3 @@ def as_map(array: NDArray[Any]) -> NDArray[np.float32]:
     if not np.isfinite(values).all():
         raise ValueError("it holds NaN, infinity or values beyond float32")
     return values
-
-
-def _once(root: Path, members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of an archive by path; a UserError if two have one path, however it is written."""
-    found: dict[str, tuple[str, Any]] = {}
-    for name, member in members:
-        path = posixpath.normpath(name).lstrip("/")
-        if path in found:
-            both = f"{name} twice" if found[path][0] == name else f"{found[path][0]} and {name}, which are one file"
-            raise UserError(f"{root} holds {both}.", exit_status=2)
-        found[path] = name, member
-    return {path: member for path, (_, member) in found.items()}

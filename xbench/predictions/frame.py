@@ -20,14 +20,11 @@ _STEPS: dict[str, Callable[[int], A.BasicTransform]] = {
 
 
 def preprocessing_of(frame: str) -> Preprocessing:
-    """Return the geometry that a declared frame stands for.
+    """Return the geometry that a declared frame stands for; a UserError unless it ends in one size for all images.
 
     `whole` is the whole radiograph. Otherwise it is what was done to it, step by step, separated by spaces or commas:
     `shortest:N` or `longest:N` resize that side to N pixels in proportion, `stretch:N` both, `pad:N` pads to a square
     and `crop:N` cuts the square in the middle out.
-
-    Raises:
-        UserError: It is none of these, or does not end in one size for all images.
     """
     if frame == "whole":
         return Preprocessing(stretch((224, 224)))

@@ -13,12 +13,7 @@ from xbench.predictions.reading import NUMBER, Reading, number, numbers
 
 _BOX_KEYS = ("box_2d", "bbox_2d", "bbox", "bboxes", "box", "boxes", "bounding_box", "bounding_boxes", "coordinates")
 _POINT_KEYS = ("point_2d", "points_2d", "point", "points")
-_CORNERS = (
-    ("x1", "y1", "x2", "y2"),
-    ("x0", "y0", "x1", "y1"),
-    ("xmin", "ymin", "xmax", "ymax"),
-    ("x_min", "y_min", "x_max", "y_max"),
-)
+_CORNERS = [names.split() for names in ("x1 y1 x2 y2", "x0 y0 x1 y1", "xmin ymin xmax ymax", "x_min y_min x_max y_max")]
 _AROUND = 1_000  # characters to either side of a box in which its confidence is looked for
 
 
@@ -71,7 +66,7 @@ def read_json(part: str, reading: Reading) -> None:
 def keyed_confidence(text: str) -> float | None:
     """Return the first confidence that a plain text states under a key, in [0, 1]; None if there is none."""
     found = _CONFIDENCE.search(text)
-    return _confidence(found["value"], found["percent"] is not None) if found else None
+    return _confidence(found) if found else None
 
 
 def flat_lists(text: str) -> Iterator[str]:
@@ -102,10 +97,9 @@ class _KeyedValues:
     def __init__(self, part: str, reading: Reading) -> None:
         self._part, self._reading = part, reading
         self._braces = _Braces(part)
-        self._confidences: dict[int | None, list[tuple[int, float | None]]] = {}
+        self._confidences: dict[int | None, list[tuple[int, re.Match[str]]]] = {}
         for found in _CONFIDENCE.finditer(part):
-            stated = (found.start(), _confidence(found["value"], found["percent"] is not None))
-            self._confidences.setdefault(self._braces.around(found.start()), []).append(stated)
+            self._confidences.setdefault(self._braces.around(found.start()), []).append((found.start(), found))
         self._any = False
 
     def read(self) -> bool:
@@ -177,7 +171,7 @@ class _KeyedValues:
         self._any = True
         stated = self._confidences.get(brace, []) if (brace := self._braces.around(key.start())) is not None else []
         near = stated[bisect_right(stated, key.start() - _AROUND, key=lambda one: one[0]) :][:1]
-        confidence = near[0][1] if near and near[0][0] <= end + _AROUND else None
+        confidence = _confidence(near[0][1]) if near and near[0][0] <= end + _AROUND else None
         self._reading.add_box(values, confidence, x_first=x_first)
 
     def _malformed_or_none(self, content: str) -> None:
@@ -236,30 +230,18 @@ def _lists(text: str, start: int) -> tuple[list[str], int, bool]:
 
 def _read_bare(part: str, reading: Reading) -> None:
     """Take lists without a key, and pairs of corners, for boxes."""
-
-    def contents() -> Iterator[str]:
-        for found in _PAIR_OR_LIST.finditer(part):
-            if found["pairs"]:
-                yield re.sub(r"[()]", "", found["pairs"])
-            elif found["null"]:
-                yield ""
-            else:
-                yield found[3] if found[3] is not None else found[4]
-
-    read_lists(contents(), reading)
+    found = _PAIR_OR_LIST.finditer(part)
+    read_lists((re.sub(r"[()]", "", one["pairs"] or one[3] or one[4] or "") for one in found), reading)
 
 
-def _confidence(text: str, percent: bool) -> float | None:
-    value = number(text)
+def _confidence(found: re.Match[str]) -> float | None:
+    value = number(found["value"])
     if value is None:
         return None
-    value = value / 100 if percent or value > 1 else value
+    value = value / 100 if found["percent"] is not None or value > 1 else value
     return value if 0 <= value <= 1 else None
 
 
 def _after_last(mark: re.Pattern[str], text: str) -> int:
     """Return where the text after the last mark begins; 0 if there is none."""
-    end = 0
-    for found in mark.finditer(text):
-        end = found.end()
-    return end
+    return max((found.end() for found in mark.finditer(text)), default=0)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-from xbench.predictions.answer import LONGEST, Answer, Box, Counts, Finish, Point, Size, Status
+from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Size, Status
 from xbench.predictions.conventions import Convention
 
 NUMBER = r"[+-]?+(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?+[0-9]++)?+"
@@ -23,6 +23,7 @@ _PLAIN = str.maketrans(
     | dict.fromkeys("\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}", "'")
 )
 _NUMBER = re.compile(NUMBER)
+_LONGEST = 1_000_000  # characters of an answer that are read
 _SUSPECT = 0.25  # of the convention's range: how far beyond it a number is no slip
 
 
@@ -31,7 +32,7 @@ def plain(raw: str) -> str:
 
     Superscripts are no digits.
     """
-    text = raw[:LONGEST]
+    text = raw[:_LONGEST]
     if text.isascii():
         return text
     digits = {ord(mark): str(unicodedata.decimal(mark)) for mark in set(text) if mark.isdecimal()}
@@ -53,11 +54,6 @@ def numbers(text: str) -> list[float] | None:
     """
     values = [number(part) for part in text.strip().removesuffix(",").split(",")] if text.strip() else []
     return None if None in values else [value for value in values if value is not None]
-
-
-def states_none(text: str) -> bool:
-    """Tell whether a plain text without boxes says, in one of the words of `none_words.txt`, that there is none."""
-    return _none_words().search(text) is not None
 
 
 def ends_in_tag(text: str) -> bool:
@@ -111,6 +107,16 @@ class Reading:
         else:
             self._boxes[box] = confidence
 
+    def add_list(self, content: str) -> None:
+        """Take the content of a list for a box; an empty list states that there is none."""
+        values = numbers(content)
+        if values and len(values) == 4:
+            self.add_box(values)
+        elif values == []:
+            self.none = True
+        else:
+            self.dropped += 1
+
     def add_point(self, values: Sequence[float]) -> None:
         """Take two numbers as a place, in the order of the convention."""
         point = Point(*self._inside(*self._fractions(values[0], values[1])))
@@ -118,13 +124,7 @@ class Reading:
         self._points[point] = None
 
     def answer(self, raw: str, finish: Finish | None, text: str) -> Answer:
-        """Return the answer, with its status.
-
-        Args:
-            raw: The text as received.
-            finish: Why generation ended.
-            text: The part of it that counts, plain.
-        """
+        """Return the answer, with its status; `text` is the plain part of `raw` in which words may state none."""
         # No number beyond 1 where thousands were declared: these were fractions.
         top = max(axis.top for axis in self._axes)
         small = self._largest is not None and self._largest <= 1 and top > 1 and not self._axes[0].bins
@@ -144,7 +144,8 @@ class Reading:
             return "truncated"
         if self.found:
             return "answered"
-        return "abstained" if (self.none or states_none(text)) and not self.dropped else "unparsable"
+        none = self.none or _none_words().search(text) is not None
+        return "abstained" if none and not self.dropped else "unparsable"
 
     def _fractions(self, first: float, second: float, x_first: bool = False) -> tuple[float, float]:
         pair = (second, first) if self._convention.y_first and not x_first else (first, second)

@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from xbench.predictions.json_scan import keyed_confidence, part_that_counts
 from xbench.predictions.reading import plain
 
-YES_WORDS = ("Yes", "yes", "YES")
-NO_WORDS = ("No", "no", "NO")
+Way = Literal["first token", "stated confidence", "decision"]
 
+_WORDS = ("Yes", "yes", "YES"), ("No", "no", "NO")
 _LEAST = 1e-12  # probability of a side that the endpoint did not list
 
 _KEYED = re.compile(
@@ -33,73 +34,50 @@ _MARKS = re.compile(r"```(?:json)?|\*\*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What an answer says about a finding.
+class Recognition:
+    """Whether a model says that a finding is there.
 
     Attributes:
-        present: Whether it says that the finding is there; None where it says neither.
-        confidence: Its stated confidence in that, in [0, 1]; None without one, or without a decision.
-    """
-
-    present: bool | None
-    confidence: float | None
-
-    @property
-    def probability(self) -> float | None:
-        """Probability that the finding is there, 0 or 1 without a stated confidence; None without a decision."""
-        if self.present is None:
-            return None
-        sure = 1.0 if self.confidence is None else self.confidence
-        return sure if self.present else 1 - sure
-
-
-@dataclass(frozen=True)
-class YesProbability:
-    """The probability of yes against no, at the first token of an answer.
-
-    Attributes:
-        logit: Logarithm of its odds; None where neither was listed.
-        probability: In [0, 1]; None where the logit is.
-        mass: Share of all probability that yes and no have together; None where only their logits are known.
+        way: Where the probability comes from: the first token, a confidence in words, or only yes or no.
+        probability: That it is there, in [0, 1]; None if the reply cannot be read.
+        logit: Logarithm of the odds of yes against no at the first token; else None.
+        mass: Share of all probability that yes and no have together at the first token, where that is known.
         bounded: Whether one of the two was not listed, and got the most that it could have had.
     """
 
-    logit: float | None
+    way: Way
     probability: float | None
+    logit: float | None = None
     mass: float | None = None
     bounded: bool = False
 
 
-def read_decision(raw: str) -> Decision:
+def read_decision(raw: str) -> Recognition:
     """Read yes or no, and a stated confidence, from an answer in words or JSON.
 
     Examples:
-        >>> read_decision("No (95 %).")
-        Decision(present=False, confidence=0.95)
+        >>> read_decision("No (75 %).")
+        Recognition(way='stated confidence', probability=0.25, logit=None, mass=None, bounded=False)
     """
     text = _MARKS.sub("", part_that_counts(plain(raw))[0])
     present = _decided(text)
     if present is None:
-        return Decision(None, None)
+        return Recognition("decision", None)
     confidence = keyed_confidence(text)
-    if confidence is None and (percent := _PERCENT.search(text)):
-        stated = float(percent[1]) / 100
-        confidence = stated if stated <= 1 else None
-    return Decision(present, confidence)
+    if confidence is None and (percent := _PERCENT.search(text)) and (stated := float(percent[1]) / 100) <= 1:
+        confidence = stated
+    if confidence is None:
+        return Recognition("decision", float(present))
+    return Recognition("stated confidence", confidence if present else 1 - confidence)
 
 
-def yes_probability(yes: Sequence[float], no: Sequence[float]) -> YesProbability:
-    """Return the probability of yes from the logits of the yes tokens and of the no tokens, at least one each.
-
-    Examples:
-        >>> yes_probability([2.0], [2.0])
-        YesProbability(logit=0.0, probability=0.5, mass=None, bounded=False)
-    """
+def yes_probability(yes: Sequence[float], no: Sequence[float]) -> Recognition:
+    """Return the probability of yes from the logits of the yes tokens and of the no tokens, at least one each."""
     logit = _log_sum(yes) - _log_sum(no)
-    return YesProbability(logit, _sigmoid(logit))
+    return Recognition("first token", _sigmoid(logit), logit)
 
 
-def listed_yes_probability(top: Sequence[tuple[str, float]]) -> YesProbability:
+def listed_yes_probability(top: Sequence[tuple[str, float]]) -> Recognition:
     """Return the probability of yes from an endpoint's likeliest first tokens and their log-probabilities.
 
     A token counts if it is one of the words, blanks around it and case aside. The side that is not listed gets the most
@@ -109,22 +87,19 @@ def listed_yes_probability(top: Sequence[tuple[str, float]]) -> YesProbability:
     # A server's rounded probabilities may add up to more than 1.
     mass = min(1.0, math.fsum(math.exp(log) for logs in words.values() for log in logs))
     if not mass:
-        return YesProbability(None, None, mass)
+        return Recognition("first token", None, None, mass)
     rest = 1 - math.fsum(math.exp(log) for _, log in top)
     unlisted = math.log(max(min(*(math.exp(log) for _, log in top), rest), _LEAST))
     logit = _log_sum(words["yes"] or [unlisted]) - _log_sum(words["no"] or [unlisted])
-    return YesProbability(logit, _sigmoid(logit), mass, bounded=not all(words.values()))
+    return Recognition("first token", _sigmoid(logit), logit, mass, bounded=not all(words.values()))
 
 
 def first_tokens(encode: Callable[[str], Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Return the ids with which yes words begin, and those with which no words do, ascending.
+    """Return the ids with which yes words begin, and those with which no words do, ascending; none that begins both.
 
-    An id that begins both is in neither list.
-
-    Args:
-        encode: Returns the ids of a text as the tokenizer gives them where the answer begins.
+    `encode` returns the ids of a text as the tokenizer gives them where the answer begins.
     """
-    yes, no = ({encode(blank + word)[0] for blank in ("", " ") for word in words} for words in (YES_WORDS, NO_WORDS))
+    yes, no = ({encode(blank + word)[0] for blank in ("", " ") for word in words} for words in _WORDS)
     return sorted(yes - no), sorted(no - yes)
 
 

@@ -1,15 +1,14 @@
-"""One way to ask for predictions, whatever files they lie in."""
+"""Predictions that were made elsewhere, by image and finding of a dataset, whatever files they lie in."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import zipfile
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,67 +16,129 @@ from numpy.typing import NDArray
 
 from xbench.findings.names import canonical, names_of
 from xbench.geometry.grid import View
+from xbench.predictions.chexlocalize import Pair, decoded, drawn_in, read_drawn, read_pickle
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
-from xbench.predictions.pickled import read_pickle
-from xbench.predictions.scores import Scores
+from xbench.predictions.tables import Ids, read_answered, read_scores
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
-Pair = tuple[str, str]
-"""An image of the dataset and a finding of it."""
+Kind = Literal["maps", "maps of predict", "probabilities", "boxes", "raw answers"]
+Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
-class Frame:
-    """What a prediction of `xbench predict` says of itself: the rest is declared."""
+class Names:
+    """The images and findings of a dataset, and what files may call them.
 
-    view: View
-    image_sha256: str
-    upsampling: str
-    map_scale: str
+    The ending of an image file may be there or not. Capital letters in findings and `_` for a space make no difference.
+
+    Args:
+        images: Of the dataset.
+        findings: Of the dataset.
+        given: Findings by what the predictions call them, as `--names`; no other word stands for such a finding.
+        own: Findings by what the dataset's own files call them; these words are understood beside the usual ones.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[str],
+        findings: Sequence[str],
+        given: Mapping[str, str] | None = None,
+        own: Mapping[str, str] | None = None,
+    ) -> None:
+        self.images, self.findings = images, findings
+        self.words: dict[str, list[str]] = {}
+        self._meant: dict[str, list[str]] = defaultdict(list)
+        for finding in findings:
+            replaced, added = (
+                [word for word, name in (names or {}).items() if _fold(name) == _fold(finding)]
+                for names in (given, own)
+            )
+            self.words[finding] = replaced or [*names_of(finding), *added]
+            for word in {*map(_fold, self.words[finding])}:
+                self._meant[word].append(finding)
+        self._whole, self._bare = {*images}, defaultdict(list)
+        for image in images:
+            self._bare[_without_ending(image)].append(image)
+
+    def match(self, theirs: Mapping[Pair, Value], option: str) -> tuple[dict[Pair, Value], list[Pair]]:
+        """Return what a file has about each pair of the dataset, and its pairs that belong to none.
+
+        Raises:
+            UserError: A pair is there under two names, or a name may mean several images or findings.
+        """
+        found: dict[Pair, Value] = {}
+        called: dict[Pair, Pair] = {}
+        unknown: list[Pair] = []
+        for (image, finding), value in theirs.items():
+            images = [image] if image in self._whole else self._bare.get(_without_ending(image), [])
+            findings = self._meant.get(_fold(finding)) or self._meant.get(_fold(canonical(finding) or finding), [])
+            for name, meant in ((image, images), (finding, findings)):
+                if len(meant) > 1:
+                    which = f"{', '.join(map(repr, meant[:5]))}{', ...' if len(meant) > 5 else ''}"
+                    wanted = f"{option}: {name!r} may mean each of {which}: write the whole name, or give --names."
+                    raise UserError(wanted, exit_status=2)
+            if not images or not findings:
+                unknown.append((image, finding))
+                continue
+            pair = images[0], findings[0]
+            if pair in found:
+                both = f"{', '.join(called[pair])} and {image}, {finding}"
+                raise UserError(f"{option}: {', '.join(pair)} has two entries, {both}.", exit_status=2)
+            found[pair], called[pair] = value, (image, finding)
+        return found, unknown
 
 
-class Source(ABC):
-    """Predictions of images and findings of a dataset.
+class Source:
+    """Predictions about pairs of an image and a finding of a dataset.
 
     Attributes:
         maps: The pairs that have a map.
         scores: Logit and probability of the pairs that have them.
-        unknown: What is there and belongs to no pair of the dataset.
+        texts: Answers about pairs, as a model would have written them.
+        unknown: Pairs and files that belong to no pair of the dataset.
     """
 
-    maps: Collection[Pair]
-    scores: Mapping[Pair, tuple[float, float]]
-    unknown: Sequence[str]
+    maps: Collection[Pair] = ()
 
-    @abstractmethod
+    def __init__(
+        self,
+        scores: Mapping[Pair, tuple[float, float]] | None = None,
+        texts: Mapping[Pair, str] | None = None,
+        unknown: Sequence[Pair | str] = (),
+    ) -> None:
+        self.scores, self.texts, self.unknown = scores or {}, texts or {}, unknown
+
     def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
         """Return the maps (h, w) of an image, None for those that are missing; a UserError for damaged ones."""
-
-    def frame(self, image_id: str) -> Frame | None:
-        """Return what the files themselves say of the frame of an image; None if it is declared."""
-        return None
+        return [None] * len(findings)
 
 
 class PredictRun(Source):
-    """What `xbench predict` wrote."""
+    """What `xbench predict` wrote, which states how its maps are enlarged and their scale."""
 
-    def __init__(self, folder: Path, images: Sequence[str], findings: Sequence[str]) -> None:
+    def __init__(self, folder: Path, names: Names) -> None:
         self._folder = folder
         with named(folder, "predictions.parquet"):
             rows = pq.read_table(folder / "predictions.parquet").to_pylist()
-            pairs = [(row["image_id"], row["finding"]) for row in rows]
-            if len({*pairs}) < len(pairs):
+            scores = {(row["image_id"], row["finding"]): (row["logit"], row["probability"]) for row in rows}
+            if len(scores) < len(rows):
                 raise ValueError("it has two rows of an image and a finding")
-            wanted = {*images}, {*findings}
-            self.unknown = [f"{one}, {other}" for one, other in pairs if one not in wanted[0] or other not in wanted[1]]
-            self.scores = {pair: (row["logit"], row["probability"]) for pair, row in zip(pairs, rows, strict=True)}
+            images, findings = {*names.images}, {*names.findings}
+            strange = [", ".join(pair) for pair in scores if pair[0] not in images or pair[1] not in findings]
+            super().__init__(scores, unknown=strange)
             self.maps = self.scores.keys()
             self._files = {row["image_id"]: row["file"] for row in rows}
             if any(PurePosixPath(file).parts[:1] != ("saliency",) or ".." in file for file in self._files.values()):
                 raise ValueError("it names files that lie elsewhere")
-        self._last: tuple[str, dict[str, NDArray[np.generic]]] = "", {}
+        self._last: tuple[str, dict[str, NDArray[Any]]] = "", {}
+        self.upsampling, self.map_scale = "bilinear", "none"
+        for image in [image for image in names.images if image in self._files][:1]:
+            arrays = self._arrays(image)
+            if not {"upsampling", "map_scale"} <= {*arrays}:
+                old = f"{folder} does not note how its maps are enlarged and what their values are: run predict again."
+                raise UserError(old, exit_status=2)
+            self.upsampling, self.map_scale = str(arrays["upsampling"]), str(arrays["map_scale"])
 
     def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
         """Return the maps (h, w) of an image."""
@@ -86,26 +147,18 @@ class PredictRun(Source):
             names = [str(name) for name in arrays["findings"]]
             if arrays["saliency"].ndim != 3 or len(arrays["saliency"]) != len(names):
                 raise ValueError(f"{len(names)} findings and maps of shape {arrays['saliency'].shape}")
-            maps = [as_map(arrays["saliency"][names.index(finding)]) for finding in findings]
-            return [*maps]
+            return [as_map(arrays["saliency"][names.index(finding)]) for finding in findings]
 
-    def frame(self, image_id: str) -> Frame:
-        """Return the view, the digest of the model input, and how the model's maps are enlarged."""
+    def stated(self, image_id: str) -> tuple[View, str]:
+        """Return what part of the image its maps show, and the digest of the model input."""
         arrays = self._arrays(image_id)
-        if not {"upsampling", "map_scale"} <= {*arrays}:
-            raise UserError(
-                f"{self._folder} was written by an earlier version of xbench, which did not note how its maps are "
-                "enlarged and what their values are: run predict again.",
-                exit_status=2,
-            )
         with named(self._folder, self._files[image_id], f"image {image_id}"):
             left, top, right, bottom = map(float, arrays["view"])
             if not (left < right and top < bottom and abs(left) + abs(top) + abs(right) + abs(bottom) < 1e6):
                 raise ValueError(f"{left}, {top}, {right}, {bottom} is no view")
-            said = [str(arrays[name]) for name in ("image_sha256", "upsampling", "map_scale")]
-            return Frame((left, top, right, bottom), *said)
+            return (left, top, right, bottom), str(arrays["image_sha256"])
 
-    def _arrays(self, image_id: str) -> dict[str, NDArray[np.generic]]:
+    def _arrays(self, image_id: str) -> dict[str, NDArray[Any]]:
         if self._last[0] != image_id:
             name = self._files[image_id]
             with named(self._folder, name, f"image {image_id}"):
@@ -113,33 +166,44 @@ class PredictRun(Source):
         return self._last[1]
 
 
+class Drawn(Source):
+    """Masks that people drew, as those of CheXlocalize's human benchmark, read as maps of 0 and 1."""
+
+    def __init__(self, path: Path, names: Names) -> None:
+        self._path = path
+        self._masks, unknown = names.match(read_drawn(path), "--predictions")
+        super().__init__(unknown=[", ".join(pair) for pair in unknown])
+        self.maps = self._masks.keys()
+
+    def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
+        """Return the masks of an image."""
+        maps: list[NDArray[np.float32] | None] = []
+        for finding in findings:
+            with named(self._path, of=f"image {image_id}, finding {finding}"):
+                pair = image_id, finding
+                maps.append(decoded(self._masks[pair]) if pair in self._masks else None)
+        return maps
+
+
 class MapFiles(Source):
     """Maps in a folder or an archive: a file for each image and finding, or an npz file for each image.
 
     Args:
         root: The folder or archive.
+        names: Images and findings.
         pattern: Path of a file below `root` without its ending. Without `{finding}` in it, files are npz, and their
             arrays are called as the findings are.
-        words: What `words_for` gives.
-        scores: Probabilities, as the table calls images and findings.
+        table: Probabilities, CSV or parquet.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        images: Sequence[str],
-        findings: Sequence[str],
-        pattern: str = "{image}/{finding}",
-        words: Mapping[str, Sequence[str]] | None = None,
-        scores: Scores | None = None,
-    ) -> None:
+    def __init__(self, root: Path, names: Names, pattern: str = "{image}/{finding}", table: Path | None = None) -> None:
         if "{image}" not in pattern or {*"{}"} & {*pattern.replace("{image}", "").replace("{finding}", "")}:
             raise UserError(f"--pattern {pattern}: it must have {{image}} and may have {{finding}}.", exit_status=2)
         self._root = Files(root)
-        self._words = {one: {*map(_fold, (words or {}).get(_fold(one), names_of(one)))} for one in findings}
-        endings = (*ARRAYS, *PICTURES, ".pkl") if "{finding}" in pattern else (".npz",)
+        with_finding = "{finding}" in pattern
+        endings = (*ARRAYS, *PICTURES, ".pkl") if with_finding else (".npz",)
         stems: dict[str, str] = {}
-        unknown: list[str] = []
+        unknown: list[Pair | str] = []
         for name in self._root.names:
             stem, dot, ending = name.rpartition(".")
             if (dot + ending).lower() not in endings:
@@ -147,158 +211,105 @@ class MapFiles(Source):
             elif (twin := stems.setdefault(_fold(stem), name)) != name:
                 raise UserError(f"{root} holds {twin} and {name}, which are one image and finding.", exit_status=2)
         self._pairs: dict[Pair, tuple[str, str | None]] = {}
-        used: dict[str, Pair | str] = {}
-        with_finding, whole, folded = "{finding}" in pattern, {*images}, _fold(pattern)
+        used: dict[str, Pair] = {}
+        whole, folded = {*names.images}, _fold(pattern)
         usual = [ending for ending in IMAGE_SUFFIXES if any(ending in stem for stem in stems)]
-        for image in images:
+        for image in names.images:
             bare = _without_ending(image)
-            called = [image, *({bare, *(f"{bare}{ending}" for ending in usual)} - whole)]
-            for finding in findings if with_finding else [""]:
-                found = {
-                    stems[key]
-                    for one in map(_fold, called)
-                    for other in self._words.get(finding, [""])
-                    if (key := folded.format(image=one, finding=other)) in stems
-                }
-                if len(found) > 1:
-                    raise UserError(
-                        f"{root} holds {' and '.join(sorted(found))}, which are both of image {image} and finding "
-                        f"{finding or 'any'}.",
-                        exit_status=2,
-                    )
-                for name in found:
-                    what: Pair | str = (image, finding) if with_finding else image
-                    if used.setdefault(name, what) != what:
-                        raise UserError(f"{root}: {name} fits {used[name]} and {what}.", exit_status=2)
+            called = [*map(_fold, (image, *({bare, *(f"{bare}{ending}" for ending in usual)} - whole)))]
+            for finding in names.findings if with_finding else [""]:
+                words = [*map(_fold, names.words.get(finding, [""]))]
+                keys = {folded.format(image=one, finding=word) for one in called for word in words}
+                files = sorted(stems[key] for key in keys if key in stems)
+                what = f"image {image}, finding {finding or 'any'}"
+                if len(files) > 1:
+                    raise UserError(f"{root} holds {' and '.join(files)}, which are both of {what}.", exit_status=2)
+                for name in files:
+                    if (twin_of := used.setdefault(name, (image, finding))) != (image, finding):
+                        raise UserError(f"{root}: {name} fits {', '.join(twin_of)} and {what}.", exit_status=2)
                     if with_finding:
                         self._pairs[image, finding] = name, None
                     else:
-                        self._pairs |= self._in_npz(name, image, findings, unknown)
-        self.unknown = sorted([*unknown, *({*stems.values()} - {*used})])
+                        self._add_arrays(name, image, names, unknown)
         self.maps = self._pairs.keys()
-        self.scores = {}
-        if scores is not None:
-            ours, lost = matched(scores, images, findings, words or {}, "--scores")
-            self.unknown += [f"the score of {image}, {finding}" for image, finding in lost]
-            self.scores = {pair: scores[theirs] for pair, theirs in ours.items()}
+        scores, lost = ({}, []) if table is None else names.match(read_scores(table), "--scores")
+        lost_files = sorted([*map(str, unknown), *({*stems.values()} - {*used})])
+        super().__init__(scores, unknown=[*lost_files, *(f"the score of {', '.join(pair)}" for pair in lost)])
 
     def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
         """Return the maps (h, w) of an image."""
         maps: list[NDArray[np.float32] | None] = []
-        opened: dict[str, dict[str, NDArray[np.generic]]] = {}
+        opened: dict[str, dict[str, NDArray[Any]]] = {}
         for finding in findings:
-            name, key = self._pairs.get((image_id, finding), (None, None))
-            if name is None:
-                maps.append(None)
-                continue
-            content = b"" if name in opened else self._root.read(name)
+            name, key = self._pairs.get((image_id, finding), ("", None))
             with named(self._root.root, name, f"image {image_id}, finding {finding}"):
-                if name.lower().endswith(".npz"):
-                    arrays = opened[name] = opened.get(name) or read_npz(content)
-                    if key is None and len(arrays) != 1:
-                        raise ValueError(f"it holds {len(arrays)} arrays, and not one: {', '.join(arrays)[:100]}")
-                    maps.append(as_map(arrays[key] if key is not None else next(iter(arrays.values()))))
-                elif name.lower().endswith(".pkl"):
-                    maps.append(as_map(read_pickle(content)[0]))
-                else:
-                    read = read_npy if name.lower().endswith(".npy") else read_picture
-                    maps.append(as_map(read(content)))
+                if name and name not in opened:
+                    opened[name] = _arrays(name, self._root.read(name))
+                arrays = opened.get(name, {})
+                if name and key is None and len(arrays) != 1:
+                    raise ValueError(f"it holds {len(arrays)} arrays, and not one: {', '.join(arrays)[:100]}")
+                maps.append(as_map(arrays[next(iter(arrays)) if key is None else key]) if name else None)
         return maps
 
-    def pickled_scores(self) -> dict[Pair, tuple[float, float]]:
+    def pickled_scores(self) -> Mapping[Pair, tuple[float, float]]:
         """Return the probabilities that pickled maps come with; a UserError if they are no probabilities."""
         found = {}
         for (image, finding), (name, _) in self._pairs.items():
             if name.lower().endswith(".pkl"):
                 content = self._root.read(name)
                 with named(self._root.root, name, f"image {image}, finding {finding}"):
-                    probability = read_pickle(content)[1]
-                    if probability is not None:
+                    if (probability := read_pickle(content)[1]) is not None:
                         if not 0 <= probability <= 1:
                             raise ValueError(f"its prob is {probability}, and no probability from 0 to 1")
                         found[image, finding] = probability, probability
         return found
 
-    def _in_npz(
-        self, name: str, image: str, findings: Sequence[str], unknown: list[str]
-    ) -> dict[Pair, tuple[str, str | None]]:
+    def _add_arrays(self, name: str, image: str, names: Names, unknown: list[Pair | str]) -> None:
+        """Find the findings among the arrays of an npz file."""
         keys: dict[str, str] = {}
-        with named(self._root.root, name, f"image {image}"), zipfile.ZipFile(io.BytesIO(self._root.read(name))) as file:
-            for key in (member.removesuffix(".npy") for member in file.namelist()):
+        with named(self._root.root, name, f"image {image}"):
+            with zipfile.ZipFile(io.BytesIO(self._root.read(name))) as file:
+                members = [member.removesuffix(".npy") for member in file.namelist()]
+            for key in members:
                 if (twin := keys.setdefault(_fold(key), key)) != key:
                     raise ValueError(f"{twin} and {key} are one finding")
-        found: dict[Pair, tuple[str, str | None]] = {}
-        for finding in findings:
-            theirs = [keys.pop(word) for word in self._words[finding] if word in keys]
-            if len(theirs) > 1:
-                raise UserError(f"{name}: {' and '.join(sorted(theirs))} are both {finding}.", exit_status=2)
-            if theirs:
-                found[image, finding] = name, theirs[0]
+            for finding in names.findings:
+                called = [keys.pop(word) for word in {*map(_fold, names.words[finding])} if word in keys]
+                if len(called) > 1:
+                    raise ValueError(f"{' and '.join(sorted(called))} are both {finding}")
+                for key in called:
+                    self._pairs[image, finding] = name, key
         unknown += [f"{name}: {key}" for key in keys.values()]
-        return found
 
 
-def matched(
-    theirs: Iterable[Pair],
-    images: Sequence[str],
-    findings: Sequence[str],
-    words: Mapping[str, Sequence[str]],
-    option: str,
-) -> tuple[dict[Pair, Pair], list[Pair]]:
-    """Find the images and findings of a dataset among those that a file names.
-
-    Args:
-        theirs: As the file calls them.
-        images: Of the dataset; the ending of an image file may be there or not.
-        findings: Of the dataset; capital letters and `_` for a space make no difference.
-        words: What `words_for` gives.
-        option: For messages.
-
-    Returns:
-        What the file calls each pair that it has, and what belongs to no pair.
-
-    Raises:
-        UserError: A pair is there under two names, or a name may mean several images or findings.
-    """
-    image_of = _one_meant(images, option)
-    ours: dict[str, str] = {}
-    for finding in findings:
-        for word in words.get(_fold(finding), [finding]):
-            if ours.setdefault(_fold(word), finding) != finding:
-                raise UserError(
-                    f"{option}: {word!r} may mean {ours[_fold(word)]} or {finding}: say with --names what it means.",
-                    exit_status=2,
-                )
-    found: dict[Pair, Pair] = {}
-    unknown: list[Pair] = []
-    for image, finding in theirs:
-        pair = image_of(image), ours.get(_fold(finding)) or ours.get(_fold(canonical(finding) or finding))
-        if pair[0] is None or pair[1] is None:
-            unknown.append((image, finding))
-        elif (twin := found.setdefault((pair[0], pair[1]), (image, finding))) != (image, finding):
-            raise UserError(
-                f"{option}: image {pair[0]} and finding {pair[1]} have two entries, {', '.join(twin)} and {image}, "
-                f"{finding}.",
-                exit_status=2,
-            )
-    return found, unknown
+def kind_of(path: Path) -> Kind:
+    """Return what a file or folder holds, by the ending of its name, CSV by its first line and JSON by its content."""
+    suffix = "" if path.is_dir() else path.suffix.lower()
+    if (path / "predictions.parquet").is_file():
+        return "maps of predict"
+    if suffix == ".csv":
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            head = file.readline(2**16).replace('"', "").strip().split(",")
+        return read_answered(path)[0] if "x0" in head else "probabilities"
+    if suffix == ".parquet":
+        return "probabilities"
+    if suffix == ".jsonl" or (suffix == ".json" and drawn_in(path) != "masks"):
+        return read_answered(path)[0]
+    return "maps"
 
 
-def words_for(names: Mapping[str, str] | None, data: object = None) -> dict[str, list[str]]:
-    """Return what predictions may call findings, by the findings' folded names.
-
-    Args:
-        names: Findings by what the predictions call them, as `--names`; no other word stands for such a finding.
-        data: The data module. If it has `names`, findings by what its own files call them, those words are understood
-            beside the usual ones.
-    """
-    own, given = getattr(data, "names", None), defaultdict(list)
-    known: dict[str, list[str]] = {}
-    for word, finding in own.items() if isinstance(own, Mapping) else ():
-        known.setdefault(_fold(finding), names_of(finding)).append(word)
-    for word, finding in (names or {}).items():
-        given[_fold(finding)].append(word)
-    return known | given
+def open_source(kind: Kind, path: Path, names: Names, pattern: str, table: Path | None, ids: Ids | None) -> Source:
+    """Open predictions and match them with the dataset; a UserError for what cannot be read or is ambiguous."""
+    if kind == "maps of predict":
+        return PredictRun(path, names)
+    if kind == "maps":
+        drawn = path.is_file() and path.suffix.lower() == ".json"
+        return Drawn(path, names) if drawn else MapFiles(path, names, pattern, table)
+    if kind == "probabilities":
+        scores, unknown = names.match(read_scores(path), "--predictions")
+        return Source(scores, unknown=unknown)
+    texts, unknown = names.match(read_answered(path, ids)[1], "--predictions")
+    return Source(texts=texts, unknown=unknown)
 
 
 def digest(paths: Iterable[Path]) -> str:
@@ -311,6 +322,17 @@ def digest(paths: Iterable[Path]) -> str:
     return found.hexdigest()
 
 
+def _arrays(name: str, content: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays in a file by name; one that has no name of its own is called `map`."""
+    match name.lower()[-4:]:
+        case ".npz":
+            return read_npz(content)
+        case ".pkl":
+            return {"map": read_pickle(content)[0]}
+        case ending:
+            return {"map": read_npy(content) if ending == ".npy" else read_picture(content)}
+
+
 def _fold(name: str) -> str:
     return name.replace(" ", "_").casefold()
 
@@ -318,22 +340,3 @@ def _fold(name: str) -> str:
 def _without_ending(image: str) -> str:
     stem, dot, ending = image.rpartition(".")
     return stem if (dot + ending).lower() in IMAGE_SUFFIXES else image
-
-
-def _one_meant(images: Sequence[str], option: str) -> Callable[[str], str | None]:
-    """Return a function from a name to the image that it means, None if to none; a UserError if to several."""
-    whole, bare = {*images}, defaultdict(list)
-    for image in images:
-        bare[_without_ending(image)].append(image)
-
-    def meant(name: str) -> str | None:
-        several = [name] if name in whole else bare.get(_without_ending(name), [])
-        if len(several) > 1:
-            raise UserError(
-                f"{option}: {name!r} may mean each of {len(several)} images, {', '.join(map(repr, several[:5]))}"
-                f"{', ...' if len(several) > 5 else ''}: write the whole name.",
-                exit_status=2,
-            )
-        return several[0] if several else None
-
-    return meant

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 
 from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Status
-from xbench.predictions.asking import Kind, Query, Reply, Way
+from xbench.predictions.asking import Kind, Query, Reply
 from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
+from xbench.predictions.recognition import Way
 from xbench.runs.files import Table
 from xbench.runtime.errors import UserError
 

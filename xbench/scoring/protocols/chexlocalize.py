@@ -135,7 +135,7 @@ class CheXlocalize(Protocol):
         return {group.finding: {"threshold": tuned_threshold(group), "cutoff": tuned_cutoff(group)} for group in groups}
 
     def read_tuning(self, paths: Sequence[Path], findings: Sequence[str]) -> Tuned:
-        from xbench.predictions.tuned import read_tuned
+        from xbench.predictions.chexlocalize import read_tuned
 
         return read_tuned(paths, findings, RULES[1:], cutoffs_of)
 

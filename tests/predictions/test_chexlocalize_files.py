@@ -1,4 +1,4 @@
-"""Pickled heat maps: their numbers are read, and nothing in them runs."""
+"""Files of CheXlocalize: numbers in pickles are read, and nothing in them runs; masks are those of pycocotools."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 from bounded import assert_outcomes
 from hypothesis import given
 from hypothesis import strategies as st
+from pycocotools import mask as coco
 
+from xbench.predictions.chexlocalize import decoded, read_pickle
 from xbench.predictions.files import as_map, named
-from xbench.predictions.pickled import read_pickle
 from xbench.runtime.errors import UserError
 
 VALUES = np.arange(24, dtype=np.float32).reshape(1, 1, 4, 6) / 7
@@ -154,3 +155,17 @@ def test_bombs_are_refused_within_a_second(tmp_path):
     assert_outcomes(
         folder, dict.fromkeys((f"{name}.pkl" for name in write_bombs(folder)), "cannot be read"), read, 2**28, 1
     )
+
+
+@pytest.mark.parametrize("counts", ["", "zz", "o", "0", "1" * 40, "P" * 9, 7, None])
+def test_masks_that_are_none_are_refused(counts):
+    with pytest.raises(ValueError):
+        decoded({"size": [3, 4], "counts": counts})
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.data())
+def test_masks_are_decoded_as_pycocotools_does(height, width, data):
+    drawn = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
+    mask = np.array(drawn).reshape(height, width)
+    encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+    assert (decoded({"size": [height, width], "counts": encoded["counts"].decode()}) == mask).all()

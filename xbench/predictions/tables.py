@@ -1,45 +1,67 @@
-"""Boxes and answers that were made elsewhere: CSV, COCO results, or JSON line by line."""
+"""Probabilities, boxes and answers that were made elsewhere: CSV, parquet, COCO results, or JSON line by line."""
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from xbench.predictions.files import named
-from xbench.predictions.segmentations import drawn_in, read_points
-from xbench.runtime.errors import UserError
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from xbench.predictions.chexlocalize import Pair, drawn_in, read_points
+from xbench.predictions.files import named, read_csv
 from xbench.runtime.strict import check_distinct, decimal, unique_keys
 
-SUFFIXES = (".csv", ".json", ".jsonl")
-_CORNERS = ("x0", "y0", "x1", "y1")
-_LARGEST = 2**30
+Scores = dict[Pair, tuple[float, float]]
+"""Logit and probability by image and finding, as the file calls them."""
 
 Ids = tuple[Mapping[Any, str], Mapping[Any, str]]
 """Names of images, and of findings, by the ids of a COCO annotation file."""
 
+_CORNERS = ("x0", "y0", "x1", "y1")
+_LARGEST = 2**30
+_MOST_ROWS = 2 * 10**7
+_MISSING = {None, *pyarrow.csv.ConvertOptions().null_values}  # as pandas and R write it
 
-@dataclass(frozen=True)
-class Answered:
-    """What was answered, by image and finding as the file calls them.
 
-    Attributes:
-        kind: `boxes`, as the text that a model of the family `endpoint` would have written, or raw `answers`.
-        texts: The text of each pair.
+def read_scores(path: Path) -> Scores:
+    """Read a table of probabilities in [0, 1], CSV or parquet.
+
+    Either a row for each image and finding, with the columns `image`, `finding`, `probability` and, if there are
+    official raw scores, `logit` (the probability where there is none); or a row for each image, with `image` and a
+    column for each finding. What is empty counts as missing.
+
+    Raises:
+        UserError: It cannot be read, names a pair twice, or holds something that is no probability.
     """
+    found: dict[Pair, tuple[float, float] | None] = {}
+    with named(path):
+        for where, row in _parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path):
+            cells = {name: None if value in _MISSING else str(value) for name, value in row.items()}
+            if not {"image", "image_id"} & {*cells}:
+                raise ValueError("one of its columns must be called image")
+            image, probability = cells.pop("image" if "image" in cells else "image_id"), cells.get("probability")
+            pairs: dict[str | None, tuple[str | None, str | None]]
+            pairs = {finding: (value, value) for finding, value in cells.items()}
+            if {"finding", "probability"} <= {*cells}:
+                pairs = {cells["finding"]: (cells.get("logit", probability), probability)}
+            for finding, numbers in pairs.items():
+                if image is None or finding is None:
+                    raise ValueError(f"{where} is without image or finding")
+                if (image, finding) in found:
+                    raise ValueError(f"it has two scores of image {image} and finding {finding}")
+                found[image, finding] = _score(*numbers, f"image {image}, finding {finding}")
+    return {pair: numbers for pair, numbers in found.items() if numbers is not None}
 
-    kind: Literal["boxes", "answers"]
-    texts: dict[tuple[str, str], str]
 
+def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", "raw answers"], dict[Pair, str]]:
+    """Read boxes or answers by image and finding; boxes become the text of a model of the family `endpoint`.
 
-def read_answered(path: Path, ids: Ids | None = None) -> Answered:
-    """Read boxes or answers.
-
-    A CSV file has the columns image, finding, x0, y0, x1, y1 and perhaps score, and a row without corners says that
+    A CSV file has the columns image, finding, x0, y0, x1, y1 and perhaps score, and a row without corners states that
     there is no box. COCO results have image_id, category_id, bbox (left, top, width, height) and score. A line of JSON
     has image, finding and either boxes (lists of x0, y0, x1, y1), perhaps with scores, or answer, the raw text. A box
     that a file declares is not sorted: x0 < x1 and y0 < y1, or it is refused.
@@ -53,39 +75,60 @@ def read_answered(path: Path, ids: Ids | None = None) -> Answered:
     Raises:
         UserError: It cannot be read, or holds something else.
     """
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    texts: dict[tuple[str, str], str] = {}
+    boxes: dict[Pair, list[dict[str, Any]]] = {}
+    texts: dict[Pair, str] = {}
+    suffix = path.suffix.lower()
     with named(path):
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it has {path.stat().st_size} bytes")
-        if path.suffix.lower() == ".json" and drawn_in(path) == "points":
+        if suffix == ".json" and drawn_in(path) == "points":
             drawn = read_points(path)
-            texts = {pair: json.dumps({"points" if points else "boxes": points}) for pair, points in drawn.items()}
-            return Answered("boxes", texts)
-        for where, entry in _entries(path):
+            return "boxes", {
+                pair: json.dumps({"points" if points else "boxes": points}) for pair, points in drawn.items()
+            }
+        for where, entry in _entries(path, suffix):
             try:
                 if not isinstance(entry, dict):
                     raise ValueError(f"{entry!r:.60} has no keys")
-                if path.suffix.lower() != ".jsonl":
-                    entry = _of_row(entry) if path.suffix.lower() == ".csv" else _of_result(entry, ids)
+                if suffix != ".jsonl":
+                    entry = _of_row(entry) if suffix == ".csv" else _of_result(entry, ids)
                 pair = _name(entry["image"]), _name(entry["finding"])
-                if "answer" in entry:
-                    if not isinstance(entry["answer"], str):
-                        raise ValueError("answer is no text")
-                    if pair in texts:
-                        raise ValueError(f"image {pair[0]}, finding {pair[1]} has two answers")
-                    texts[pair] = entry["answer"]
-                else:
-                    found.setdefault(pair, []).extend(_boxes(entry["boxes"], entry.get("scores")))
+                if "answer" not in entry:
+                    boxes.setdefault(pair, []).extend(_boxes(entry["boxes"], entry.get("scores")))
+                    continue
+                if not isinstance(entry["answer"], str):
+                    raise ValueError("answer is no text")
+                if pair in texts:
+                    raise ValueError(f"image {pair[0]}, finding {pair[1]} has two answers")
+                texts[pair] = entry["answer"]
             except KeyError as error:
                 raise ValueError(f"{where} lacks {error.args[0]}") from None
             except (TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"{where}: {error}") from None
-        if found and texts:
+        if boxes and texts:
             raise ValueError("some of it are boxes and some are answers")
     if texts:
-        return Answered("answers", texts)
-    return Answered("boxes", {pair: json.dumps({"boxes": boxes}) for pair, boxes in found.items()})
+        return "raw answers", texts
+    return "boxes", {pair: json.dumps({"boxes": of}) for pair, of in boxes.items()}
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    file = pq.ParquetFile(path)
+    # A damaged file may claim any number.
+    if file.metadata.num_rows > _MOST_ROWS:
+        raise ValueError(f"it claims {file.metadata.num_rows} rows")
+    check_distinct(file.schema_arrow.names, "column")
+    for number, row in enumerate(file.read().to_pylist(), start=1):
+        yield f"row {number}", row
+
+
+def _score(logit: str | None, probability: str | None, what: str) -> tuple[float, float] | None:
+    if logit is None or probability is None:
+        return None
+    with suppress(ValueError):
+        if 0 <= (value := decimal(probability)) <= 1:
+            return decimal(logit), value
+    raise ValueError(f"{what}: {probability!r} with logit {logit!r} is no probability from 0 to 1")
 
 
 def _boxes(boxes: Any, scores: Any) -> list[dict[str, Any]]:
@@ -142,21 +185,11 @@ def _of_result(result: dict[str, Any], ids: Ids | None) -> dict[str, Any]:
     return {"image": names[0], "finding": names[1], "boxes": boxes, "scores": scores}
 
 
-def _entries(path: Path) -> Iterator[tuple[str, Any]]:
+def _entries(path: Path, suffix: str) -> Iterator[tuple[str, Any]]:
     """Yield where an entry of the file is, and the entry as it is written there."""
-    if path.suffix.lower() == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            names = [name.strip() for name in next(reader, [])]
-            check_distinct(names, "column")
-            if lacking := [name for name in ("image", "finding", *_CORNERS) if name not in names]:
-                raise ValueError(f"it lacks the columns {', '.join(lacking)}")
-            for values in ([value.strip() for value in row] for row in reader if any(map(str.strip, row))):
-                if len(values) < len(names) or any(values[len(names) :]):
-                    cut = ", as if it was cut off" * (len(values) < len(names))
-                    raise ValueError(f"row {reader.line_num}: {len(values)} values for the {len(names)} columns{cut}")
-                yield f"row {reader.line_num}", dict(zip(names, values, strict=False))
-    elif path.suffix.lower() == ".jsonl":
+    if suffix == ".csv":
+        yield from read_csv(path, "image", "finding", *_CORNERS)
+    elif suffix == ".jsonl":
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
@@ -167,5 +200,5 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
     else:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
         if not isinstance(content, list):
-            raise UserError(f"{path} is no list of COCO results.", exit_status=2)
+            raise ValueError("it is no list of COCO results")
         yield from ((f"entry {number}", entry) for number, entry in enumerate(content, start=1))

@@ -1,0 +1,295 @@
+"""Predictions that were made elsewhere, in the place of a model: `score` runs this class as `test` runs any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+
+from xbench.findings.names import is_folder_name
+from xbench.geometry.grid import Upsampling
+from xbench.models.answering import AnsweringModel
+from xbench.predictions.asking import Query, Reply
+from xbench.predictions.doubts import contradictions, shape_problem
+from xbench.predictions.frame import preprocessing_of
+from xbench.predictions.source import Drawn, MapFiles, Names, PredictRun, digest, kind_of, open_source
+from xbench.runtime.errors import UserError
+from xbench.types import DOUBT_NOTE, Batch, Failure, Maps, MapScale, Note, Prediction
+
+_APPLIES = {
+    "maps": "frame scores pattern missing sizes upsampling map-scale",
+    "maps of predict": "pattern missing sizes",
+    "probabilities": "missing",
+    "boxes": "frame",
+    "raw answers": "frame family",
+}
+_NEEDED = {
+    ("maps", "frame"): "--frame whole, or what was done to a radiograph, such as --frame shortest:512,crop:480",
+    ("maps", "scores"): "--scores TABLE, or --scores none: nothing is then said of recognition",
+    ("boxes", "frame"): "--frame: what their numbers mean, such as fraction_whole (0 to 1) or pixels_sent",
+    ("raw answers", "family"): "--family: how they are written",
+}
+
+
+class External(AnsweringModel):
+    """Takes maps, probabilities, boxes, points or raw answers from files, instead of making them.
+
+    If a file of boxes or answers mentions an image without the finding, all such images count as asked, and what it
+    leaves out there has no box; else nobody knows whether the model was asked, and no false alarms are counted.
+
+    Args:
+        predictions: What `xbench predict` wrote; a folder, zip or tar of maps (npy, npz, png, tiff, and the pkl of
+            CheXlocalize); masks or points that people drew (json); a table of probabilities (CSV, parquet); boxes (CSV,
+            COCO results, JSON lines) or raw answers (JSON lines).
+        label: What results and folders call the model.
+        frame: What part of a radiograph a map shows: `whole`, or steps such as `shortest:512,crop:480`. For boxes and
+            answers what the numbers mean: a name in `xbench.predictions.conventions`, such as `pixels_sent`.
+        family: How raw answers are written: a name in `xbench.predictions.FAMILIES`.
+        scores: Beside maps: a table of probabilities, `none`, or `pickled` (what CheXlocalize's pickles call `prob`).
+        pattern: Path of a map below `predictions`, without its ending; `{image}/{finding}` if None.
+        names: What the files call a finding, and its name.
+        missing: How to treat a pair without prediction: `stop`, also if None; `skip` leaves the image out, counted and
+            named, and findings without any prediction out of the run; `flat` counts a missing map as a miss.
+        extra: How to treat predictions for unknown images or findings: `stop` or `ignore`.
+        sizes: Maps are all of the `same` size, or of `any`, which takes `--data.batch_size 1`.
+        upsampling: How maps are enlarged; `bilinear` if None.
+        map_scale: What the values of maps are, so that maps of different images can be compared; `none` if None.
+    """
+
+    name = "external"
+    asked_in_words = False
+
+    def __init__(
+        self,
+        predictions: str,
+        label: str,
+        frame: str | None = None,
+        family: str | None = None,
+        scores: str | None = None,
+        pattern: str | None = None,
+        names: dict[str, str] | None = None,
+        missing: Literal["stop", "skip", "flat"] | None = None,
+        extra: Literal["stop", "ignore"] = "stop",
+        sizes: Literal["same", "any"] | None = None,
+        upsampling: Upsampling | None = None,
+        map_scale: MapScale | None = None,
+    ) -> None:
+        if not is_folder_name(label):
+            raise UserError(f"--name {label!r} becomes part of a folder's name, which it cannot.", exit_status=2)
+        path = Path(predictions).expanduser()
+        if not path.exists():
+            raise UserError(f"--predictions {predictions}: there is no such file or folder.", exit_status=2)
+        kind = kind_of(path)
+        options = {"frame": frame, "family": family, "scores": scores, "pattern": pattern, "missing": missing}
+        options |= {"sizes": sizes, "upsampling": upsampling, "map_scale": map_scale}
+        given = [name.replace("_", "-") for name, value in options.items() if value is not None]
+        for option in given:
+            if option not in _APPLIES[kind].split() or (kind, missing) == ("probabilities", "flat"):
+                raise UserError(f"--{option} says nothing about {kind}, as in {path}: leave it out.", exit_status=2)
+        if lacking := [text for (of, option), text in _NEEDED.items() if of == kind and option not in given]:
+            raise UserError(f"--predictions {predictions} holds {kind}: give {lacking[0]}.", exit_status=2)
+        self.answers = kind in ("boxes", "raw answers")
+        super().__init__(family or "endpoint", frame if self.answers else None)
+        self.name, self._scored = label, not self.answers and scores != "none"
+        self._kind, self._path, self._frame, self._scores, self._names = kind, path, frame, scores, names
+        self._table = None if scores in (None, "none", "pickled") else Path(str(scores)).expanduser()
+        self._pattern, self._extra = pattern or "{image}/{finding}", extra
+        self._missing, self._sizes = missing or "stop", sizes or "same"
+        self._left_out: list[str] = []
+        self._incomplete: set[str] = set()
+        if not self.answers:
+            self.preprocessing = preprocessing_of(frame or "whole")
+            self.saliency_upsample, self.map_scale = upsampling or "bilinear", map_scale or "none"
+
+    def input_problem(self, batch: Batch, seen: torch.Tensor | None = None) -> None:
+        """No network sees the images."""
+
+    def setup(self, stage: str) -> None:
+        """Look for the predictions of all images and findings of the dataset; a UserError if they do not fit."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        own, images = getattr(data, "names", None), [record.image_id for record in data.records]
+        names = Names(images, data.findings, self._names, own if isinstance(own, Mapping) else None)
+        source = open_source(self._kind, self._path, names, self._pattern, self._table, getattr(data, "coco_ids", None))
+        if isinstance(source, PredictRun):
+            self.saliency_upsample, self.map_scale = source.upsampling, source.map_scale  # type: ignore[assignment]
+        super().setup(stage)
+        self.source, self._numbers = source, source.scores
+        if self._scores == "pickled" and isinstance(source, MapFiles):
+            self._numbers = source.pickled_scores()
+        data.notes += self._doubted(contradictions(self._numbers, self.findings))
+        present = {finding for _, finding in (*source.maps, *self._numbers)}
+        if self._missing == "skip" and present:
+            self._left_out = [finding for finding in self.findings if finding not in present]
+        if self._left_out:
+            data.leave_out(self._left_out)
+            self.findings = tuple(data.findings)
+            silent = f"{self._path} says nothing of {', '.join(self._left_out)}"
+            rank_zero_warn(f"--predictions {silent}: the run is without these findings, as --missing skip says.")
+        if problems := self._problems(data.name, images):
+            what = f"{self._path}, for {len(images)} images and {len(self.findings)} findings"
+            raise UserError(f"--predictions {what}: {'; '.join(problems)}.", exit_status=2)
+        if source.unknown:
+            data.notes += self._ignored(data.name)
+        if self.answers:
+            data.notes += self._unmentioned({record.image_id: record.labels for record in data.records})
+        for image, _ in [*source.maps][:1]:
+            self._size = next(one.shape for one in source.read(image, self.findings) if one is not None)
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Leave out images that lack a prediction, and take what predictions state about their images."""
+        images = [*zip(batch.truth.index.tolist(), batch.truth.image_ids, strict=True)]
+        reason = "its prediction is missing, and --missing skip was given."
+        lost = [Failure(index, image, reason) for index, image in images if image in self._incomplete]
+        batch = batch.only([row for row, (_, image) in enumerate(images) if image not in self._incomplete])
+        batch.failures = [*batch.failures, *lost]
+        if isinstance(self.source, PredictRun):
+            stated = [self.source.stated(image) for image in batch.truth.image_ids]
+            truth = replace(batch.truth, views=[view for view, _ in stated])
+            batch = replace(batch, truth=truth, image_sha256=[sha256 for _, sha256 in stated])
+        if self._missing == "flat":
+            pairs = [(image, finding) for image in batch.truth.image_ids for finding in self.findings]
+            flat = [(image, finding) for image, finding in pairs if (image, finding) not in self.source.maps]
+            notes = [Note(f"the map of {finding} is missing and counts as a miss", image) for image, finding in flat]
+            batch.notes = [*batch.notes, *notes]
+        return batch
+
+    def score(self, batch: Batch) -> Prediction:
+        """Look up the predictions of a batch."""
+        if self.answers:
+            return super().score(batch)
+        shown = self._shown(batch)
+        if not self._scored:
+            return Prediction(None, None, shown)
+        pairs = [[(image, finding) for finding in self.findings] for image in batch.truth.image_ids]
+        numbers = [[self._numbers[pair] for pair in of_image] for of_image in pairs]
+        logits, probabilities = torch.tensor(numbers, dtype=torch.float64, device=self.device).unbind(-1)
+        return Prediction(logits, probabilities, shown)
+
+    def _shown(self, batch: Batch) -> Maps | None:
+        if self._kind == "probabilities":
+            return None
+        maps = [self._maps(image) for image in batch.truth.image_ids]
+        if len({one.shape for one in maps}) > 1:
+            raise UserError(f"{self.name}: maps differ in size, so give --data.batch_size 1.", exit_status=2)
+        if self._kind == "maps":
+            each = zip(maps, batch.truth.image_sizes, batch.truth.image_ids, strict=True)
+            odd = [(shape_problem(one.shape[1:], size, self._frame or ""), image) for one, size, image in each]
+            batch.notes += self._doubted([(text, image) for text, image in odd if text])
+        saliency = torch.stack(maps).to(self.device)
+        return Maps(saliency, saliency.isnan().all(-1).all(-1))
+
+    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+        """Look the answers up; a UserError for raw ones that are missing."""
+        pairs = [(batch.truth.image_ids[query.row], query.finding) for query in queries]
+        lost = [pair for pair in pairs if pair not in self.source.texts]
+        if lost and self._kind == "raw answers":
+            raise UserError(
+                f"{self._path} has no answer about image {lost[0][0]}, finding {lost[0][1]}. Add it, empty if nothing "
+                "was said, or choose other images with --data.image_list.",
+                exit_status=2,
+            )
+        return [Reply(self.source.texts.get(pair, '{"boxes": []}')) for pair in pairs]
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the digest of the predictions, and what was declared about them."""
+        about: dict[str, Any] = {"predictions_sha256": digest([self._path, *filter(None, [self._table])])}
+        if self.answers:
+            return super().provenance() | about | {"extra": self._extra}
+        if self._kind != "probabilities":
+            about |= {"frame": self._frame, "scores": self._scores}
+        about |= {"missing": self._missing, "extra": self._extra}
+        if self._kind != "probabilities":
+            about["sizes"] = self._sizes
+        if self._kind == "probabilities" or self._missing == "skip":
+            about["findings_left_out"] = ", ".join(self._left_out)
+        return about
+
+    def _maps(self, image: str) -> torch.Tensor:
+        """Return the maps of an image (C, h, w), NaN for those that are missing, or that nobody drew."""
+        found = self.source.read(image, self.findings)
+        sizes = [one.shape for one in found if one is not None]
+        expected = sizes[0] if sizes and self._sizes == "any" else self._size
+        for finding, one in zip(self.findings, found, strict=True):
+            if one is not None and one.shape != expected:
+                what = f"the map of image {image}, finding {finding} is {one.shape}, and the first one is {expected}"
+                hint = "If that is meant, give --sizes any; the maps of one image have one size all the same"
+                raise UserError(f"{self._path}: {what}. {hint}.", exit_status=2)
+        by_hand = isinstance(self.source, Drawn)
+        drawn = [None if one is None or (by_hand and not one.any()) else torch.from_numpy(one) for one in found]
+        return torch.stack([torch.full(expected, nan) if one is None else one for one in drawn])
+
+    def _problems(self, dataset: str, images: Sequence[str]) -> list[str]:
+        """Return what does not fit and was not asked for."""
+        source, problems = self.source, []
+        pairs = [(image, finding) for image in images for finding in self.findings]
+        wanted: dict[str, Iterable[tuple[str, str]]] = {"score": self._numbers} if self._scored else {}
+        if self._kind.startswith("maps"):
+            wanted["map"] = source.maps
+        lacking = {what: [pair for pair in pairs if pair not in there] for what, there in wanted.items()}
+        for what, lost in lacking.items():
+            if lost and self._missing != "skip" and (what, self._missing) != ("map", "flat"):
+                skip = "--missing skip leaves such images out, and findings of which nothing is said"
+                problems.append(f"no {what} for {_count(lost)}: {skip}")
+        if source.unknown and self._extra == "stop":
+            ignore = "--extra ignore leaves them out"
+            problems.append(f"predictions of no image and finding of {dataset}: {_count(source.unknown)}: {ignore}")
+        if self._missing == "skip":
+            self._incomplete = {image for lost in lacking.values() for image, _ in lost}
+        shown = source.texts if self.answers else source.maps
+        if self._kind != "probabilities" and not any(pair in shown for pair in pairs):
+            look = f"look at --pattern, which is {self._pattern}" if self._kind == "maps" else "nothing fits"
+            problems.append(f"not one pair of image and finding is there: {look}; the first image is {images[0]}")
+        elif len(self._incomplete) == len(images):
+            bare = [
+                f"{finding} has no {what}"
+                for finding in self.findings
+                for what, there in wanted.items()
+                if finding not in {of for _, of in there}
+            ]
+            problems.append(f"every image lacks a map or a score, so that none is left: {'; '.join(bare[:5])}")
+        return problems
+
+    def _doubted(self, doubts: Sequence[tuple[str, str]]) -> list[Note]:
+        """Return notes of what looks wrong, and warn of each once."""
+        for text in dict.fromkeys(text for text, _ in doubts):
+            rank_zero_warn(f"{self.name}: {DOUBT_NOTE}: {text}.")
+        return [Note(f"{DOUBT_NOTE}: {text}", image) for text, image in doubts]
+
+    def _ignored(self, dataset: str) -> list[Note]:
+        """Warn of predictions that `--extra ignore` leaves out; if they are pairs, note their images too."""
+        source, lost = self.source, len(self.source.unknown)
+        count = lost + len(source.maps) + len(source.scores) + len(source.texts)
+        half = ": half of them or more, so the file may use other names" if lost >= count / 2 else ""
+        text = (
+            f"{lost} of {count} predictions ({100 * lost / count:.1f} %) belong to no image and finding of {dataset}, "
+            f"and --extra ignore left them out{half}"
+        )
+        rank_zero_warn(f"{text}. The first: {'; '.join(map(_in_words, source.unknown[:3]))}.")
+        images = [pair[0] for pair in source.unknown if not isinstance(pair, str)]
+        return [Note(text, image if image.isprintable() else repr(image)) for image in images]
+
+    def _unmentioned(self, labels: Mapping[str, Mapping[str, int]]) -> list[Note]:
+        """Note present findings that a file of boxes does not mention, and see whether it speaks of absent ones."""
+        texts = self.source.texts
+        self._ask_negatives = any(labels[image].get(finding) == 0 for image, finding in texts)
+        present = [(image, finding) for image in labels for finding in self.findings if labels[image].get(finding) == 1]
+        lost = [pair for pair in present if pair not in texts]
+        silent = {image for image, _ in lost} - {image for image, _ in texts}
+        text = (
+            f"{self._path.name} gives no box for {len(lost)} of {len(present)} pairs of an image and a present finding "
+            f"(misses), and does not mention {len(silent)} of these images: it may be incomplete"
+        )
+        return [Note(text, image) for image, _ in lost] if self._kind == "boxes" else []
+
+
+def _in_words(unknown: str | tuple[str, str]) -> str:
+    return unknown if isinstance(unknown, str) else ", ".join(unknown)
+
+
+def _count(names: Sequence[str | tuple[str, str]]) -> str:
+    return f"{len(names)} ({'; '.join(map(_in_words, names[:5]))}{'; ...' if len(names) > 5 else ''})"

@@ -1,0 +1,317 @@
+"""Files as CheXlocalize's authors publish them: pickled heat maps, drawn masks and points, and tuned thresholds."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import pickletools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.findings.names import canonical
+from xbench.predictions.files import named, read_csv
+from xbench.runtime.errors import UserError
+from xbench.runtime.strict import decimal, unique_keys
+
+Pair = tuple[str, str]
+"""An image and a finding."""
+
+Tuned = dict[str, dict[str, Any]]
+"""By finding: `threshold`, the rule of the mask, and `cutoff` of the probability; None where no file has it."""
+
+_LARGEST = 2**31
+_MOST_STEPS = 10_000  # of a pickle: a heat map takes a few hundred, and what steps build is no larger than their square
+_MAGIC = 0x1950A86A20F9469CFC6C, 1001  # what a storage in PyTorch's format of pickled tensors begins with
+_STORAGES = {
+    **{"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BoolStorage": "?", "ByteStorage": "u1"},
+    **{"CharStorage": "i1", "ShortStorage": "<i2", "IntStorage": "<i4", "LongStorage": "<i8"},
+}
+_KNOWN = {
+    ("torch._utils", "_rebuild_tensor_v2"): "tensor",
+    ("torch.storage", "_load_from_bytes"): "storage",
+    ("collections", "OrderedDict"): "hooks",
+    ("torch", "Size"): "size",
+    ("numpy", "dtype"): "dtype",
+    ("numpy", "ndarray"): "array",
+    ("numpy.core.multiarray", "_reconstruct"): "array",
+    ("numpy.core.numeric", "_frombuffer"): "buffer",
+    ("numpy.core.multiarray", "scalar"): "scalar",
+    ("_codecs", "encode"): "bytes",
+    **{(module, name): name for module in ("torch", "torch.cuda") for name in _STORAGES},
+}
+
+
+@dataclass
+class _Made:
+    """A known function or class, what it would make of arguments, and the state that follows. Nothing is called."""
+
+    kind: str
+    arguments: tuple[Any, ...] | None = None
+    state: Any = None
+
+
+def read_pickle(content: bytes) -> tuple[NDArray[Any], float | None]:
+    """Return the map in a pickled dict, and its probability; a ValueError for whatever else a pickle asks for.
+
+    The keys are `map`, an array or torch tensor (1, 1, h, w), and perhaps `prob`. The steps of the pickle are followed
+    here and build nothing but plain values: no function of any library is called, and no size in the file is believed.
+    """
+    holds = _load(io.BytesIO(content))
+    if not isinstance(holds, dict) or "map" not in holds:
+        raise ValueError("it holds no dict with a map")
+    probability = holds.get("prob")
+    return _array(holds["map"]), None if probability is None else float(_array(probability).reshape(()))
+
+
+def drawn_in(path: Path) -> Literal["masks", "points"] | None:
+    """Return what a JSON file holds by image and finding; None for a list, as in COCO results."""
+    content = _content(path)
+    if content is None:
+        return None
+    return "points" if isinstance(next(iter(content.values()), None), list) else "masks"
+
+
+def read_drawn(path: Path) -> dict[Pair, Any]:
+    """Return the masks (for `decoded`) or points that people drew, by image and finding; a UserError for other JSON."""
+    if (content := _content(path)) is None:
+        raise UserError(f"{path} has nothing by image and finding.", exit_status=2)
+    return content
+
+
+def read_points(path: Path) -> dict[Pair, list[list[float]]]:
+    """Return the points of each pair, in pixels of its image, each in the middle of the pixel that it names."""
+    found = {}
+    for pair, points in read_drawn(path).items():
+        with named(path, of=f"image {pair[0]}, finding {pair[1]}"):
+            numbers = np.array(points).reshape(-1, 2) if points else np.zeros((0, 2))
+            if numbers.shape != (len(points), 2) or numbers.dtype.kind not in "if" or not np.isfinite(numbers).all():
+                raise ValueError(f"{points!r:.80} are no points")
+            found[pair] = (np.trunc(numbers) + 0.5).tolist()
+    return found
+
+
+def decoded(mask: Any) -> NDArray[np.float32]:
+    """Return a mask (h, w) of 0 and 1 from COCO's compressed run lengths; a ValueError unless they fill its size."""
+    try:
+        (height, width), text = mask["size"], mask["counts"]
+        sides = isinstance(height, int) and isinstance(width, int) and 0 < height * width < 2**30
+        if not sides or not isinstance(text, str) or min(text, default="0") < "0" or max(text, default="0") > "o":
+            raise TypeError
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"{mask!r:.80} is no mask in run lengths") from None
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        value |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            value -= (1 << shift) * bool(bits & 16)
+            # From the third on, what a run is longer than the one before the last.
+            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+            value = shift = 0
+    if shift or min(runs, default=-1) < 0 or sum(runs) != height * width:
+        raise ValueError(f"the run lengths do not fill {width} x {height} pixels")
+    values = np.repeat(np.arange(len(runs)) % 2, runs).astype(np.float32)
+    return np.ascontiguousarray(values.reshape(width, height).T)
+
+
+def read_tuned(
+    paths: Sequence[Path],
+    findings: Sequence[str],
+    thresholds: Sequence[str],
+    cutoffs_of: Callable[[str], Sequence[float]],
+) -> Tuned:
+    """Read `tuning_results.csv` (threshold, task) and `probability_tuning_results.csv` (prob_threshold, mIoU, task).
+
+    Of a finding's cut-offs that can be chosen, the first with the largest mIoU is taken, as the authors do.
+
+    Args:
+        paths: Of the files, in any order.
+        findings: Of the run.
+        thresholds: That can be chosen, as text with one decimal; a UserError for others.
+        cutoffs_of: Which cut-offs can be chosen for a finding.
+    """
+    tuned: Tuned = {finding: {"threshold": None, "cutoff": None} for finding in findings}
+    for path in paths:
+        with named(path, of="--tune"):
+            rows = [row for _, row in read_csv(path, "task")]
+            kind = "cutoff" if rows and {"prob_threshold", "mIoU"} <= {*rows[0]} else "threshold"
+            if any(values[kind] is not None for values in tuned.values()):
+                raise ValueError(f"another file has each finding's {kind} too")
+            if not {canonical(row["task"]) or row["task"] for row in rows} & {*findings}:
+                raise ValueError(f"it has no row of {', '.join(findings)}")
+            best: dict[str, float] = {}
+            for row in rows:
+                finding = canonical(row["task"]) or row["task"]
+                if finding not in tuned:
+                    continue
+                if kind == "cutoff":
+                    cutoff, score = decimal(row["prob_threshold"]), decimal(row["mIoU"])
+                    if cutoff in cutoffs_of(finding) and score > best.get(finding, -math.inf):
+                        tuned[finding]["cutoff"], best[finding] = cutoff, score
+                    continue
+                if "threshold" not in row:
+                    raise ValueError(f"its columns are {', '.join(row)}, and not threshold, or prob_threshold and mIoU")
+                threshold = f"{(number := decimal(row['threshold'])):.1f}"
+                known = threshold in thresholds and abs(float(threshold) - number) < 1e-9
+                if not known or tuned[finding]["threshold"] is not None:
+                    raise ValueError(f"{finding} has the threshold {number}: give one of {', '.join(thresholds)}, once")
+                tuned[finding]["threshold"] = threshold
+    return tuned
+
+
+def _content(path: Path) -> dict[Pair, Any] | None:
+    with named(path):
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"it has {path.stat().st_size} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
+    if not isinstance(content, dict) or not all(isinstance(of, dict) for of in content.values()):
+        return None
+    return {(image, finding): entry for image, of in content.items() for finding, entry in of.items()}
+
+
+def _known(module: Any, name: Any) -> _Made:
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise ValueError("it names what has no name")
+    if (kind := _KNOWN.get((module.replace("numpy._core", "numpy.core"), name))) is None:
+        raise ValueError(f"it asks for {module:.60}.{name:.60}, which no map needs, and nothing was run")
+    return _Made(kind)
+
+
+def _load(file: io.BytesIO) -> Any:
+    """Follow the steps of the pickle that begins where a file stands, and leave the file behind it."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    given: Any
+    for step, (opcode, given, _) in enumerate(pickletools.genops(file)):
+        name, items = opcode.name, []
+        if step >= _MOST_STEPS:
+            raise ValueError(f"it takes more than {_MOST_STEPS} steps, and no map needs so many")
+        if name in ("TUPLE", "LIST", "DICT", "APPENDS", "SETITEMS", "POP_MARK"):
+            begin = marks.pop()
+            items = stack[begin:]
+            del stack[begin:]
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "SETITEM", "BUILD", "REDUCE", "NEWOBJ", "STACK_GLOBAL"):
+            count = {"TUPLE1": 1, "APPEND": 1, "BUILD": 1, "TUPLE3": 3}.get(name, 2)
+            items = [stack.pop() for _ in range(count)][::-1]
+        match name:
+            case "STOP":
+                return stack.pop()
+            case "MARK":
+                marks.append(len(stack))
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
+            case "EMPTY_TUPLE" | "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append((*items,))
+            case "EMPTY_LIST" | "LIST":
+                stack.append(items)
+            case "APPEND" | "APPENDS":
+                stack[-1].extend(items)
+            case "EMPTY_DICT" | "DICT" | "SETITEM" | "SETITEMS":
+                if name in ("EMPTY_DICT", "DICT"):
+                    stack.append({})
+                # To hash a tuple of tuples may take for ever.
+                if not isinstance(stack[-1], dict) or not all(isinstance(key, (str, int)) for key in items[::2]):
+                    raise ValueError("it has keys that are no names")
+                stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            case "GLOBAL" | "STACK_GLOBAL":
+                stack.append(_known(*(items or given.split(" ", 1))))
+            case "REDUCE" | "NEWOBJ":
+                function, arguments = items
+                if (
+                    not isinstance(function, _Made)
+                    or function.arguments is not None
+                    or not isinstance(arguments, tuple)
+                ):
+                    raise ValueError("it calls what is no function")
+                stack.append(arguments[0] if function.kind == "size" else _Made(function.kind, arguments))
+            case "BINPERSID":
+                stack.append(_Made("elsewhere", stack.pop()))
+            case "BUILD":
+                if not isinstance(stack[-1], _Made) or stack[-1].arguments is None:
+                    raise ValueError("it gives a state to what has none")
+                stack[-1].state = items[0]
+            case "MEMOIZE" | "PUT" | "BINPUT" | "LONG_BINPUT":
+                memo[len(memo) if given is None else given] = stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(memo[given])
+            case "PROTO" | "FRAME" | "POP_MARK":
+                pass
+            case "POP":
+                stack.pop()
+            case _ if given is None or opcode.stack_before or name in ("PERSID", "EXT1", "EXT2", "EXT4"):
+                raise ValueError(f"it uses {name}, which no map needs")
+            case _:
+                stack.append(given)
+    raise ValueError("it has no end")
+
+
+def _array(what: Any) -> NDArray[Any]:
+    if isinstance(what, (bool, int, float)):
+        return np.asarray(float(what))
+    kind, given = (what.kind, what.arguments) if isinstance(what, _Made) and what.arguments is not None else ("", ())
+    order: Literal["C", "F"] = "C"
+    if kind == "tensor":
+        return _strided(*given[:4])
+    if kind == "scalar":
+        (dtype, content), shape = given, ()
+    elif kind == "buffer":
+        content, dtype, shape, order = given
+    elif kind == "array":
+        _, shape, dtype, fortran, content = what.state
+        order = "F" if fortran else "C"
+    else:
+        raise ValueError("its map or probability is neither number, array nor tensor")
+    return np.frombuffer(_bytes(content), _dtype(dtype)).reshape(_numbers(*shape), order=order)
+
+
+def _bytes(what: Any) -> bytes:
+    """Return bytes; those of protocol 2 and below are text."""
+    if isinstance(what, _Made) and what.kind == "bytes" and what.arguments and what.arguments[1:] == ("latin1",):
+        what = what.arguments[0]
+    if isinstance(what, str):
+        return what.encode("latin1")
+    if not isinstance(what, (bytes, bytearray)):
+        raise ValueError("its values are no bytes")
+    return bytes(what)
+
+
+def _numbers(*given: Any) -> tuple[int, ...]:
+    """Return sizes, strides or offsets; none is so large that arithmetic takes long."""
+    if len(given) > 32 or not all(type(one) is int and 0 <= one < 2**40 for one in given):
+        raise ValueError("its tensor has a size, stride or offset that is none")
+    return given
+
+
+def _dtype(what: Any) -> np.dtype[Any]:
+    name, order = what.arguments[0], what.state[1] if what.state else "="
+    known = ("f2", "f4", "f8", "b1", "u1", "i1", "i2", "i4", "i8")
+    if what.kind != "dtype" or name not in known or order not in ("<", ">", "=", "|"):
+        raise ValueError("its values are no plain numbers")
+    return np.dtype(f"{order}{name}")
+
+
+def _strided(storage: Any, offset: int, size: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[Any]:
+    """Take a tensor from its storage, as far as it lies in it."""
+    file = io.BytesIO(_bytes(storage.arguments[0]))
+    magic, version, system, stored, _ = (_load(file) for _ in range(5))
+    if (magic, version) != _MAGIC or not system["little_endian"] or stored.kind != "elsewhere":
+        raise ValueError("its storage is not in PyTorch's format of pickled tensors")
+    number = int.from_bytes(file.read(8), "little")
+    values = np.frombuffer(file.read(), _STORAGES[stored.arguments[1].kind], number)
+    _numbers(offset, *size, *strides)
+    if len(size) != len(strides) or math.prod(size) > values.size:
+        raise ValueError("its tensor does not fit its values")
+    last = offset + sum((length - 1) * step for length, step in zip(size, strides, strict=True))
+    if 0 not in size and last >= values.size:
+        raise ValueError("its tensor is larger than its values")
+    bytes_of = tuple(step * values.itemsize for step in strides)
+    return np.lib.stride_tricks.as_strided(values[offset:], size, bytes_of).copy()
