@@ -60,11 +60,11 @@ def test_the_pairs_that_are_asked(negatives, recognise):
     pairs = {kind: [(q.row, q.column) for q in model.asked if q.kind == kind] for kind in ("locate", "recognise")}
     assert pairs["locate"] == sorted(SCORED + NEGATIVE * negatives)
     assert pairs["recognise"] == (sorted(SCORED + NEGATIVE) if recognise else [])
-    assert [query for query, _ in output.replies] == model.asked
-    there = {(row, column) for row in range(4) for column in range(3) if output.answers[row][column] is not None}
+    assert [query for query, _ in output.shown.replies] == model.asked
+    there = {(row, column) for row in range(4) for column in range(3) if output.shown.answers[row][column] is not None}
     assert there == {*pairs["locate"]}
-    assert output.answers[3][1].boxes == ((0.1, 0.2, 0.3, 0.4),)
-    assert output.saliency.shape == (4, 3, 0, 0)
+    assert output.shown.answers[3][1].boxes == ((0.1, 0.2, 0.3, 0.4),)
+    assert (output.probabilities is not None) == (output.logits is not None) == recognise
 
 
 def test_nothing_is_asked_of_images_without_anything_to_ask():
@@ -74,7 +74,7 @@ def test_nothing_is_asked_of_images_without_anything_to_ask():
     data.setup("test")
     model.findings, model._texts = data.findings, {}
     output = model.score(Batch.collate([data.samples(model.preprocessing)[2]]))
-    assert output.answers == [[None, None, None]] and output.replies == []
+    assert output.shown.answers == [[None, None, None]] and output.shown.replies == []
 
 
 def test_recognition_from_tokens_and_from_words():
@@ -93,7 +93,7 @@ def test_a_confidence_of_the_whole_answer_and_a_frame_of_one_image():
     model = Parrot("qwen25vl", prompts="endpoint")
     model.replies = (Reply(text, frame="pixels_resized@128x160", confidence=0.25),)
     _, output = asked(model)
-    answer = output.answers[1][0]
+    answer = output.shown.answers[1][0]
     assert answer.boxes == ((0.5, 0, 1, 0.5), (0, 0, 0.5, 0.5)) and answer.confidence == (0.5, 0.25)
 
 
@@ -103,7 +103,7 @@ def test_the_oracle_of_a_family_answers_the_truth(family):
     for row, column, _ in batch.truth.scored.tolist():
         (true,), one_by_one = batch.truth.boxes(row, column)
         assert not one_by_one
-        reached = output.answers[row][column]
+        reached = output.shown.answers[row][column]
         if family == "maira2" and not reached.boxes:
             continue  # beside the centre square
         # A step of the coarsest frame, on the radiograph's longer side; MAIRA-2 sees 80 of 160 pixels.

@@ -157,7 +157,7 @@ def scores(model: AnswerOracle, batch: Batch) -> list[tuple[float, float]]:
         worst = np.tile(cell + whole, 2) * [1, 1, -1, -1]
         smaller = inside + worst
         smaller = smaller[(smaller[:, :2] < smaller[:, 2:]).all(1)]
-        answered = output.answers[row][column].boxes
+        answered = output.shown.answers[row][column].boxes
         found.append((box_iou(answered, true), box_iou(smaller, true) if len(smaller) == len(inside) else 0.0))
     return found
 
