@@ -144,7 +144,7 @@ class Evaluation(Callback):
         self._failures += record.failures
         self._notes += record.notes
         self._restored += 1
-        if record.tables:
+        if PAIRS in record.tables:
             self._keep(record.tables)
 
     def _keep(self, tables: Mapping[str, pa.Table]) -> None:
