@@ -31,8 +31,7 @@ from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_pro
 from xbench.runs.summary import numbers_of, summarise
 from xbench.scoring.boxes import pairwise_iou, score_boxes, score_on_grid
 
-FILES = ("predictions.parquet", "pairs.parquet", "predictions.parquet", "truth.parquet")
-
+FILES = ("pairs.parquet", "images.parquet", "predictions.parquet", "truth.parquet")
 
 SQUARES = "toys.Squares, init_args: {images: 40, widths: [64, 200], num_workers: 0}"
 PHANTOMS = "xbench.data.PhantomCXR, init_args: {images: 30, size: 128, num_workers: 0}"

@@ -82,15 +82,15 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(address, whole, tmp_path, m
 def test_what_is_asked_again_is_kept_and_compared_and_not_scored(address, whole, tmp_path, capsys):
     """Refusals among the repeats of the first batch: else all is as in a run that asks once."""
     first = [row for row in whole[2] if row["index"] < 4]
-    asked = sum(row["query"] == "locate" and row["index"] < 3 for row in first)
+    asked = sum(row["asked"] == "locate" and row["index"] < 3 for row in first)
     script = f"again:{'ok,' * asked}{'refusal,' * 2}ok"
     command = words(tmp_path, f"{address}/{script}/v1", "--model.repeats=3", "--model.concurrency=1", "--data.images=4")
     assert main(command) == 0
     assert "Asked again" in capsys.readouterr().out
     folder, repeated, rows = finished(tmp_path)
-    assert [row for row in rows if row["query"] != "again"] == first and disagreements(folder) == []
+    assert [row for row in rows if row["asked"] != "again"] == first and disagreements(folder) == []
     counted = repeated["answers"]["repeats"]
-    located = sum(row["query"] == "locate" for row in rows)
+    located = sum(row["asked"] == "locate" for row in rows)
     assert counted == {"asked": 2 * located, "same_status": 2 * located - 2, "same_boxes": 2 * located - 2}
     assert main(["rescore", str(folder), "--out", str(tmp_path / "read"), "--workers", "0"]) == 0
     assert json.loads((tmp_path / "read" / "results.json").read_text())["answers"] == repeated["answers"]
@@ -103,7 +103,7 @@ def test_a_model_that_is_sure_finishes(address, whole, tmp_path):
     """Its two log-probabilities, 0.0 and -18.5, are those of float32 and add up to more than 1."""
     assert main(words(tmp_path, f"{address}/sure:ok/v1")) == 0
     folder, scores, rows = finished(tmp_path)
-    asked = [row for row in rows if row["query"] == "recognise"]
+    asked = [row for row in rows if row["asked"] == "recognise"]
     assert {row["mass"] for row in asked} == {1.0} and {round(abs(row["logit"]), 6) for row in asked} == {18.5}
     assert scores["classification"]["macro"]["auroc"] == whole[1]["classification"]["macro"]["auroc"]
     assert disagreements(folder) == []

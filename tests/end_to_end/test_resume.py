@@ -192,11 +192,13 @@ def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecor
         for i in range(batch * 2, batch * 2 + images)
     ]
     kept = SavedImage(
-        *(batch * 2, f"image {batch * 2} ä", "0" * 64, (0.0, 0.0, 1.0, 1.0), draw.random((3, 2, 3), np.float32)),
-        *({1: Coverage.of(np.eye(9) > 0, (7, 7))}, (1,), b"a picture", (11, 12)),
+        *(batch * 2, f"image {batch * 2} ä", "somebody", "0" * 64, (0.0, 0.0, 1.0, 1.0)),
+        *(draw.random((3, 2, 3), np.float32), {1: Coverage.of(np.eye(9) > 0, (7, 7))}, (1,), b"a picture", (11, 12)),
         instances={1: (Shape("mask", (9, 9), runs_of(np.eye(9) > 0), "R1"),)},
     )
-    tables = {PAIRS: pa.Table.from_pylist(rows, SCHEMA)} | saved_tables(("a", "b", "c"), [kept])
+    tables = {PAIRS: pa.Table.from_pylist(rows, SCHEMA)} | saved_tables(
+        ("a", "b", "c"), [kept], dict.fromkeys(("logit", "probability"), draw.random((1, 3)))
+    )
     failures = (Failure(batch * 2 + 1, "bad", "it is broken"),)
     return BatchRecord(batch, tables if batch % 3 else {}, failures, (Note("odd", kept.image_id),))
 
