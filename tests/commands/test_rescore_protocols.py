@@ -153,8 +153,8 @@ def test_thresholds_are_taken_from_the_authors_files(run, tmp_path, command):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a,b\n1,2\n", "has the columns a, b"),
-        ("threshold,task\n0.4,Gout\n", "says nothing of"),
+        ("a,b\n1,2\n", "tuning_results.csv"),
+        ("threshold,task\n0.4,Gout\n", "no row of"),
         (f"threshold,task\n0.9,{FINDINGS[0]}\n", "the threshold 0.9"),
         (f"threshold,task\n0.44,{FINDINGS[0]}\n", "the threshold 0.44"),
         (f"threshold,task\n0.4,{FINDINGS[0]}\n0.5,{FINDINGS[0]}\n", "once"),
@@ -171,7 +171,7 @@ def test_refuses_files_that_the_authors_do_not_write(run, tmp_path, command, tex
 def test_each_file_is_given_once_and_for_chexlocalize_alone(run, tmp_path, command):
     thresholds, _ = tuning_files(tmp_path, (0.4, FINDINGS[0]))
     for words, problem in (
-        (["chexlocalize", "--tune", thresholds, thresholds], "another file did already"),
+        (["chexlocalize", "--tune", thresholds, thresholds], "another file"),
         (["alarms", "--tune", thresholds], "not CSV files"),
         (["chexlocalize", "--tune", run, run], "takes one run"),
     ):

@@ -141,8 +141,13 @@ def read_tuned(
     tuned: Tuned = {finding: {"threshold": None, "cutoff": None} for finding in findings}
     for path in paths:
         with named(path, of="--tune"):
-            rows = [row for _, row in read_csv(path, "task")]
-            kind = "cutoff" if rows and {"prob_threshold", "mIoU"} <= {*rows[0]} else "threshold"
+            rows = [row for _, row in read_csv(path)]
+            kind = "cutoff" if rows and {"prob_threshold", "mIoU", "task"} <= {*rows[0]} else "threshold"
+            if kind == "threshold" and not (rows and {"threshold", "task"} <= {*rows[0]}):
+                raise ValueError(
+                    "give a finished run, or CheXlocalize's tuning_results.csv (threshold, task) and "
+                    "probability_tuning_results.csv (prob_threshold, mIoU, task)"
+                )
             if any(values[kind] is not None for values in tuned.values()):
                 raise ValueError(f"another file has each finding's {kind} too")
             if not {canonical(row["task"]) or row["task"] for row in rows} & {*findings}:
@@ -157,8 +162,6 @@ def read_tuned(
                     if cutoff in cutoffs_of(finding) and score > best.get(finding, -math.inf):
                         tuned[finding]["cutoff"], best[finding] = cutoff, score
                     continue
-                if "threshold" not in row:
-                    raise ValueError(f"its columns are {', '.join(row)}, and not threshold, or prob_threshold and mIoU")
                 threshold = f"{(number := decimal(row['threshold'])):.1f}"
                 known = threshold in thresholds and abs(float(threshold) - number) < 1e-9
                 if not known or tuned[finding]["threshold"] is not None:
