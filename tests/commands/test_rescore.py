@@ -104,14 +104,14 @@ def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
     stored = FinishedRun.open(run.folder)
     pointing_game, sweep = PointingGame(3), ThresholdSweep(3)
     logits = []
-    for output, truth in stored.batches():
-        logits.append(output.logits)
+    for prediction, truth in stored.batches():
+        logits.append(prediction.logits)
         for row, regions in enumerate(truth.regions):
             every = torch.zeros(1, 3, 224, 224, dtype=torch.bool)
             every[0, torch.from_numpy(truth.has_region[row])] = regions
             valid = torch.from_numpy(truth.has_region[row] & (truth.labels[row] == 1))
-            pointing_game.update(output.saliency[row : row + 1], every, valid[None])
-            sweep.update(output.saliency[row : row + 1], every, valid[None])
+            pointing_game.update(prediction.shown.values[row : row + 1], every, valid[None])
+            sweep.update(prediction.shown.values[row : row + 1], every, valid[None])
     grounding = run.results["grounding"]["per_class"]
     for column, finding in enumerate(("Square", "Hole")):
         assert pointing_game.compute()["pointing_game"][column] == grounding[finding]["pointing_game"]
@@ -122,9 +122,11 @@ def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
 def test_what_the_maps_depend_on_is_kept_with_them(command, toy_config):
     run = command("test", "--config", toy_config, "--data.limit", "4")
     twice = command("test", "--config", toy_config, "--data.limit", "4", "--model.crop", "true")
-    one, other = ([image.image_sha256 for image in read_saved_images(folder)] for folder in (run.folder, twice.folder))
+    findings = run.results["findings"]
+    one, other = (
+        [image.image_sha256 for image in read_saved_images(folder, findings)] for folder in (run.folder, twice.folder)
+    )
     assert len({*one, *other}) == 8, "an image's digest is that of the model input"
-    assert [image.image_sha256 for image in read_saved_images(run.folder)] == one
     stored = [
         json.loads(pq.read_schema(run.folder / "predictions.parquet").metadata[b"depends_on"]) for run in (run, twice)
     ]
@@ -278,15 +280,17 @@ def strangers(finished, tmp_path):
 @pytest.mark.parametrize(
     ("name", "column", "value"),
     [
-        *(("predictions.parquet", "index", value) for value in (-1, 0, None)),
+        *(("images.parquet", "index", value) for value in (-1, 0, None)),
         *(
-            ("predictions.parquet", "view", value)
+            ("images.parquet", "crop", value)
             for value in ([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, np.nan, 1.0], [0.0, 1.0], None)
         ),
-        *(("predictions.parquet", "saliency", value) for value in ([np.nan] * 3 * 49, [0.0], [], None)),
-        *(("predictions.parquet", "shape", value) for value in ([10**9, 10**9], [-7, -7], [7], [], [1, 49])),
-        *(("truth.parquet", "scored", value) for value in (False, None)),
-        *(("truth.parquet", "finding", value) for value in ("Unheard-of", None)),
+        *(("images.parquet", "height", value) for value in (0, -5)),
+        *(("predictions.parquet", "map", value) for value in ([np.nan] * 49, [0.0], [])),
+        *(("predictions.parquet", "map_shape", value) for value in ([10**9, 10**9], [-7, -7], [7], [], [1, 49], None)),
+        *(("predictions.parquet", "query", value) for value in ("Unheard-of", None)),
+        *(("truth.parquet", "present", value) for value in (False, None)),
+        *(("truth.parquet", "query", value) for value in ("Unheard-of", None)),
         *(("truth.parquet", "shape", value) for value in ([10**9, 10**9], [112, 448], [])),
         ("truth.parquet", "whole", b""),
         ("truth.parquet", "partial", [2**31]),
@@ -340,4 +344,4 @@ def test_files_of_another_run(run, command, toy_config, tmp_path):
     other = command("test", "--config", toy_config, "--data.limit", "5")
     for name in ("predictions.parquet", "truth.parquet", "pictures.parquet"):
         (run.folder / name).write_bytes((other.folder / name).read_bytes())
-    assert "predictions.parquet has fewer images than pairs.parquet" in command("rescore", run.folder).errors
+    assert "are not those of pairs.parquet" in command("rescore", run.folder).errors

@@ -262,23 +262,26 @@ def _score(
     """Score and write everything but the configuration; return the results."""
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
     metrics = metrics_of(len(stored.findings), rules.thresholds, stored.answers is not None)
-    tables: list[pa.Table] = []
+    measured: list[pa.Table] = []
     answers: list[AnswerRow] = []
     _ = run.answers, run.rows  # before processes are forked, for them to share them
 
     def scored() -> Iterator[dict[str, pa.Table]]:
+        yield from ({IMAGES: table} for table in run.image_tables(chosen))
         for kept, of_batch in _by_batches(run, chosen, workers, partial(score_batch, run, rules, read_as)):
             rows = Rows.of(of_batch[PAIRS], stored.findings)
             for metric in metrics.values():
                 metric.update(rows)
-            tables.append(fixed_only(of_batch[PAIRS]))
+            measured.append(fixed_only(of_batch[PAIRS]))
             scores = {}
             if read_as:
                 answers.extend(rows_of(of_batch[PREDICTIONS]))
             else:
                 scores = {name: rows.matrix(name) for name in ("logit", "probability")}
             stopwatch.lap("metrics")
-            yield of_batch | saved_tables(stored.findings, kept, scores)
+            tables = saved_tables(stored.findings, kept, scores)
+            del tables[IMAGES]  # which say more than what is kept of an image
+            yield of_batch | tables
             stopwatch.lap("logging")
 
     count, size = len(run.rows.image_ids) if chosen is None else len(chosen), provenance["data"]["batch_size"]
@@ -289,7 +292,7 @@ def _score(
     digests = write_tables(folder, bar, [*SCHEMAS], about)
     results = summarise(
         (stored.model, stored.dataset, stored.split if images is None else images.stem),
-        Rows.of(pa.concat_tables(tables), stored.findings),
+        Rows.of(pa.concat_tables(measured), stored.findings),
         RunNumbers(**{name: metric.compute() for name, metric in metrics.items()}),
         rules.thresholds,
         provenance=provenance

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from xbench.geometry.coverage import region_digest
@@ -22,6 +23,7 @@ from xbench.runs.images import (
     SavedImage,
     ScoredPairs,
     no_maps,
+    read_images,
     read_saved_images,
     saved_gamma,
     saved_instances,
@@ -211,6 +213,19 @@ class FinishedRun:
         """
         gamma = self.rules.gamma if gamma is None else gamma
         yield from (self.batch(images, gamma) for images in self.saved_batches())
+
+    def image_tables(self, images: frozenset[str] | None = None) -> Iterator[pa.Table]:
+        """Read `images.parquet` batch by batch: the rows of all images or the named ones, and of all failures."""
+        size = self.results.provenance["data"]["batch_size"]
+        with reading(self.folder):
+            table = read_images(self.folder)
+        batch = table["index"].to_numpy() // size
+        kept = np.ones(len(table), np.bool_)
+        if images is not None:
+            named = [name in images for name in table["image_id"].to_pylist()]
+            kept = np.array(named, np.bool_) | table["failure"].is_valid().to_numpy()
+        for one in np.unique(batch[kept]).tolist():
+            yield table.filter(pa.array((batch == one) & kept))
 
     def saved_batches(self, images: frozenset[str] | None = None) -> Iterator[list[SavedImage]]:
         """Read what the run saved of its images, or of the named ones, batch by batch as they were scored.

@@ -230,13 +230,25 @@ def saved_instances(folder: Path) -> Iterator[tuple[tuple[str, str], tuple[Shape
             yield (region["image_id"], region["query"]), tuple(map(_shape, region["shapes"]))
 
 
+def read_images(folder: Path) -> pa.Table:
+    """Read `images.parquet`, without what it says beside its rows.
+
+    Raises:
+        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
+    """
+    table = _opened(folder / IMAGES).read().replace_schema_metadata(None)
+    if any(table[name].null_count for name in ("index", "image_id")):
+        raise ValueError(f"{IMAGES} has gaps that no run leaves")
+    return table
+
+
 def saved_sizes(folder: Path) -> Iterator[tuple[str, tuple[int, int] | None]]:
     """Go through the images of a run with their height and width; None where nobody knows them.
 
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
-    for row in _opened(folder / IMAGES).read(["image_id", "height", "width", "failure"]).to_pylist():
+    for row in read_images(folder).select(["image_id", "height", "width", "failure"]).to_pylist():
         if row["failure"] is None:
             yield row["image_id"], None if row["height"] is None else _size(row["height"], row["width"])
 
@@ -378,10 +390,14 @@ def _rows(file: Table) -> Iterator[dict[str, Any]]:
 
 def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Go through rows, in which lists of numbers are arrays; as Python's own lists they would take most of the time."""
+    for name in {*table.column_names} & _FULL:
+        if table[name].null_count:
+            raise ValueError(f"{name} has gaps that no run leaves")
     columns = [_values(table[name].combine_chunks(), name in _ARRAYS) for name in table.column_names]
     return (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
+_FULL = frozenset({"index", "image_id", "query", "shape", "whole", "partial", "share", "kept", "shapes", "jpeg"})
 _ARRAYS = frozenset({"crop", "shape", "partial", "share", "kept", "map", "map_shape"})
 
 
@@ -405,7 +421,9 @@ def _row(file: Table, position: int) -> dict[str, Any]:
     raise IndexError(position)
 
 
-def _view(values: NDArray[np.float64]) -> View:
+def _view(values: NDArray[np.float64] | None) -> View:
+    if values is None:
+        raise ValueError("an image has no crop")
     left, top, right, bottom = values.tolist()
     if not (-math.inf < left < right < math.inf and -math.inf < top < bottom < math.inf):
         raise ValueError(f"a crop has the edges {left}, {top}, {right}, {bottom}")
