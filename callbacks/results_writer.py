@@ -5,17 +5,19 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS
+from xbench.runs.fingerprint import fingerprint, of_results
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
-from xbench.runs.provenance import numbers_depend_on
 from xbench.runs.results import Results, write_results
 from xbench.runs.tables import SCHEMAS, about_tables, write_tables
 from xbench.runtime.errors import UserError
+from xbench.runtime.yaml_files import load_yaml
 from xbench.types import Batch, Prediction
 
 from .case_keeper import CaseKeeper
@@ -39,11 +41,19 @@ class ResultsWriter(Callback):
             return
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         saved = saved_config(trainer)
+        self._depends_on: dict[str, Any] | None = None
+
+        def depends_on() -> dict[str, Any] | None:
+            if saved is not None:
+                config = load_yaml(saved.parser.dump(saved.config, skip_none=False))
+                self._depends_on = fingerprint(config, type(pl_module), data)  # type: ignore[arg-type]
+            return self._depends_on
+
         self._run = open_journaled_folder(
             trainer,
             str(pl_module.name),
             data.name,
-            lambda: None if saved is None else numbers_depend_on(trainer, pl_module, data, saved.config.as_dict()),  # type: ignore[arg-type]
+            depends_on,
             batches=-(-len(data.records) // data.batch_size),
             resume=getattr(trainer, "resume", False),
         )
@@ -83,6 +93,8 @@ class ResultsWriter(Callback):
         if (results := evaluation.results) is None:
             return
         try:
+            if self._depends_on is not None:
+                results.provenance["fingerprint"] = of_results(self._depends_on)
             results = replace(results, tables=self._write_tables(trainer, results))
             evaluation.stopwatch.lap("writing")
             results.provenance["seconds"]["writing"] = round(evaluation.stopwatch.seconds["writing"], 3)

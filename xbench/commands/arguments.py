@@ -178,7 +178,8 @@ mine.yaml, for example:
   variants: {by_name: {model: {prompts: name}}}
 
 A run is skipped if it is finished and would come out the same: same configuration but for what
-moves no number, same code and versions, checkpoint, annotation files and number of images.
+moves no number, same code and versions, checkpoint, annotation files and images by name. What was
+stopped, by Ctrl-C or otherwise, goes on where it was.
 """
 
 
@@ -341,11 +342,17 @@ def report_parser() -> CommandParser:
     return parser
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
+
+
 def bench_parser() -> CommandParser:
     """Return the parser of `bench`."""
     parser = CommandParser(
         "bench",
-        description="Runs models on datasets one after another, each in a fresh process; goes on after a failure, "
+        description="Runs models on datasets, each pair in a fresh process; goes on after a failure, "
         "skips what is finished and unchanged, and ends with the report.",
         epilog=_BENCHES,
         allow_abbrev=False,
@@ -361,6 +368,8 @@ def bench_parser() -> CommandParser:
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="these models alone")
     parser.add_argument("--datasets", nargs="+", default=[], metavar="NAME", help="these datasets alone")
     parser.add_argument("--out", metavar="DIR", help="where runs go (default: runs)")
+    at_once = "runs at once, each on GPUs of its own if there are any, and on cores of its own (default: 1)"
+    parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help=at_once)
     parser.add_argument(
         "--part", metavar="K/N", help="every Nth run from the Kth on, for several processes at once; no report"
     )

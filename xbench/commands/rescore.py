@@ -35,11 +35,12 @@ from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
 from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH
+from xbench.runs.fingerprint import versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
 from xbench.runs.images import SavedImage, saved_tables
 from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
-from xbench.runs.provenance import utf8, versions
+from xbench.runs.provenance import utf8
 from xbench.runs.results import Results, write_results
 from xbench.runs.summary import RunNumbers, summarise
 from xbench.runs.tables import SCHEMAS, about_tables, write_tables
@@ -295,7 +296,8 @@ def _score(
         Rows.of(pa.concat_tables(measured), stored.findings),
         RunNumbers(**{name: metric.compute() for name, metric in metrics.items()}),
         rules.thresholds,
-        provenance=provenance
+        # `bench` must not take it for the run that its configuration would give.
+        provenance={name: value for name, value in provenance.items() if name != "fingerprint"}
         | {
             "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
             "data": provenance["data"] | {"gamma": rules.gamma},

@@ -62,14 +62,14 @@ def open_journaled_folder(
         trainer: The trainer of the run.
         model: Name of the model.
         dataset: Name of the dataset.
-        depends_on: Says what the run's numbers depend on, as nested plain values; only the first process asks, for it
-            reads whole checkpoints. None for a run that cannot be resumed.
+        depends_on: Returns the run's fingerprint; only the first process asks, for it reads whole checkpoints. None
+            for a run that cannot be resumed.
         batches: How many the dataset has.
         resume: Go on with the newest unfinished run of the same model and dataset, if there is one.
     """
 
     def choose() -> RunFolder:
-        about = json.loads(json.dumps(depends_on(), default=str))
+        about = depends_on()
         parent = _parent(trainer, model, dataset)
         folder = _unfinished(parent, about) if resume else None
         if folder is None:
@@ -137,7 +137,7 @@ def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
     return told
 
 
-def _unfinished(parent: Path, about: Mapping[str, Any]) -> Path | None:
+def _unfinished(parent: Path, about: Mapping[str, Any] | None) -> Path | None:
     """Return the newest unfinished run that depends on the same things, locked; None if none is unfinished."""
     refused: list[str] = []
     for folder in sorted((path.parent for path in parent.glob(f"*/{_JOURNAL}")), reverse=True):

@@ -8,13 +8,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace as Namespace
 
 import pytest
-from rich.console import Console
 
-from xbench.commands.bench.config import Job
-from xbench.commands.bench.worker import Interrupted, Worker, interruptible, run_logged
+from xbench.commands.bench.worker import Interrupted, Process, Share, end_all, interruptible
 
 
 @pytest.fixture
@@ -24,8 +21,14 @@ def keep(tmp_path):
     os.close(descriptor)
 
 
-def run(code: str, log: Path, keep: int, ticks: list[None] | None = None) -> tuple[int, str]:
-    return run_logged([sys.executable, "-c", code], log, keep, lambda: None if ticks is None else ticks.append(None))
+def run(code: str, log: Path, keep: int, share: Share | None = None) -> tuple[int, str]:
+    process = Process([sys.executable, "-c", code], log, keep, share or Share())
+    try:
+        process.wait()
+    except Interrupted as error:
+        end_all([process], error.signal_number)
+        raise
+    return process.poll(), process.last_words()
 
 
 @pytest.mark.parametrize(
@@ -51,10 +54,8 @@ def test_what_was_said_last(tmp_path, keep, code, status, words):
 def test_the_log_is_kept_and_grows(tmp_path, keep):
     log = tmp_path / "a.log"
     run("print('error: first'); exit(1)", log, keep)
-    ticks: list[None] = []
     # What an earlier attempt said is not taken for what this one says.
-    assert run("import time; time.sleep(0.6); exit(3)", log, keep, ticks) == (3, "it said nothing")
-    assert len(ticks) >= 2
+    assert run("exit(3)", log, keep) == (3, "it said nothing")
     text = log.read_text()
     assert text.count(" $ ") == 2
     assert "error: first" in text
@@ -67,6 +68,12 @@ def test_runs_of_weights_and_biases_are_called_after_the_variant(tmp_path, keep,
     assert run(code, log, keep) == (0, "demo_phantom+at_320")
     monkeypatch.setenv("WANDB_NAME", "mine")
     assert run(code, log, keep) == (0, "mine")
+
+
+def test_runs_at_once_have_gpus_and_cores_of_their_own(tmp_path, keep):
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], *sorted(os.sched_getaffinity(0)))"
+    core = min(os.sched_getaffinity(0))
+    assert run(code, tmp_path / "a.log", keep, Share("1,3", frozenset({core}))) == (0, f"1,3 {core}")
 
 
 # A run with a helper, each of which writes down how it ended.
@@ -130,22 +137,3 @@ def test_a_run_that_will_not_end_is_killed(tmp_path, monkeypatch, keep):
         run(code, tmp_path / "a.log", keep)
     with pytest.raises(ProcessLookupError):
         os.kill(int(Path("ready").read_text()), 0)
-
-
-def test_how_long_it_will_take(tmp_path):
-    spent = {"setup": 99.0, "text": 99.0, "loading": 10.0, "forward": 10.0}
-    earlier = Namespace(model="clip", counts=Namespace(images=100), provenance={"seconds": spent})
-    worker = Worker(tmp_path, Namespace(all=lambda: [earlier]), [], 0, True, Console().status(""))
-
-    def seconds(model: str, variant: str) -> float | None:
-        data = Namespace(records=[None] * 10)
-        return worker._seconds(Namespace(job=Job(model, "d", variant, ()), state=Namespace(data=data)))
-
-    assert seconds("clip", "") == pytest.approx(15 + 10 * 0.2)
-    # Of a model that has not run yet, as others do.
-    assert seconds("kad", "") == pytest.approx(15 + 10 * 0.2)
-    worker._known.append(("clip", "big", 80.0, 100))
-    assert seconds("clip", "big") == pytest.approx(15 + 10 * 0.8)
-    assert seconds("clip", "") == pytest.approx(15 + 10 * 0.5)
-    worker._known.clear()
-    assert seconds("clip", "") is None

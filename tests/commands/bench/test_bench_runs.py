@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,23 +15,22 @@ from typing import Any
 
 import pytest
 from processes import held, start, until
-from run_files import change
 
 import xbench.commands.bench.preflight
 import xbench.commands.bench.worker
 import xbench.commands.report
 from xbench.cli import main
 from xbench.commands.bench.config import plan, read_bench
-from xbench.commands.bench.preflight import DataState, FinishedRuns
-from xbench.commands.bench.worker import Interrupted, Worker, run_logged
+from xbench.commands.bench.preflight import look
+from xbench.commands.bench.worker import Interrupted, Process, Share
 from xbench.commands.configs import resolve_class
-from xbench.commands.options import RunParser, build, run_parser
-from xbench.runs.provenance import versions
+from xbench.commands.options import RunParser, run_parser
+from xbench.runs.fingerprint import versions
+from xbench.runs.journal import finished_batches
 from xbench.runs.results import read_results
 
 # A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
 PINNED = """
-from dataclasses import replace
 from pathlib import Path
 from toys import Brightness, Squares
 from xbench.runtime.errors import UserError
@@ -61,15 +59,36 @@ class Data(Squares):
 
     def read_records(self, annotated):
         self.images = int((self.root / "images.txt").read_text())
-        records = super().read_records(annotated)
-        if (self.root / "haunted").exists():
-            # Found by nobody who looks at digests of files alone.
-            records = [replace(one, labels={**one.labels, "Ghost": 0}) for one in records]
-        return records
+        return super().read_records(annotated)
 
     def annotation_files(self):
         return [self.root / "boxes.csv"]
 """
+
+
+class FakeProcess:
+    """A run in this process; `stopped`: the user presses Ctrl-C meanwhile."""
+
+    def __init__(self, words: Sequence[str], log: Path, stopped: bool) -> None:
+        self.log, self.stopped = log, stopped
+        if not stopped:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+                self.status = main(list(words))
+
+    def poll(self) -> int:
+        if self.stopped:
+            raise Interrupted(signal.SIGINT)
+        return self.status
+
+    def last_words(self) -> str:
+        return self.log.read_text().strip().splitlines()[-1].removeprefix("error: ")
+
+    def tell(self, number: int) -> None:
+        pass
+
+    def wait(self, seconds: float | None = None) -> None:
+        pass
 
 
 @dataclass
@@ -92,17 +111,11 @@ class Bench:
     def started(self) -> list[str]:
         return [*self.commands]
 
-    def run_logged(self, command: Sequence[str], log: Path, keep_open: int, tick: Callable[[], None]):
+    def process(self, command: Sequence[str], log: Path, keep_open: int, share: Share) -> FakeProcess:
         assert list(command[1:4]) == ["-m", "xbench.cli", "test"]
         assert os.fstat(keep_open)
         self.commands[log.stem] = command
-        tick()
-        if log.stem == self.stop_at:
-            raise Interrupted(signal.SIGINT)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
-            status = main(list(command[3:]))
-        return status, log.read_text().strip().splitlines()[-1].removeprefix("error: ")
+        return FakeProcess(command[3:], log, log.stem == self.stop_at)
 
     def write(self, name: str, text: str) -> str:
         (self.folder / name).write_text(text)
@@ -118,7 +131,7 @@ def parser() -> RunParser:
 def bench(tmp_path: Path, command, parser: RunParser, monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench(tmp_path, command)
     monkeypatch.setattr(xbench.commands.bench.preflight, "run_parser", lambda command: parser)
-    monkeypatch.setattr(xbench.commands.bench.worker, "run_logged", bench.run_logged)
+    monkeypatch.setattr(xbench.commands.bench.worker, "Process", bench.process)
     monkeypatch.setattr(xbench.commands.report, "report", bench.reports.append)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "pinned", raising=False)
@@ -157,8 +170,6 @@ def test_all_runs_once_one_after_another_then_the_report(bench: Bench):
     for name in bench.started:
         assert f"{name} finished" in run.output
     assert len([*(bench.folder / "runs").glob("brightness_squares/*/results.json")]) == 4
-    # A time is promised as soon as one run is done.
-    assert "about 0:0" in run.output
     again = bench("--config", "toys.yaml")
     assert again.status == 0
     assert bench.started == []
@@ -211,23 +222,23 @@ def pinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def edit_results(folder: Path, **provenance: object) -> None:
+def edit_fingerprint(folder: Path, **parts: object) -> None:
     (path,) = folder.glob("runs/*/*/results.json")
-    change(path.parent, **{f"provenance__{name}": value for name, value in provenance.items()})
+    content = json.loads(path.read_text())
+    content["provenance"]["fingerprint"] |= parts
+    path.write_text(json.dumps(content))
 
 
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "nothing": (lambda folder: None, ""),
     "time of the weights": (lambda folder: (folder / "weights.pt").write_text("weights"), ""),
-    "weights": (lambda folder: (folder / "weights.pt").write_text("others"), "weights.pt"),
-    "no weights": (lambda folder: (folder / "weights.pt").unlink(), "weights.pt"),
+    "weights": (lambda folder: (folder / "weights.pt").write_text("others"), "model.checkpoint"),
     "annotations": (lambda folder: (folder / "root" / "boxes.csv").write_text("others"), "boxes.csv"),
     "images": (lambda folder: (folder / "root" / "images.txt").write_text("7"), "6 images are now 7"),
-    "labels": (lambda folder: (folder / "root" / "haunted").touch(), "the images or labels of Ghost"),
     "code": (lambda folder: (folder / "beside.py").touch(), "the code of xbench or of the user's classes"),
-    "prompts": (lambda folder: (folder / "words.yaml").write_text("Square: others\n"), "words.yaml"),
-    "version": (lambda folder: edit_results(folder, versions=versions() | {"torch": "1"}), "torch 1 is now "),
-    "source": (lambda folder: edit_results(folder, source_sha256=None), "the code of xbench"),
+    "prompts": (lambda folder: (folder / "words.yaml").write_text("Square: others\n"), "model.prompts"),
+    "version": (lambda folder: edit_fingerprint(folder, versions=versions() | {"torch": "1"}), "torch 1 is now "),
+    "source": (lambda folder: edit_fingerprint(folder, source_sha256=None), "the code of xbench"),
 }
 
 
@@ -235,22 +246,17 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, parser: RunParser, what: str):
     folder = tmp_path / "copy"
     shutil.copytree(pinned, folder)
-    # Of a copy all files are new; the run counts as begun after that.
-    (config,) = folder.glob("runs/*/*/config.yaml")
-    time.sleep(0.02)
-    config.touch()
-    time.sleep(0.02)
     act, reason = CHANGES[what]
     act(folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "pinned", raising=False)
-    (job,) = plan(read_bench(["pinned.yaml"]), Path("runs"), ["--model.prompts", "words.yaml"])
-    config = parser.resolve(job.options)
-    found = FinishedRuns(Path("runs")).newest(config, DataState(build(config["data"])))
-    assert found is not None
-    assert found.changed.startswith(reason) if reason else found.changed == ""
-    assert found.done == (not reason)
+    monkeypatch.setattr(xbench.commands.bench.preflight, "run_parser", lambda command: parser)
+    jobs = plan(read_bench(["pinned.yaml"]), Path("runs"), ["--model.prompts", "words.yaml"])
+    ((planned,), problems) = look(jobs, Path("runs"))
+    assert not problems and planned.finished is not None
+    assert planned.finished.changed.startswith(reason) if reason else planned.finished.changed == ""
+    assert planned.done == (not reason)
 
 
 def test_a_class_may_have_the_name_of_its_module(tmp_path: Path, monkeypatch):
@@ -303,14 +309,12 @@ def test_maps_that_say_nothing_are_a_failure_each_time(bench: Bench):
 
 
 def test_what_changes_meanwhile_is_said(bench: Bench, monkeypatch):
-    usual = bench.run_logged
-
     def edit_meanwhile(*arguments):
-        found = usual(*arguments)
-        edit_results(bench.folder, source_sha256="0" * 64)
-        return found
+        process = bench.process(*arguments)
+        edit_fingerprint(bench.folder, source_sha256="0" * 64)
+        return process
 
-    monkeypatch.setattr(xbench.commands.bench.worker, "run_logged", edit_meanwhile)
+    monkeypatch.setattr(xbench.commands.bench.worker, "Process", edit_meanwhile)
     run = bench("--config", "pinned.yaml")
     assert run.status == 1
     assert "model_data changed: while the benchmark was going on: the code of xbench" in run.output
@@ -379,26 +383,6 @@ def test_stopped_by_the_user(bench: Bench):
     assert bench.started == ["bright_few", "soft_few"]
 
 
-def test_what_was_begun_is_gone_on_with(bench: Bench, monkeypatch):
-    words = ("--config", "pinned.yaml", "--data.batch_size", "2")
-    assert bench(*words).status == 0
-    (folder,) = bench.folder.glob("runs/model_data/*")
-    (folder / "results.json").unlink()
-    # As a run that was killed leaves it, which test_resume makes for real.
-    (folder / "journal").mkdir()
-    answers = iter([(2, "--resume true: it was begun otherwise."), None])
-    commands = []
-
-    def refuse_first(command, *arguments):
-        commands.append(command)
-        return next(answers) or bench.run_logged(command, *arguments)
-
-    monkeypatch.setattr(xbench.commands.bench.worker, "run_logged", refuse_first)
-    run = bench(*words)
-    assert run.status == 0, run.output
-    assert [command[-2:] == ["--resume", "true"] for command in commands] == [True, False]
-
-
 def test_only_one_at_a_time(bench: Bench):
     chosen = ("--config", "toys.yaml", "--models", "bright", "--datasets", "few")
     with held(bench.folder / "runs/bench/lock") as process:
@@ -418,53 +402,83 @@ def test_several_share_a_folder_but_no_run(bench: Bench):
         assert run.status == 0
         assert "nothing to run" in bench.call("bench", "--config", "toys.yaml", "--part", "9/9").output
         assert bench.started == ["bright_squares", "soft_squares", "soft_few"]
-        assert f"bright_few busy: another benchmark is at it: process {process}" in run.output
+        assert "bright_few busy: " in run.output and f": process {process} on " in run.output
         assert bench.reports == []
         busy = bench("--config", "toys.yaml", "--report", "false", "--models", "bright", "--datasets", "few")
-        assert busy.status == 1 and "Nothing was done" in busy.errors
+        assert busy.status == 1 and "bright_few" in busy.errors
 
 
-def test_a_benchmark_that_is_killed_goes_on(bench: Bench, monkeypatch):
-    """For real: its run goes on alone, and the next benchmark neither repeats nor loses it."""
-    bench.write("slow.py", "import time\nfrom toys import Squares\n\nclass Slow(Squares):\n" + _SLOW_LOAD)
-    bench.write(
-        "slow.yaml",
-        "models: {bright: {class_path: toys.Brightness}, soft: {class_path: toys.Brightness, gain: 2.0}}\n"
-        "datasets: {slow: {class_path: slow.Slow, images: 4, num_workers: 0, batch_size: 1}}\n"
-        "trainer: {logger: false, accelerator: cpu}\n",
-    )
-    words = ["bench", "--config", "slow.yaml"]
-    with monkeypatch.context() as patch:
-        patch.setattr(xbench.commands.bench.worker, "run_logged", run_logged)
-        patch.setattr(xbench.commands.bench.preflight, "run_parser", run_parser)
-        killed = start(words, bench.folder)
-    until(lambda: [*bench.folder.glob("runs/brightness_slow/*/config.yaml")])
-    killed.kill(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    assert not [*bench.folder.glob("runs/brightness_slow/*/results.json")]
+_SLOW = """
+import pathlib
+import time
+from toys import Squares
 
-    def say(worker: Worker, text: str, style: str = "") -> None:
-        # The run that goes on waits for this file.
-        bench.write("go", "")
-        usual(worker, text, style)
-
-    usual = Worker._say
-    monkeypatch.setattr(Worker, "_say", say)
-    run = bench(*words[1:])
-    assert run.status == 0, run.output + run.errors
-    assert "bright_slow is still going on since an earlier benchmark (process" in run.output
-    assert bench.started == ["soft_slow"]
-    assert "Runs: 1 finished, 1 skipped" in run.output
-
-
-_SLOW_LOAD = """
+class Slow(Squares):
     def load(self, record):
-        import pathlib
-        while not pathlib.Path("go").exists():
+        while record.image_id.endswith("2") and not pathlib.Path("go").exists():
             time.sleep(0.1)
-        time.sleep(0.2)
         return super().load(record)
 """
+
+
+def slow(bench: Bench, variants: str = "{}") -> list[str]:
+    """A run, and one for each variant, whose third image waits for the file `go`."""
+    sys.modules.pop("slow", None)
+    bench.write("slow.py", _SLOW)
+    bench.write(
+        "slow.yaml",
+        "models: {bright: {class_path: toys.Brightness}}\n"
+        "datasets: {slow: {class_path: slow.Slow, images: 4, num_workers: 0, batch_size: 1}}\n"
+        f"variants: {variants}\n"
+        "trainer: {logger: false, accelerator: cpu}\n",
+    )
+    return ["bench", "--config", "slow.yaml"]
+
+
+def journaled(bench: Bench) -> int:
+    """Number of runs that have finished two batches."""
+    return sum(len(finished_batches(path)) >= 2 for path in bench.folder.glob("runs/*/*/journal"))
+
+
+def test_two_at_once_are_stopped_by_ctrl_c_and_go_on(bench: Bench, monkeypatch):
+    words = [*slow(bench, "{loud: {model: {gain: 2.0}}}"), "--jobs", "2"]
+    monkeypatch.setattr("xbench.commands.bench.command.usable_cores", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(xbench.commands.bench.worker, "Process", Process)
+        patch.setattr(xbench.commands.bench.preflight, "run_parser", run_parser)
+        stopped = start(words, bench.folder)
+    until(lambda: journaled(bench) == 2)
+    stopped.kill(signal.SIGINT)
+    assert stopped.wait() == 1
+    assert "Stopped by SIGINT after 0 of 2 runs" in stopped.said
+    assert not [*bench.folder.glob("runs/*/*/results.json")]
+    bench.write("go", "")
+    run = bench(*words[1:])
+    assert run.status == 0, run.output + run.errors
+    assert "Runs: 2 finished" in run.output
+    found = [json.loads(path.read_text()) for path in bench.folder.glob("runs/*/*/results.json")]
+    assert [one["provenance"]["batches_of_earlier_attempts"] for one in found] == [2, 2]
+
+
+def test_what_a_killed_benchmark_left_running_is_not_done_twice(bench: Bench, monkeypatch):
+    words = slow(bench)
+    with monkeypatch.context() as patch:
+        patch.setattr(xbench.commands.bench.worker, "Process", Process)
+        patch.setattr(xbench.commands.bench.preflight, "run_parser", run_parser)
+        killed = start(words, bench.folder)
+    until(lambda: journaled(bench) == 1)
+    killed.kill(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    busy = bench(*words[1:])
+    assert busy.status == 1
+    assert bench.started == []
+    assert "bright_slow busy" in busy.output and "bright_slow" in busy.errors
+    bench.write("go", "")
+    runs: list[Any] = []
+    until(lambda: len([*bench.folder.glob("runs/*/*/results.json")]) == 1)
+    until(lambda: "busy" not in (run := bench(*words[1:])).output and runs.append(run) is None)
+    assert (runs[0].status, bench.started) == (0, []), runs[0].output
 
 
 # A model with an option that moves no number.

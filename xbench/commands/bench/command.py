@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +16,11 @@ from xbench.commands.configs import compose
 from xbench.commands.look import check_options, constructor
 from xbench.runtime.errors import UserError
 from xbench.runtime.locks import folder_lock
+from xbench.runtime.processes import usable_cores
 
 if TYPE_CHECKING:
     from xbench.commands.bench.preflight import Problem
+    from xbench.commands.bench.worker import Share
 
 
 def bench(options: Sequence[str]) -> None:
@@ -36,7 +40,6 @@ def bench(options: Sequence[str]) -> None:
     # Imported only now, for torch takes seconds and wrong words are answered at once.
     from xbench.commands.bench.worker import Interrupted, interruptible
 
-    alone = given.part is None and given.report == "true"
     try:
         with interruptible():
             if given.dry_run == "true":
@@ -44,50 +47,47 @@ def bench(options: Sequence[str]) -> None:
             elif given.check == "true":
                 _check(jobs, out, console)
             else:
-                with folder_lock(out / "bench", shared=not alone):
-                    _work(jobs, out, given.missing == "skip", alone, console)
+                with folder_lock(out / "bench", shared=given.part is not None or given.report == "false"):
+                    _work(jobs, out, given, console)
     except Interrupted as error:
         raise UserError(f"Stopped by {error}. The same command goes on where it was.") from None
 
 
-def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console: Console) -> None:
+def _work(jobs: Sequence[Job], out: Path, given: Namespace, console: Console) -> None:
     from xbench.commands.bench.preflight import look
-    from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary, skipped
+    from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary
 
     with console.status("Looking at configurations, data and weights"):
-        planned, problems, runs = look(jobs, out)
-    if problems and not (leave_out and all(problem.kind == "missing" for problem in problems)):
+        planned, problems = look(jobs, out)
+    if problems and not (given.missing == "skip" and all(problem.kind == "missing" for problem in problems)):
         _refuse(problems, len(jobs), console)
     reasons = {job.name: problem.text for problem in problems for job in problem.jobs}
-    startable = {plan.job.name: plan for plan in planned if plan.job.name not in reasons}
-    outcomes: list[Outcome] = []
     stopped = ""
     status = console.status("")
-    worker = Worker(out, runs, startable.values(), len(jobs), alone, status)
+    worker = Worker(out, len(jobs), _shares(given.jobs, console), status)
     try:
         with status:
-            for job in jobs:
-                left_out = Outcome(job, "left out", reasons.get(job.name, ""))
-                outcomes.append(worker.do(startable[job.name]) if job.name in startable else left_out)
-                worker.show(outcomes[-1])
+            for job in [job for job in jobs if job.name in reasons]:
+                worker.note(Outcome(job, "left out", reasons[job.name]))
+            # First those that are done, which then stand in the summary however this ends.
+            worker.do(
+                sorted((plan for plan in planned if plan.job.name not in reasons), key=lambda plan: not plan.done)
+            )
     except Interrupted as error:
         stopped = f"Stopped by {error}"
-        for job in jobs[len(outcomes) :]:
-            finished = startable[job.name].finished if job.name in startable else None
-            if finished is not None and finished.done:
-                outcomes.append(skipped(job, finished))
-            else:
-                outcomes.append(Outcome(job, "stopped" if job.name == worker.begun else "not begun"))
+    outcomes = [worker.outcomes.get(job.name, Outcome(job, "not begun")) for job in jobs]
     print_summary(console, outcomes)
     if stopped:
         done = sum(outcome.status in ("finished", "skipped") for outcome in outcomes)
         raise UserError(f"{stopped} after {done} of {len(jobs)} runs. The same command goes on where it was.")
+    alone = given.part is None and given.report == "true"
     if alone and any(outcome.results is not None for outcome in outcomes):
         from xbench.commands.report import report
 
         report([str(out)])
-    if all(outcome.status == "busy" for outcome in outcomes):
-        raise UserError("Nothing was done: other benchmarks are at work on all of these runs. Wait for them to end.")
+    busy = [outcome.job.name for outcome in outcomes if outcome.status == "busy"]
+    if len(busy) == len(jobs) or (alone and busy):
+        raise UserError(f"Other processes are at work on {', '.join(busy)}: wait for them to end.")
     if failed := [outcome.job.name for outcome in outcomes if outcome.status in ("failed", "changed")]:
         raise UserError(
             f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}. Logs are in {out / 'bench' / 'logs'}; the "
@@ -95,12 +95,29 @@ def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console:
         )
 
 
+def _shares(jobs: int, console: Console) -> list[Share]:
+    """Deal the GPUs and cores of this machine to runs at once."""
+    import torch
+
+    from xbench.commands.bench.worker import shares
+
+    gpus = [str(number) for number in range(torch.cuda.device_count())]
+    # Those that this process may use can have other names, such as those of parts of a GPU.
+    if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
+        gpus = visible.split(",")[: len(gpus)]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+    dealt = shares(jobs, gpus, cores[: usable_cores()])
+    if len(dealt) < jobs:
+        console.print(f"--jobs {jobs}: there are {usable_cores()} cores, so {len(dealt)} at once.", highlight=False)
+    return dealt
+
+
 def _dry_run(jobs: Sequence[Job], out: Path, console: Console) -> None:
     """Print each run with its command, or why it would not be done."""
     from xbench.commands.bench.preflight import look
 
     with console.status("Looking at configurations, data and weights"):
-        planned, problems, _ = look(jobs, out)
+        planned, problems = look(jobs, out)
     finished = {plan.job.name for plan in planned if plan.done}
     problem_of = {job.name: problem.text for problem in problems for job in problem.jobs}
     for job in jobs:
@@ -123,7 +140,7 @@ def _check(jobs: Sequence[Job], out: Path, console: Console) -> None:
     """Look at everything and run nothing."""
     from xbench.commands.bench.preflight import check_all, look
 
-    planned, problems, _ = look(jobs, out)
+    planned, problems = look(jobs, out)
     if texts := [*dict.fromkeys([*(problem.text for problem in problems), *check_all(planned, console)])]:
         raise UserError(f"{_list(texts, console)} in a benchmark of {len(jobs)} runs; they stand above.")
     done = sum(plan.done for plan in planned)

@@ -1,0 +1,136 @@
+"""The one answer to whether two runs are the same: what their numbers depend on, in a form that can be compared.
+
+`--resume` goes on with an unfinished run of the same fingerprint, and `bench` skips a finished one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xbench
+from xbench.runtime.digests import file_sha256, source_sha256
+
+if TYPE_CHECKING:
+    from xbench.data.datamodule import ChestXrayDataModule
+    from xbench.models.base import SaliencyModel
+
+_PACKAGES: tuple[str, ...] = ("torch", "torchvision", "lightning", "torchmetrics", "open_clip_torch", "timm")
+_PACKAGES += ("transformers", "albumentations", "opencv-python-headless", "pydicom", "pillow", "numpy")
+# Parts of a configuration that move no number, and options of Lightning's trainer, which cannot say so itself.
+_NEUTRAL = frozenset({"config", "oversubscribe", "resume"})
+_NEUTRAL_IN_TRAINER = frozenset(
+    {"default_root_dir", "devices", "enable_model_summary", "enable_progress_bar", "logger", "num_nodes"}
+)
+
+
+def fingerprint(config: Mapping[str, Any], model: type[SaliencyModel], data: ChestXrayDataModule) -> dict[str, Any]:
+    """Describe what the numbers of a run depend on, as nested plain values of JSON.
+
+    These are the options that may move a number, versions and code, and digests of annotations and of every file that
+    an option names, by itself or, for the model, by its folder. The class of a model or a dataset declares which of its
+    options move none (`neutral_options`). `config` is the resolved configuration; `data` has been set up.
+    """
+    settings = _settings(config, model, type(data))
+    ids = hashlib.sha256("\n".join(record.image_id for record in data.records).encode())
+    content = {
+        "settings": settings,
+        "accelerator": _accelerator(settings["trainer"].get("accelerator", "auto")),
+        "files": dict(_digests(settings["model"], "model", folders=True)) | dict(_digests(settings["data"], "data")),
+        "annotations": annotation_digests(data.annotation_files()),
+        "images": {"count": len(data.records), "names": ids.hexdigest()},
+        "versions": versions(),
+        "source_sha256": source_sha256(model, type(data)),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(content, default=str))
+    return plain
+
+
+def of_results(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a fingerprint as `results.json` keeps it.
+
+    A digest stands in place of the settings, which name places. The accelerator is left out: what was computed on a
+    cluster is finished on every machine.
+    """
+    settings = hashlib.sha256(json.dumps(content["settings"], sort_keys=True).encode()).hexdigest()
+    return {name: value for name, value in content.items() if name != "accelerator"} | {"settings": settings}
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in words what differs between two fingerprints of results with the same settings."""
+    said = []
+    for part in ("versions", "files", "annotations"):
+        then, today = before.get(part) or {}, now[part]
+        names = [name for name in {**then, **today} if then.get(name) != today.get(name)]
+        said += [f"{name} {then.get(name)} is now {today.get(name)}" if part == "versions" else name for name in names]
+    if (images := before.get("images") or {}) != now["images"]:
+        said.append(f"{images.get('count')} images are now {now['images']['count']}, or have other names")
+    if before.get("source_sha256") != now["source_sha256"]:
+        said.append("the code of xbench or of the user's classes")
+    return said
+
+
+def annotation_digests(files: Sequence[Path]) -> dict[str, str]:
+    """Return the digests of annotation files by name, or by their place below a common folder where names repeat."""
+    names = [path.name for path in files]
+    if len({*names}) < len({*files}):
+        folder = os.path.commonpath([path.absolute().parent for path in files])
+        names = [os.path.relpath(path.absolute(), folder) for path in files]
+    return {name: file_sha256(path) for name, path in zip(names, files, strict=True)}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of xbench, of Python and of the packages that numbers depend on."""
+    packages = {package: importlib.metadata.version(package) for package in _PACKAGES}
+    return {"xbench": xbench.__version__, "python": platform.python_version(), **packages}
+
+
+def _settings(config: Mapping[str, Any], model: type[SaliencyModel], data: type[ChestXrayDataModule]) -> dict[str, Any]:
+    """Return the options that may move a number."""
+
+    def without(options: Mapping[str, Any] | None, neutral: Collection[str]) -> dict[str, Any]:
+        return {name: value for name, value in (options or {}).items() if name not in neutral}
+
+    counted = without(config, _NEUTRAL) | {"trainer": without(config.get("trainer"), _NEUTRAL_IN_TRAINER)}
+    # These distribute images and leave the model as it is; others, such as FSDP, can change its precision.
+    if str(counted["trainer"].get("strategy")).partition("_")[0] in ("ddp", "single"):
+        counted["trainer"]["strategy"] = "auto"
+    for part, owner in (("model", model), ("data", data)):
+        chosen = config.get(part)
+        if isinstance(chosen, Mapping):
+            arguments = without(chosen.get("init_args"), owner.neutral_options)
+            chosen = {"class": chosen.get("class_path"), **arguments}
+        counted[part] = chosen
+    return counted
+
+
+def _accelerator(option: Any) -> Any:
+    """Return what `auto` and `gpu` come to on this machine."""
+    if option not in ("auto", "gpu"):
+        return option
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _digests(value: Any, option: str, folders: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the options that name files, or folders if these count, each with a digest of their content."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _digests(inner, f"{option}.{name}", folders)
+    elif isinstance(value, str) and value and len(value) < 4096:
+        path = Path(os.path.expanduser(value.removeprefix("local-dir:")))
+        if os.path.isfile(path):
+            yield option, file_sha256(path)
+        elif folders and os.path.isdir(path):
+            inside = [file for file in sorted(path.rglob("*")) if file.is_file()]
+            lines = (f"{file.relative_to(path)} {file_sha256(file)}\n" for file in inside)
+            yield option, hashlib.sha256("".join(lines).encode()).hexdigest()
