@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -129,11 +128,6 @@ def test_no_model_and_no_command(command):
     assert command().status == command("--help").status == 0
 
 
-def test_a_missing_configuration_names_what_exists(command):
-    run = command("test", "--config", "demo_fantom.yaml")
-    assert_one_paragraph(run, 2, "Shipped are demo", "centre", "siim")
-
-
 def test_options_win_wherever_they_stand(command, toy_config):
     run = command("test", "--data.limit", "5", "--config", toy_config)
     assert run.results["counts"]["images"] == 5
@@ -176,24 +170,6 @@ def test_list(command):
     counted = " ".join(command("list", "findings").output.split())
     assert "The 7 datasets of the paper have 55 classes under 36 different spellings" in counted
     assert "31 remain" in counted
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ("oracle_phantom", "--data.grid", "typo"),
-            "--data.grid: 'typo' is not a whole number, .* or native",
-        ),
-        (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size: 'many' is not a whole number"),
-        (("oracle_siim",), r"--data.root \(see docs/datasets.md#siim"),
-        (("clip_phantom", "--model.saliency", "nope"), "--model.saliency: 'nope' is not patch, .* or legrad"),
-    ],
-)
-def test_a_wrong_value_is_answered_with_what_would_be_right(command, options, message):
-    run = command("test", "--config", *options)
-    assert run.status == 2
-    assert re.search(message, run.errors), run.errors
 
 
 def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_config, tmp_path, monkeypatch):

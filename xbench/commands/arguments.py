@@ -32,18 +32,18 @@ USUAL_CASES = 24
 class _Wide(argparse.HelpFormatter):
     """Help with an option and its text on one line where they fit; examples keep their lines."""
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=100)
+    def __init__(self, prog: str, column: int) -> None:
+        super().__init__(prog, max_help_position=column, width=100)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of a command that runs no model; `kwargs` are those of `argparse.ArgumentParser`."""
+    """Parser of a command, and its help, whose texts begin in `column`; `kwargs` are those of `ArgumentParser`."""
 
-    def __init__(self, command: str, **kwargs: Any) -> None:
-        super().__init__(prog=f"xbench {command}", formatter_class=_Wide, **kwargs)
+    def __init__(self, command: str, column: int = 30, **kwargs: Any) -> None:
+        super().__init__(prog=f"xbench {command}", formatter_class=lambda prog: _Wide(prog, column), **kwargs)
         self._command = command
 
     def add_switch(self, option: str, text: str, default: str = "false") -> None:
@@ -132,19 +132,62 @@ OPTIONS = {
 }
 """The options by what they are about, without the two hyphens."""
 
+_MORE = """
+Any other argument of the model, the data and Lightning's Trainer: --model.X, --data.X, --trainer.X
+  xbench {0} --help-all                          all of them, several screens
+  xbench {0} --model.help xbench.models.CLIP     those of a model; --data.help of a dataset
+  xbench {0} --config demo --print_config        what each is set to
+"""
 
-_CONVERT = """usage: xbench convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]
 
-  Load a checkpoint into its model, strictly, and write the tensors under the same names, and
-  nothing else. Options are those that `test` takes with this checkpoint:
+def run_help(command: str) -> CommandParser:
+    """Return a parser that has the usual options of a command that builds a model, for help and completion alone."""
+    parser = CommandParser(
+        command,
+        column=39,
+        usage=f"xbench {command} --config NAME|FILE [options]",
+        description=PURPOSES[command],
+        epilog=_MORE.format(command),
+        add_help=False,
+    )
+    for title, options in OPTIONS.items():
+        if shown := [option for option in options if command in option.commands.split()]:
+            group = parser.add_argument_group(title)
+            for option in shown:
+                choices = option.choices.split() or [word for word in option.value.split("|") if word.islower()]
+                group.add_argument(f"--{option.name}", metavar=option.value, choices=choices, help=option.text)
+    return parser
 
+
+_CONVERTS = """
+examples; options are those that `test` takes with this checkpoint, and `convert MODEL --help` shows them:
   convert carzero CARZero_best_model.ckpt carzero.safetensors
   convert clip open_clip_pytorch_model.bin clip.safetensors --model.architecture ViT-L-14-quickgelu
   convert devide mine.pt devide.safetensors --model.key_map '{"vit.": "image_encoder."}'
-
-MODEL is {models}.
-`convert MODEL --help` shows its options.
 """
+
+
+def convert_parser() -> CommandParser:
+    """Return the parser of the help of `convert`, whose options are those of a model."""
+    parser = CommandParser(
+        "convert",
+        usage="xbench convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]",
+        description="Loads a checkpoint into its model, strictly, and writes the tensors alone, under the same names.",
+        epilog=_CONVERTS,
+    )
+    names = convertible()
+    parser.add_argument("model", metavar="MODEL", choices=names, help=", ".join(names))
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="file of weights as its authors published it")
+    parser.add_argument("out", metavar="OUT.safetensors", help="file to write")
+    return parser
+
+
+def completion_parser() -> CommandParser:
+    """Return the parser of `completion`."""
+    use = 'In ~/.bashrc: eval "$(xbench completion bash)"; in ~/.zshrc the same with zsh, after compinit.'
+    parser = CommandParser("completion", description="Prints what a shell needs for the Tab key.", epilog=use)
+    parser.add_argument("shell", choices=("bash", "zsh"))
+    return parser
 
 
 def convertible() -> list[str]:
@@ -402,8 +445,15 @@ PARSERS: Mapping[str, Callable[[], CommandParser]] = {
     "score": score_parser,
     "reproduce": reproduce_parser,
     "list": list_parser,
+    "convert": convert_parser,
+    "completion": completion_parser,
 }
-"""Parsers of the commands that build no model."""
+"""Parsers of the commands that build no model, as far as words can be read without one."""
+
+
+def parser_of(command: str) -> CommandParser:
+    """Return the parser that has the help of a command."""
+    return run_help(command) if command in PURPOSES else PARSERS[command]()
 
 
 def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
@@ -417,12 +467,9 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
             model is wrong.
     """
     asked = "--help" in words or "-h" in words
-    if asked and command in PURPOSES:
-        print(short_help(command))
-    elif asked and command in PARSERS:
-        PARSERS[command]().print_help()
-    elif command == "convert" and words[:1] in (["-h"], ["--help"]):
-        print(_CONVERT.replace("{models}", ", ".join(convertible())), end="")
+    # The options of a model, which `convert MODEL --help` shows, are its own.
+    if asked and (command != "convert" or words[0] in ("-h", "--help")):
+        parser_of(command).print_help()
     else:
         words = ["--help" if word == "--help-all" else word for word in words]
         if command in PURPOSES:
@@ -432,7 +479,7 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
             look(command, [*(f"--config={name}" for name in given.config), *others], ["data"])
         elif command == "convert" and words:
             check_convertible(words[0])
-        elif command in PARSERS and command not in ("bench", "reproduce"):
+        elif command in PARSERS and command not in ("bench", "reproduce", "convert", "completion"):
             # Those hand on what they do not know.
             run: Path | None = getattr(PARSERS[command]().parse_args(words), "run", None)
             if run is not None:
@@ -443,22 +490,3 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
                     (run.expanduser() / RESULTS).stat()
         return [*words]
     return None
-
-
-def short_help(command: str) -> str:
-    """Return the help of a command: at most 45 lines of 100 characters."""
-    lines = [f"usage: xbench {command} --config NAME|FILE [options]", "", PURPOSES[command]]
-    for title, options in OPTIONS.items():
-        shown = [option for option in options if command in option.commands.split()]
-        lines += ["", f"{title}:"] if shown else []
-        lines += [f"  {f'--{option.name} {option.value}':<36} {option.text}" for option in shown]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "Any other argument of the model, the data and Lightning's Trainer: --model.X, --data.X, --trainer.X",
-            f"  {f'xbench {command} --help-all':<47} all of them, several screens",
-            f"  {f'xbench {command} --model.help xbench.models.CLIP':<47} those of a model; --data.help of a dataset",
-            f"  {f'xbench {command} --config demo --print_config':<47} what each is set to",
-        ]
-    )

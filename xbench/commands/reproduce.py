@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +16,26 @@ from rich.console import Console
 from rich.table import Table
 
 from xbench.commands.arguments import reproduce_parser
+from xbench.commands.verify import leaves
 from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.finished import FinishedRun
+from xbench.runs.journal import difference
 from xbench.runs.results import Results
 from xbench.runtime.errors import UserError
 from xbench.runtime.yaml_files import load_yaml
 
 _SHOWN = 20
-_ABSENT = "not on record"
 
 # What may differ between two runs of one configuration, the likeliest cause of large drifts first.
 _CAUSES = (
-    ("annotation_sha256", "the annotation files"),
-    ("checkpoint_sha256", "the checkpoint"),
-    ("prompts", "the prompts"),
-    ("preprocessing", "the preprocessing"),
-    ("model", "the model's settings"),
-    ("data", "the data's settings"),
-    ("evaluation", "the rules of scoring"),
-    ("seed", "the seed"),
-    ("precision", "the precision"),
-    ("devices", "the devices, processes or threads"),
-    ("source_sha256", "the code of xbench or of a class of your own"),
-    ("git_commit", "the commit of xbench"),
-    ("versions", "the versions of packages"),
+    *("annotation_sha256", "checkpoint_sha256", "prompts", "preprocessing", "model", "data", "evaluation", "seed"),
+    *("precision", "devices", "source_sha256", "git_commit", "versions"),
 )
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A number that came out otherwise; its place is such as `grounding / Nodule / dice_best`."""
+    """A number of two runs; its place is such as `grounding / per_class / Nodule / dice_best`."""
 
     place: str
     stored: Any
@@ -77,7 +67,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="xbench-reproduce-") as temporary:
         folder = (given.out or Path(temporary)).expanduser().absolute()
         again = FinishedRun.open(_run(given.run.expanduser() / CONFIG, folder, options)).results
-    found, numbers = drifts(stored, again), len(_numbers(stored))
+    found, numbers = drifts(stored, again), len(numbers_of(stored, again))
     cause = first_cause(stored.provenance, again.provenance)
     if found:
         table = Table("Number", "Stored", "Again", "Drift", box=None)
@@ -94,26 +84,24 @@ def reproduce(arguments: Sequence[str]) -> None:
         console.print(f"The new run: {folder}", soft_wrap=True)
 
 
+def numbers_of(stored: Results, again: Results) -> list[Drift]:
+    """Return every number of two runs beside the other's, those of curves one by one."""
+    parts = ("counts", "grounding", "classification")
+    kept, made = ({name: asdict(getattr(results, name)) for name in parts} for results in (stored, again))
+    return [Drift(*number) for name in parts for number in leaves(name, kept[name], made[name])]
+
+
 def drifts(stored: Results, again: Results) -> list[Drift]:
     """Return the numbers that differ at all, the largest drift first."""
-    one, other = _numbers(stored), _numbers(again)
-    places = [*one, *(place for place in other if place not in one)]
-    found = [Drift(place, one.get(place), other.get(place)) for place in places if one.get(place) != other.get(place)]
+    found = [number for number in numbers_of(stored, again) if number.stored != number.again]
     return sorted(found, key=lambda drift: -drift.size)
 
 
 def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | None:
     """Return in words the first thing on record that differs between two runs; None if nothing does."""
-    for key, words in _CAUSES:
-        one, other = stored.get(key), again.get(key)
-        if one != other and isinstance(one, Mapping) and isinstance(other, Mapping):
-            # A part that is on record as None differs from one that is not on record.
-            part = next(name for name in (*one, *other) if one.get(name, _ABSENT) != other.get(name, _ABSENT))
-            then, now = (_said(parts.get(part, _ABSENT)) for parts in (one, other))
-            return f"First difference: {words}: {part} was {then} and is {now}."
-        if one != other:
-            return f"First difference: {words}: {_said(one)} then, {_said(other)} now."
-    return None
+    then, now = ({key: about.get(key) for key in _CAUSES} for about in (stored, again))
+    found = difference(then, now)
+    return f"First difference: {found}." if found else None
 
 
 def _run(config: Path, folder: Path, options: Sequence[str]) -> Path:
@@ -133,26 +121,6 @@ def _run(config: Path, folder: Path, options: Sequence[str]) -> Path:
             "or weights have moved since, give their places: reproduce RUN --data.root ... --model.checkpoint ..."
         )
     return new.pop().parent
-
-
-def _numbers(results: Results) -> dict[str, Any]:
-    """Every number of a run by its place; of curves the values one by one."""
-    counts, grounding, classification = results.counts, results.grounding, results.classification
-    numbers: dict[str, Any] = {"counts / images": counts.images, "counts / skipped": len(counts.skipped)}
-    for finding in results.findings:
-        for part, scores in (
-            ("counts", counts.per_finding),
-            ("grounding", grounding.per_class),
-            ("classification", classification.per_class),
-        ):
-            for key, value in vars(scores[finding]).items():
-                place = f"{part} / {finding} / {key}"
-                if isinstance(value, list):
-                    numbers |= {f"{place} at {t:g}": mean for t, mean in zip(grounding.thresholds, value, strict=True)}
-                else:
-                    numbers[place] = value
-    numbers |= {f"grounding / macro / {key}": value for key, value in grounding.macro.items()}
-    return numbers | {f"classification / macro / {key}": value for key, value in classification.macro.items()}
 
 
 def _said(value: Any) -> str:

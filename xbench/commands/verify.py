@@ -105,10 +105,10 @@ def _numbers(run: FinishedRun) -> Iterator[_Number]:
         del content["counts"][name], again["counts"][name]
     for name in ("provenance", "tables"):
         del content[name], again[name]
-    yield from _compare(RESULTS, content, again)
+    yield from leaves(RESULTS, content, again)
     for name in stored_protocols(run.folder):
         for place, kept, follows in check_protocol(run, name):
-            yield from _compare(place, kept, follows)
+            yield from leaves(place, kept, follows)
 
 
 def _digests(run: FinishedRun) -> Iterator[_Number]:
@@ -146,15 +146,15 @@ def _measured_again(run: FinishedRun) -> Iterator[_Number]:
                     yield f"{name} / {column} / row {row}", first[row].as_py(), second[row].as_py()
 
 
-def _compare(place: str, stored: Any, derived: Any) -> Iterator[_Number]:
-    """Every leaf of nested mappings and lists."""
+def leaves(place: str, stored: Any, derived: Any) -> Iterator[_Number]:
+    """Yield every leaf of nested mappings and lists: its place, and both values."""
     if isinstance(stored, Mapping) and isinstance(derived, Mapping):
         for key in {**derived, **stored}:
-            yield from _compare(f"{place} / {key}", stored.get(key, _ABSENT), derived.get(key, _ABSENT))
+            yield from leaves(f"{place} / {key}", stored.get(key, _ABSENT), derived.get(key, _ABSENT))
     elif isinstance(stored, list | tuple) and isinstance(derived, list | tuple):
         yield f"{place} / length", len(stored), len(derived)
         for key, (one, other) in enumerate(zip(stored, derived, strict=False)):
-            yield from _compare(f"{place} / {key}", one, other)
+            yield from leaves(f"{place} / {key}", one, other)
     else:
         yield place, stored, derived
 
