@@ -37,12 +37,12 @@ def test_a_run(kind, family, data, tmp_path_factory, tmp_path, downloads, monkey
     results = json.loads(path.read_text())
     assert disagreements(path.parent) == []
     rows = pq.read_table(path.parent / "predictions.parquet").to_pylist()
-    assert {row["query"] for row in rows} == {"locate", *(["recognise"] if recognise else [])}
+    assert {row["asked"] for row in rows} == {"locate", *(["recognise"] if recognise else [])}
     assert all(row["finish"] in ("stop", "length") and row["tokens_out"] for row in rows)
     if recognise:
-        masses = [row["mass"] for row in rows if row["query"] == "recognise"]
+        masses = [row["mass"] for row in rows if row["asked"] == "recognise"]
         assert masses and all(0 < mass < 1 for mass in masses)
-    shown = {row["frame"] for row in rows if row["query"] == "locate"}
+    shown = {row["frame"] for row in rows if row["asked"] == "locate"}
     if family == "qwen25vl":
         assert all(frame.startswith("pixels_resized@") for frame in shown)
     else:

@@ -17,7 +17,7 @@ from small_networks import shrink
 
 from xbench.findings.names import FINDINGS
 from xbench.findings.prompts import ASPECTS, prompts_in_style
-from xbench.runs.files import MAPS, PAIRS, PICTURES, REGIONS
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH
 
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
 CROSS_ATTENTION = {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
@@ -90,11 +90,11 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
     outside = ("--predictions", predicted.folder, "--name", model, "--extra", "ignore")
     scored = command("score", "--config", "vindr", *data, *outside, *QUIET)
     assert scored.status == 0, scored.errors
-    for name in (PAIRS, REGIONS, PICTURES):
+    for name in (PAIRS, IMAGES, TRUTH, PICTURES):
         assert (scored.folder / name).read_bytes() == (run.folder / name).read_bytes(), name
     assert {**scored.results, "provenance": None, "tables": None} == {**results, "provenance": None, "tables": None}
     # Only what its file says of where it comes from differs.
-    assert pq.read_table(scored.folder / MAPS).equals(pq.read_table(run.folder / MAPS))
+    assert pq.read_table(scored.folder / PREDICTIONS).equals(pq.read_table(run.folder / PREDICTIONS))
 
     if model in CONVERTED:
         # In a folder, that is the name by which open_clip finds it.

@@ -138,8 +138,8 @@ def test_a_region_comes_back_to_its_place(name: str) -> None:
         expected = Coverage.of(region, GRID).at(0.5)
         shown = expected & in_view(preprocessing(region.astype(np.uint8) * 255)[1])
         cut += shown.sum() < expected.sum()
-        assert evaluation.rows.pointing_hit[row, 0] == 1
-        found = evaluation.rows.dice[row, 0]
+        assert evaluation.rows["pointing_hit"][row] == 1
+        found = evaluation.rows["dice"][row]
         if shown.sum() == expected.sum():
             assert found >= case.dice
         perfect = 2 * shown.sum() / (shown.sum() + expected.sum())
