@@ -2,6 +2,7 @@
 #   make demo        evaluate the demo model and references on phantoms, offline, and write a report
 #   make demo CPU=1  the same; a first install takes PyTorch without CUDA, a download of some 200 MB in place of gigabytes
 #   make test        the test suite
+#   make quick       the tests to run while working, in about a minute: the arithmetic, the readers, the witness
 #   make witness     compare every number and sentence that stored predictions give with those on record; UPDATE=1 writes them
 #   make lint types  ruff, import-linter and mypy
 #   make format      let ruff mend what it can
@@ -20,6 +21,9 @@ JOBS ?= 2
 CPU ?=
 UPDATE ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+# No run of a model but that of the witness.
+QUICK := tests/findings tests/geometry tests/predictions tests/scoring tests/witness tests/repository/test_package.py xbench
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
@@ -44,7 +48,7 @@ endif
 libraries = { $(TORCH); } && $(BIN)/python containers/requirements.py $(1) >$(VENV)/requirements.txt && \
   $(INSTALL) --requirement $(VENV)/requirements.txt && $(PIP) --no-deps $(BUILD) --editable .
 
-.PHONY: demo test witness lint types format docs bench demo-model lock clean
+.PHONY: demo test quick witness lint types format docs bench demo-model lock clean
 
 # $(call step,what it does and how long,command): the first command says so, the last how long it took.
 step = @printf '\n%s\n' "$(1)"; began=$$(date +%s); $(2) || exit; echo "Took $$(($$(date +%s) - began)) s."
@@ -60,6 +64,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+quick: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(QUICK)
 
 witness: $(VENV)/.installed-dev
 	UPDATE=$(UPDATE) $(BIN)/python -m pytest -q tests/witness
