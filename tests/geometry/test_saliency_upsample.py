@@ -198,6 +198,7 @@ def test_results_are_those_of_the_models_way(mode: Upsampling, crop: bool) -> No
     quiet_trainer(evaluation, kept).test(Enlarged(mode, crop), datamodule=data, verbose=False)
     assert evaluation.results is not None and evaluation.rows is not None
     assert evaluation.results.provenance["model"]["saliency_upsample"] == mode
+    rows = {name: evaluation.rows.matrix(name) for name in ("dice", "pointing_hit")}
     row = 0
     for batch, output in kept.steps:
         for image in range(len(batch)):
@@ -205,12 +206,12 @@ def test_results_are_those_of_the_models_way(mode: Upsampling, crop: bool) -> No
             for finding in range(3):
                 if not batch.truth.has_region[image, finding]:
                     continue
-                raw = output.saliency[image, finding][None]
+                raw = output.shown.values[image, finding][None]
                 grid = saliency_on_grid(raw, [batch.truth.views[image]], (224, 224), mode)[0].numpy()
                 region = next(regions).numpy()
                 dice = overlaps(grid, region, 2)[0][1]
-                assert evaluation.rows.dice[row, finding] == pytest.approx(dice, abs=1e-12)
-                assert evaluation.rows.pointing_hit[row, finding] == pytest.approx(pointing(grid, region), abs=1e-12)
+                assert rows["dice"][row, finding] == pytest.approx(dice, abs=1e-12)
+                assert rows["pointing_hit"][row, finding] == pytest.approx(pointing(grid, region), abs=1e-12)
             row += 1
     assert row == 12
 

@@ -30,6 +30,7 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
         ValueError: `ties` is no rule, the shapes differ, or a map's maximum is not finite.
 
     Examples:
+        >>> import torch
         >>> maps = torch.tensor([[[9.0, 1.0], [9.0, 0.0]]])
         >>> regions = torch.tensor([[[False, False], [True, True]]])
         >>> [pointing_hits(maps, regions, ties).item() for ties in ("share", "any", "first")]
