@@ -484,3 +484,8 @@ def test_a_refused_command_leaves_no_folder(command, tmp_path, logger):
     # Loggers begin once the run is accepted.
     assert command("test", "--config", "demo", *given, "--data.images", "2").status == 0
     assert [*tmp_path.glob("runs/wandb/*run-*" if "wandb" in logger else "runs/**/metrics.csv")]
+
+
+def test_a_finished_run_is_no_file_of_predictions(command, phantom_run):
+    run = command("score", "--config", "phantom", "--predictions", phantom_run, "--name", "again")
+    assert run.status == 2 and "xbench rescore" in run.errors

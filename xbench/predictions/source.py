@@ -285,6 +285,11 @@ class MapFiles(Source):
 def kind_of(path: Path) -> Kind:
     """Return what a file or folder holds, by the ending of its name, CSV by its first line and JSON by its content."""
     suffix = "" if path.is_dir() else path.suffix.lower()
+    if (path / "results.json").is_file():
+        raise UserError(
+            f"--predictions {path} is a finished run, which has its scores: `xbench rescore` scores it by other rules.",
+            exit_status=2,
+        )
     if (path / "predictions.parquet").is_file():
         return "maps of predict"
     if suffix == ".csv":
