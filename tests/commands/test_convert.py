@@ -126,7 +126,7 @@ def test_help(command, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.status == 0
     assert "convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]" in run.output
     assert "biomedclip, carzero, clip, devide, kad, mavl, medklip" in run.output
-    assert run.output.count("\n") < 15
+    assert run.output.count("\n") <= 16  # a screen, whatever the terminal's width
     with pytest.raises(SystemExit, match="0"):
         command("convert", "devide", "--help")
     shown = capsys.readouterr().out
