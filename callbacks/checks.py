@@ -58,22 +58,21 @@ def check_values(
     truth: GroundTruth,
     model: str,
     findings: Sequence[str],
+    given: tuple[bool, bool] = (True, True),
 ) -> None:
     """Refuse a prediction that cannot be scored, by a UserError that names the image.
 
     That is one where a value is not finite, a map does not fit float32 (`finite` (B, C) is false), or a probability
-    lies outside [0, 1]. A model that does not say if a finding is there has NaN for all logits and probabilities.
+    lies outside [0, 1]. A model that does not say if a finding is there has NaN for all logits and probabilities;
+    `given` tells which of the two it returned at all.
     """
-    unasked = logits.isnan().all() and probabilities.isnan().all()
-    checks = (
-        []
-        if unasked
-        else [
-            (~logits.isfinite(), "NaN or infinity among the logits"),
-            (~probabilities.isfinite(), "NaN or infinity among the probabilities"),
-            ((probabilities < 0) | (probabilities > 1), "a probability lies outside [0, 1]"),
-        ]
-    )
+    checks = []
+    if not (logits.isnan().all() and probabilities.isnan().all()):
+        if given[0]:
+            checks.append((~logits.isfinite(), "NaN or infinity among the logits"))
+        if given[1]:
+            checks.append((~probabilities.isfinite(), "NaN or infinity among the probabilities"))
+            checks.append(((probabilities < 0) | (probabilities > 1), "a probability lies outside [0, 1]"))
     for wrong, what in (*checks, (~finite, "NaN, infinity or a range beyond float32 among the saliency")):
         for row, column in wrong.nonzero()[:1].tolist():
             raise UserError(
@@ -85,11 +84,13 @@ def check_values(
 def check_output(prediction: Prediction, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
     """Refuse maps as `check_shapes` and `check_values` do, where they are not measured."""
     check_shapes(prediction, truth, model, findings)
-    assert isinstance(prediction.shown, Maps)
+    if not isinstance(prediction.shown, Maps):
+        raise UserError(f"{model} returned no saliency maps, and `predict` writes nothing else: use `test`.")
     # Maps as they are kept, in float32; the differences between their pixels must fit as well.
     maps = prediction.shown.values.to(torch.float32).flatten(2)
     nothing = torch.full(maps.shape[:2], torch.nan)
     logits, probabilities = (
         nothing if score is None else score for score in (prediction.logits, prediction.probabilities)
     )
-    check_values(logits, probabilities, (maps.amax(2) - maps.amin(2)).isfinite(), truth, model, findings)
+    given = (prediction.logits is not None, prediction.probabilities is not None)
+    check_values(logits, probabilities, (maps.amax(2) - maps.amin(2)).isfinite(), truth, model, findings, given)

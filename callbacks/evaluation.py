@@ -130,7 +130,13 @@ class Evaluation(Callback):
         self.latest = {}
         if outputs is not None:
             check_shapes(outputs, batch.truth, model.name, data.findings)
-            check = partial(check_values, truth=batch.truth, model=model.name, findings=data.findings)
+            if isinstance(outputs.shown, Answers) != self._answering:
+                raise UserError(
+                    f"{model.name} returned {type(outputs.shown).__name__} where its class says "
+                    f"`answers = {self._answering}`: a model that returns answers sets it to True, any other to False."
+                )
+            given = (outputs.logits is not None, outputs.probabilities is not None)
+            check = partial(check_values, truth=batch.truth, model=model.name, findings=data.findings, given=given)
             rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
             rows = measure(outputs, batch.truth, rules, data.findings, self.stopwatch, self._measurer, check)
             self.latest = {PAIRS: rows}

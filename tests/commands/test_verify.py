@@ -172,6 +172,15 @@ def test_a_forged_column_is_not_what_the_predictions_give(folder, name, request)
         assert found(folder, deep=True), order
 
 
+def test_scores_of_the_rows_are_those_of_the_predictions(run):
+    table = pq.read_table(run / "pairs.parquet")
+    for column in ("logit", "probability"):
+        place = table.schema.get_field_index(column)
+        forged = table.set_column(place, table.schema.field(column), pa.array(np.full(len(table), 0.25)))
+        replace_table(run, "pairs.parquet", forged)
+        assert any(one.place.startswith(f"pairs.parquet / {column}") for one in disagreements(run, deep=True))
+
+
 def places(tree, place=()):
     """Every value in nested mappings and lists, with what holds it, its key, and its place without names."""
     for key in tree if isinstance(tree, dict) else range(len(tree)):

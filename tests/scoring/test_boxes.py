@@ -196,6 +196,7 @@ def _pairs() -> list[tuple[Answer, int, Any]]:
 
 def test_scores_per_finding_and_rates() -> None:
     metric = BoxScores(3)
+    metric.update([], [], [])
     metric.update(*zip(*_pairs(), strict=True))
     first, second, third = metric.compute()
     assert first["box_iou"] == pytest.approx((1 / 3 + 1 + 0 + 1) / 4, abs=1e-12)

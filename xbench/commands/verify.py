@@ -53,20 +53,19 @@ def verify(arguments: Sequence[str]) -> None:
     given = verify_parser().parse_args(arguments)
     folder = given.run.expanduser()
     run = FinishedRun.open(folder, PAIRS)
-    found = [*_numbers(run), *(_measured_again(run) if given.deep else ())]
-    wrong = [Disagreement(*number) for number in found if not _equal(number[1], number[2])]
+    found, wrong = _compared(run, given.deep)
     # Names of findings may look like markup.
     console = Console(highlight=False, markup=False)
     if not wrong:
         deep = ", and the rows from the stored predictions" if given.deep else ""
-        console.print(f"All {len(found)} numbers of {folder} follow from its tables{deep}.", soft_wrap=True)
+        console.print(f"All {found} numbers of {folder} follow from its tables{deep}.", soft_wrap=True)
         if PICTURES in run.results.tables and not (folder / PICTURES).exists():
             console.print(f"{PICTURES} was deleted; no number depends on it.", soft_wrap=True)
         return
     for one in wrong[:_SHOWN]:
         console.print(str(one), soft_wrap=True)
     raise UserError(
-        f"{folder}: {len(wrong)} of {len(found)} numbers do not follow from the run's tables (first: {wrong[0]}). A "
+        f"{folder}: {len(wrong)} of {found} numbers do not follow from the run's tables (first: {wrong[0]}). A "
         "file was changed after the run, or belongs to another one: do not use these results, run the command again."
     )
 
@@ -76,13 +75,17 @@ def disagreements(folder: Path, deep: bool = False) -> list[Disagreement]:
 
     A file that is missing, damaged or of another run raises a `UserError`.
     """
-    run = FinishedRun.open(folder, PAIRS)
-    found = [*_numbers(run), *(_measured_again(run) if deep else ())]
-    return [Disagreement(*number) for number in found if not _equal(number[1], number[2])]
+    return _compared(FinishedRun.open(folder, PAIRS), deep)[1]
 
 
 _Number = tuple[str, Any, Any]
 """Place, stored and derived value."""
+
+
+def _compared(run: FinishedRun, deep: bool) -> tuple[int, list[Disagreement]]:
+    """Return how many numbers were compared, and those that differ."""
+    found = [*_numbers(run), *(_measured_again(run) if deep else ())]
+    return len(found), [Disagreement(*number) for number in found if not _equal(number[1], number[2])]
 
 
 def _numbers(run: FinishedRun) -> Iterator[_Number]:
@@ -122,28 +125,43 @@ def _digests(run: FinishedRun) -> Iterator[_Number]:
 
 
 def _measured_again(run: FinishedRun) -> Iterator[_Number]:
-    """Each column of the rows, from the stored predictions and the stored truth."""
+    """Each column of the rows that is measured, from the stored predictions and the stored truth.
+
+    Labels, patients and the agreement of readers stand in the rows alone, and so are taken from there.
+    """
     from xbench.commands.rescore import score_batch
 
     FinishedRun.open(run.folder, IMAGES, PREDICTIONS, TRUTH)
     answers = run.results.answers
     read_as = {} if answers is None else {"family": answers.family, "frame": answers.frame}
-    tables = [score_batch(run, run.rules, read_as, batch) for batch in run.saved_batches()]
+    with reading(run.folder):
+        tables = [score_batch(run, run.rules, read_as, batch) for batch in run.saved_batches()]
+        if answers is None:
+            said = ("image_id", "query", "logit", "probability")
+            stored, again = (Table(run.folder / name).read(columns=[*said]) for name in (PAIRS, PREDICTIONS))
+            yield f"{PREDICTIONS} / rows", len(stored), len(again)
+            for column in said if len(stored) == len(again) else ():
+                yield from _first_difference(f"{PAIRS} / {column}", stored[column], again[column])
     for name in (PAIRS, PREDICTIONS):
-        if name in tables[0]:
+        if tables and name in tables[0]:
             again = pa.concat_tables(table[name] for table in tables)
             with reading(run.folder):
                 stored = Table(run.folder / name).read()
             yield f"{name} / rows", len(stored), len(again)
             for column in stored.column_names if len(stored) == len(again) else ():
-                first, second = (table[column].combine_chunks() for table in (stored, again))
-                if first.equals(second):
-                    yield f"{name} / {column}", "equal", "equal"
-                    continue
-                pairs = zip(first.to_pylist(), second.to_pylist(), strict=True)
-                differ = np.flatnonzero([one != other for one, other in pairs])
-                for row in differ[:1].tolist():
-                    yield f"{name} / {column} / row {row}", first[row].as_py(), second[row].as_py()
+                yield from _first_difference(f"{name} / {column}", stored[column], again[column])
+
+
+def _first_difference(place: str, stored: pa.ChunkedArray, derived: pa.ChunkedArray) -> Iterator[_Number]:
+    """The first row in which two columns of one length differ."""
+    first, second = stored.combine_chunks(), derived.combine_chunks()
+    if first.equals(second):
+        yield place, "equal", "equal"
+        return
+    pairs = zip(first.to_pylist(), second.to_pylist(), strict=True)
+    differ = np.flatnonzero([one != other for one, other in pairs])
+    for row in differ[:1].tolist():
+        yield f"{place} / row {row}", first[row].as_py(), second[row].as_py()
 
 
 def leaves(place: str, stored: Any, derived: Any) -> Iterator[_Number]:

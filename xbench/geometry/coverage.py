@@ -69,7 +69,7 @@ class Coverage:
         share: NDArray[np.float64],
         kept: NDArray[np.uint32] | None = None,
     ) -> Self:
-        """Make a coverage of what a file says; one of an earlier version, without `kept`, took a region for one part.
+        """Make a coverage of what a file says; without `kept`, the region is one part.
 
         Raises:
             ValueError: The parts do not fit together.

@@ -128,7 +128,10 @@ class PointingGame(_PerClass):
             `pointing_game` (C,) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
             valid pairs.
         """
-        return {"pointing_game": self._mean("hit_sum"), "count": torch.from_numpy(self.totals()["count"]).clone()}
+        return {
+            "pointing_game": self._mean("hit_sum"),
+            "count": torch.from_numpy(self.totals()["count"]).clone().to(self.device),
+        }
 
     def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
         hits = measures.hits(self.ties).numpy()
@@ -174,7 +177,7 @@ class ThresholdSweep(_PerClass):
         return {
             "dice": self._mean("dice_sum"),
             "iou": self._mean("iou_sum"),
-            "count": torch.from_numpy(self.totals()["count"]).clone(),
+            "count": torch.from_numpy(self.totals()["count"]).clone().to(self.device),
             "thresholds": threshold_values(self.thresholds).to(self.device),
         }
 
@@ -221,6 +224,8 @@ class BoxScores(RowMetric):
                 not show the finding, where any box is a false alarm.
             instances: Whether each annotated box is a lesion; otherwise only their union is known.
         """
+        if not answers:
+            return
         rows = [answer_columns(answer, true, instances) for answer, true in zip(answers, annotated, strict=True)]
         names = {name for row in rows for name in row} | {*BOX_SUMS, "matched_30", "matched_50", "annotated"}
         values = {name: [row.get(name) for row in rows] for name in (*names, "one_by_one")}

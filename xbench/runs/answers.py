@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
-from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Status
+from xbench.predictions.answer import Answer, Box, Finish, Point, Status
 from xbench.predictions.asking import Kind, Query, Reply
 from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
@@ -169,28 +169,15 @@ class AnswerRow:
             reply = replace(reply, frame=shown)
         return reply, reply.read(family, convention, (self.width, self.height))
 
-    def answer(self) -> Answer:
-        """Return the answer of a query where a finding is."""
-        if self.status is None or self.boxes is None or self.points is None or self.confidence is None:
-            raise ValueError(f"{self.image_id}, {self.finding}: nothing was asked about the place")
-        counts = Counts(self.clipped or 0, self.reordered or 0, self.dropped or 0, self.duplicates or 0)
-        return Answer(
-            self.status,
-            self.raw,
-            self.boxes,
-            self.points,
-            self.confidence,
-            self.finish,
-            counts,
-            bool(self.suspect_frame),
-        )
-
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> AnswerRow:
         """Make a row of what a file says; raise a ValueError for what no run writes."""
         row = dict(values)
         if row["escaped"]:
-            row["raw"] = json.loads(row["raw"])
+            try:
+                row["raw"] = json.loads(row["raw"])
+            except RecursionError:
+                raise ValueError(f"an escaped answer about {row['image_id']!r:.200} is nested too deeply") from None
         for name, kind in (("boxes", Box), ("annotated", Box), ("points", Point)):
             if row[name] is not None:
                 row[name] = tuple(kind(*map(float, corners)) for corners in row[name])

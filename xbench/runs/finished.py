@@ -45,7 +45,7 @@ class FinishedRun:
     """A finished run: its results, tables, maps, regions and pictures, each read when it is first asked for.
 
     Reading what is missing or damaged, or was not written by a run, raises a `RunFileError`, which is a `UserError`;
-    so do the checks. Needs torch for `rules` and `batches` alone.
+    so do the checks. Needs torch for `rules`, `batches` and `map_scale` alone.
     """
 
     def __init__(self, folder: Path, results: Results) -> None:
@@ -120,7 +120,7 @@ class FinishedRun:
 
     @property
     def map_scale(self) -> MapScale | None:
-        """What the values of the raw maps are, as the model's class declares it; None in runs of earlier versions."""
+        """What the values of the raw maps are, as the model's class declares it; None if it does not."""
         from xbench.types import MapScale
 
         with reading(self.folder):

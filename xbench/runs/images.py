@@ -379,7 +379,7 @@ def _about(file: Table, key: str) -> Any:
         raise ValueError(f"{file.file_name} does not say its {key}")
     try:
         return json.loads(metadata[key.encode()])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file.file_name}: its {key}: {error}") from None
 
 

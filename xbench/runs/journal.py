@@ -7,6 +7,7 @@ written or counts as not done. Nothing is pickled.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zlib
@@ -65,7 +66,8 @@ def read_record(path: Path) -> BatchRecord:
     content = _intact(path)
     if content is None:
         raise ValueError(f"{path} has changed while it was read")
-    source = pa.BufferReader(content)
+    # Copied part by part: a table that points into the content would keep all of it, with every map, in memory.
+    source = pa.PythonFile(io.BytesIO(content), "r")
     about = json.loads(pa.ipc.open_stream(source).read_all().schema.metadata[b"record"])
     return BatchRecord(
         batch=about["batch"],

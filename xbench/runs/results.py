@@ -417,6 +417,8 @@ def _contradiction(results: Results) -> str | None:
     for part, kind in _LOOKED_INTO.items():
         if not isinstance(results.provenance.get(part), kind | None):
             return f"provenance / {part} is {results.provenance[part]!r:.60}"
+    if results.answers is not None and results.provenance.get("model") is None:
+        return "its provenance does not say which model answered"
     findings, grounding = [*results.findings], results.grounding
     answers = None if results.answers is None else results.answers.per_class
     by_finding: list[Mapping[str, Any] | None] = [results.counts.per_finding, results.scored_on, answers]

@@ -63,6 +63,7 @@ def write_tables(
     """
     metadata = {name: {key: json.dumps(value) for key, value in about.get(name, {}).items()} for name in names}
     waiting: dict[str, list[pa.Table]] = {name: [] for name in names}
+    rows, size = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     with ExitStack() as stack:
         writers = {}
         for name in names:
@@ -75,12 +76,16 @@ def write_tables(
             table = pa.concat_tables([SCHEMAS[name].empty_table(), *waiting[name]]).combine_chunks()
             writers[name].write_table(table.replace_schema_metadata(metadata[name] or None))
             waiting[name].clear()
+            rows[name] = size[name] = 0
 
         for batch in batches:
             for name in set(names) & batch.keys():
+                if not batch[name].num_rows:
+                    continue
                 waiting[name].append(batch[name])
-                rows, size = (sum(getattr(part, of) for part in waiting[name]) for of in ("num_rows", "nbytes"))
-                if rows >= _GROUP[name] or size >= _GROUP_BYTES:
+                rows[name] += batch[name].num_rows
+                size[name] += batch[name].nbytes
+                if rows[name] >= _GROUP[name] or size[name] >= _GROUP_BYTES:
                     flush(name)
         for name in names:
             flush(name)

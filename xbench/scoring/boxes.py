@@ -199,8 +199,8 @@ def score_on_grid(
 
     Dice and IoU are of the boxes as `draw_boxes` draws them, and the pointing game is hit by the share of their pixels
     that lies in the region. Of points alone, it is hit by the share of the points whose pixel does, or as `ties` says
-    by any of them, or by the first. Nobody pointed
-    anywhere without either, so that is a miss, and not the chance hit of a map of zeros.
+    by any of them, or by the first. Without either, nobody pointed anywhere, so that is a miss, and not the chance
+    hit of a map of zeros.
 
     Args:
         boxes: (N, 4) corners as fractions of the radiograph.

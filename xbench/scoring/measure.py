@@ -43,8 +43,8 @@ def measure(
         findings: Names of the C findings.
         stopwatch: Counts measuring the maps as `saliency`, the time before as `metrics`.
         measurer: Measures the maps.
-        check: Refuses maps. It is given logits and probabilities (B, C) on the host, NaN where there are none, and
-            which maps are finite (B, C) bool.
+        check: Refuses what cannot be scored, but for answers. It is given logits and probabilities (B, C) on the host,
+            NaN where there are none, and which maps are finite (B, C) bool.
     """
     images, classes = truth.labels.shape
     image = np.repeat(np.arange(images), classes)
@@ -60,14 +60,17 @@ def measure(
         case Maps() as maps:
             scores, values, pixels = _measure_maps(maps, flat, truth, rules, stopwatch or Stopwatch(), measurer, check)
         case Answers() as answers:
-            scores = torch.stack(flat).double().cpu().numpy()
+            scores = torch.stack([score.cpu() for score in flat]).double().numpy()
             recognise = [query for query, _ in answers.replies if query.kind == "recognise"]
             asked[:] = False
             asked[[query.row * classes + query.column for query in recognise]] = True
             values, pixels = _measure_answers(answers.answers, truth, rules)
         case None:
             # Nothing is compared with a region.
-            scores, row = torch.stack(flat).double().cpu().numpy(), row[:0]
+            logits, probabilities = (score.cpu().view(images, classes) for score in flat)
+            if check is not None:
+                check(logits, probabilities, torch.ones(images, classes, dtype=torch.bool))
+            scores, row = torch.stack([logits.flatten(), probabilities.flatten()]).double().numpy(), row[:0]
     digests = truth.region_digests.ravel()
     scored = np.zeros(images * classes, np.bool_)
     scored[row] = True

@@ -1,0 +1,39 @@
+"""What no run may score is refused before it becomes a number."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from xbench.callbacks.checks import check_values
+from xbench.runtime.errors import UserError
+
+TRUTH = SimpleNamespace(image_ids=["a", "b"])
+FINDINGS = ["Mass", "Nodule"]
+FINE = torch.ones(2, 2, dtype=torch.bool)
+UNASKED = torch.full((2, 2), torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("logit", "probability", "given", "says"),
+    [
+        (torch.nan, 0.5, (True, True), "among the logits for image b, finding Mass"),
+        (torch.inf, 0.5, (True, False), "among the logits for image b, finding Mass"),
+        (0.0, torch.nan, (False, True), "among the probabilities for image b, finding Mass"),
+        (0.0, 7.0, (True, True), "outside [0, 1] for image b, finding Mass"),
+    ],
+)
+def test_a_score_that_is_none_names_its_image(logit, probability, given, says):
+    logits, probabilities = torch.zeros(2, 2), torch.full((2, 2), 0.5)
+    logits[1, 0], probabilities[1, 0] = logit, probability
+    scores = [score if there else UNASKED for score, there in zip((logits, probabilities), given, strict=True)]
+    with pytest.raises(UserError) as error:
+        check_values(*scores, FINE, TRUTH, "toy", FINDINGS, given)
+    assert says in str(error.value)
+
+
+def test_scores_that_a_model_does_not_give_are_not_missed():
+    check_values(UNASKED, torch.full((2, 2), 0.5), FINE, TRUTH, "toy", FINDINGS, (False, True))
+    check_values(UNASKED, UNASKED, FINE, TRUTH, "toy", FINDINGS, (False, False))
