@@ -26,7 +26,7 @@ class Shown(SaliencyModel):
     """Draws the regions as maps, or gives scores alone, or nothing.
 
     Args:
-        what: `maps`; `maps without scores`; `scores`, of which no region can be told; `nothing`.
+        what: `maps`; `maps without scores`; `scores`, with which no region can be compared; `nothing`.
     """
 
     preprocessing = Preprocessing(stretch((56, 56)))

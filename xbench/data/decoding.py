@@ -198,7 +198,7 @@ def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDAr
 
 
 def _distinct(stored: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
-    """The values that occur, on each of which the tags act by itself, and at each pixel the index of its value."""
+    """Return the distinct values, so that the tags are applied once to each, and the index of each pixel's value."""
     if stored.itemsize > 2:
         levels, places = np.unique(stored, return_inverse=True)
         return levels.astype(np.float64), places.reshape(stored.shape)

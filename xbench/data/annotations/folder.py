@@ -24,7 +24,7 @@ def names_in(split: str, names: Sequence[str]) -> list[str]:
 
 
 def absent(root: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Return those lists of names, such as `jsons/*.json`, of which no file lies below a folder; not the empty ones."""
+    """Return the lists of names, such as `jsons/*.json`, without a single match below a folder; skip empty lists."""
     missing = {key: names for key, names in wanted.items() if names}
     for place, files in _walk(root):
         paths = [f"{place}/{file}".lower() for file in files]

@@ -73,7 +73,7 @@ class RunLengths:
 
 Drawn = Shape | tuple[Shape, ...] | RunLengths | Path
 """An annotated item: a shape; several that are one item, such as a lesion that something hides in the middle; a mask in
-run lengths; or the path of a mask image, of which every pixel above 0 belongs to it."""
+run lengths; or the path of a mask image, whose pixels above 0 belong to the item."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _siim_runs(row: str, pixels: int) -> NDArray[np.int64]:
     """
     numbers = row.split()
     said = f"The run-length encoding {row if len(row) <= 40 else f'{row[:40]}...'!r}"
-    # Python refuses to read numbers of thousands of digits with an error of its own.
+    # `int` raises its own ValueError for numbers of thousands of digits.
     if not numbers or not all(number.isascii() and number.isdecimal() and len(number) < 20 for number in numbers):
         raise UserError(f"{said} is not a list of whole numbers >= 0.")
     if len(numbers) % 2:
