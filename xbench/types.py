@@ -16,7 +16,7 @@ from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling, View
 from xbench.geometry.shapes import Shape
 from xbench.predictions.answer import Answer, Box, outline_boxes
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 
 TieRule = Literal["share", "any", "first"]
 """What counts when several pixels share the maximum of a map; `pointing_hits` describes the three."""
@@ -320,7 +320,7 @@ class Answers:
     """
 
     answers: list[list[Answer | None]]
-    replies: list[tuple[Query, Reply]] = field(default_factory=list)
+    replies: list[tuple[Question, Reply]] = field(default_factory=list)
     repeated: list[Answer] = field(default_factory=list)
 
 

@@ -11,7 +11,7 @@ from toys import Squares
 from xbench.commands.check import check_model
 from xbench.findings.questions import Questions
 from xbench.models import AnsweringModel, AnswerOracle
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 from xbench.runtime.errors import UserError
 from xbench.types import Batch
 
@@ -198,4 +198,4 @@ def test_predict_is_refused(command):
 def test_queries_say_what_is_asked():
     model = Parrot("endpoint")
     asked(model)
-    assert model.asked[0] == Query("locate", 0, 1, "Hole", Questions.of("endpoint").text("locate", "Hole"))
+    assert model.asked[0] == Question("locate", 0, 1, "Hole", Questions.of("endpoint").text("locate", "Hole"))

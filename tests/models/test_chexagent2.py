@@ -18,7 +18,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from xbench.models import CheXagent2
 from xbench.predictions.answer import Box
-from xbench.predictions.asking import Query
+from xbench.predictions.asking import Question
 from xbench.runtime.errors import UserError
 
 SIZES = [(80, 64), (70, 120), (37, 200)]
@@ -37,7 +37,7 @@ def loaded(folder, **options):
 
 
 def queries(kind="locate", rows=(0, 1, 2)):
-    return [Query(kind, row, 0, "Nodule", text, "You are.") for row in rows for text in QUESTIONS]
+    return [Question(kind, row, 0, "Nodule", text, "You are.") for row in rows for text in QUESTIONS]
 
 
 def test_the_network_is_its_parts(folder):

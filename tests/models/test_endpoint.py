@@ -20,7 +20,7 @@ from processes import until
 
 from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, _seconds
 from xbench.models.answers.endpoint import Endpoint
-from xbench.predictions.asking import Query
+from xbench.predictions.asking import Question
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, GroundTruth
 
@@ -67,8 +67,8 @@ def endpoint(address: str, script: str, tmp_path, **options) -> Endpoint:
     return Endpoint(f"{address}/{script}/v1", "truth", **options)
 
 
-def queries(*columns: int, kind: str = "locate") -> list[Query]:
-    return [Query(kind, 0, column, f"Finding {column}", f"Where is {column}?") for column in columns]
+def queries(*columns: int, kind: str = "locate") -> list[Question]:
+    return [Question(kind, 0, column, f"Finding {column}", f"Where is {column}?") for column in columns]
 
 
 AGAIN = ["500", "503", "502", "504", "408", "409", "429=0", "drop", "cut", "html", "plain", "nonsense", "latin", "deep"]
@@ -306,7 +306,7 @@ def test_one_pixel_the_shape_and_the_question_matter_to_the_cache(address, tmp_p
     for image in (GREY, other, GREY.reshape(40, 60)):
         model.ask(batch_of(image), queries(0))
     model.ask(batch_of(GREY), queries(0, kind="recognise"))
-    model.ask(batch_of(GREY), [Query("locate", 0, 0, "Finding 0", "Where is 0?", "Be brief.")])
+    model.ask(batch_of(GREY), [Question("locate", 0, 0, "Finding 0", "Where is 0?", "Be brief.")])
     assert len(log(address, script)) == 5
 
 

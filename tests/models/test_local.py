@@ -17,7 +17,7 @@ from tiny_multimodal import FAMILY_OF, build
 from xbench.models.answers.local import Local
 from xbench.predictions import family_named
 from xbench.predictions.answer import Box, Size
-from xbench.predictions.asking import Query
+from xbench.predictions.asking import Question
 from xbench.predictions.conventions import Convention
 from xbench.runtime.errors import UserError
 
@@ -44,7 +44,7 @@ def local(kind, folder, family=None, **options):
 
 
 def queries(kind="locate", rows=(0, 1, 2), texts=QUESTIONS):
-    return [Query(kind, row, 0, "Nodule", text) for row in rows for text in texts]
+    return [Question(kind, row, 0, "Nodule", text) for row in rows for text in texts]
 
 
 def shown(model, pixels, text):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from xbench.models import Maira2
 from xbench.predictions.answer import Box
-from xbench.predictions.asking import Query
+from xbench.predictions.asking import Question
 from xbench.runtime.errors import UserError
 
 SIZES = [(80, 64), (70, 120), (37, 200)]
@@ -33,7 +33,7 @@ def loaded(folder, **options):
 
 
 def queries(rows=(0, 1, 2)):
-    return [Query("locate", row, 0, "Nodule", text) for row in rows for text in QUESTIONS]
+    return [Question("locate", row, 0, "Nodule", text) for row in rows for text in QUESTIONS]
 
 
 def seen(radiograph):
@@ -110,7 +110,7 @@ def test_a_text_begins_once(folder, tmp_path, begins):
 def test_the_question_is_that_of_the_authors(folder):
     model = Maira2(str(folder))
     words = model.words("Pleural Effusion")["locate"]
-    (text,) = model._prompts([model._turns(Query("locate", 0, 0, "Pleural Effusion", words), None)])
+    (text,) = model._prompts([model._turns(Question("locate", 0, 0, "Pleural Effusion", words), None)])
     assert text == (
         "You look at films. USER: Given the current frontal image<image> Repeat the following finding as a grounded "
         "phrase with bounding boxes indicating all locations where it can be seen in the given chest X-ray image. "

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xbench.predictions import FAMILIES
 from xbench.predictions.answer import Answer, Box, Counts
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, answers_table, excerpt, read_answers, rows_of
 from xbench.runs.files import PREDICTIONS
@@ -44,7 +44,7 @@ def rows(draw) -> AnswerRow:
     family = FAMILIES["endpoint"]
     answer = reply.read(family, family.convention, (70, 90)) if kind == "locate" else None
     truth = draw(st.none() | st.just(([Box(0.0, 0.0, 0.5, 0.5)], True, False))) if kind == "locate" else None
-    return AnswerRow.of(draw(st.integers(0, 9)), "image", (70, 90), Query(kind, 0, 0, finding), reply, answer, truth)
+    return AnswerRow.of(draw(st.integers(0, 9)), "image", (70, 90), Question(kind, 0, 0, finding), reply, answer, truth)
 
 
 def write(path, *batches):
@@ -87,7 +87,7 @@ def test_what_no_file_takes_is_refused_when_it_is_made(wrong):
     reply, family = Reply(**given), FAMILIES["endpoint"]
     answer = reply.read(family, family.convention, (70, 90)) if kind == "locate" else None
     with pytest.raises(UserError, match=rf"'Nodule'.*'image'.*{next(iter(wrong))}"):
-        AnswerRow.of(0, "image", (70, 90), Query(kind, 0, 0, "Nodule"), reply, answer)
+        AnswerRow.of(0, "image", (70, 90), Question(kind, 0, 0, "Nodule"), reply, answer)
 
 
 WRONG = {
@@ -111,7 +111,7 @@ WRONG = {
 def test_what_no_run_writes_is_refused(tmp_path, column):
     family = FAMILIES["endpoint"]
     reply = Reply('{"boxes": [{"box": [1, 2, 300, 400]}]}', "stop")
-    query, answer = Query("locate", 0, 0, "Nodule"), reply.read(family, family.convention, (70, 90))
+    query, answer = Question("locate", 0, 0, "Nodule"), reply.read(family, family.convention, (70, 90))
     path = tmp_path / "predictions.parquet"
     write(path, [AnswerRow.of(0, "image", (70, 90), query, reply, answer, ([Box(0.0, 0.0, 0.5, 0.5)], True, False))])
     table = pq.read_table(path)

@@ -11,7 +11,7 @@ import torch
 
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models import AnsweringModel, SaliencyModel
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Maps, Prediction
 
@@ -63,12 +63,12 @@ class Told(AnsweringModel):
         super().__init__("qwen3vl", recognise=True, ask_negatives=True)
         self.what, self.batches = what, 0
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         tire(self.batches)
         self.batches += 1
         return [Reply(self._text(batch, query), "stop") for query in queries]
 
-    def _text(self, batch: Batch, query: Query) -> str:
+    def _text(self, batch: Batch, query: Question) -> str:
         place = query.row, query.column
         present = batch.truth.labels[place] == 1
         if query.kind == "recognise":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from xbench.models import AnsweringModel
 from xbench.predictions.answer import Box
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 from xbench.runtime.errors import UserError
 from xbench.types import Batch
 
@@ -41,10 +41,10 @@ class Talker(AnsweringModel):
         super().__init__(family, prompts="endpoint", ask_negatives=ask_negatives, recognise=recognise)
         self.log, self.most, self.times = log, most, 0
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         return [self._reply(batch, query) for query in queries]
 
-    def _reply(self, batch: Batch, query: Query) -> Reply:
+    def _reply(self, batch: Batch, query: Question) -> Reply:
         self.times += 1
         if self.times > self.most:
             raise UserError("The talker is tired.")
@@ -77,7 +77,7 @@ class Ranker(AnsweringModel):
     def __init__(self) -> None:
         super().__init__("endpoint", ask_negatives=True)
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         replies = []
         for query in queries:
             draw = random.Random(f"{batch.truth.image_ids[query.row]} {query.column}")
@@ -100,7 +100,7 @@ class Pointer(AnsweringModel):
     def __init__(self) -> None:
         super().__init__("endpoint")
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         replies = []
         for query in queries:
             boxes = batch.truth.boxes(query.row, query.column)[0]

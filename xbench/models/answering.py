@@ -16,7 +16,7 @@ from xbench.geometry.preprocessing import Preprocessing, WholeRadiograph
 from xbench.models.base import SaliencyModel
 from xbench.predictions import family_named
 from xbench.predictions.answer import Answer
-from xbench.predictions.asking import READER, Kind, Query, Reply
+from xbench.predictions.asking import READER, Kind, Question, Reply
 from xbench.predictions.conventions import Convention
 from xbench.runtime.errors import UserError
 from xbench.types import Answers, Batch, Prediction
@@ -86,14 +86,14 @@ class AnsweringModel(SaliencyModel):
         """Return None: nothing is normalised."""
 
     @abstractmethod
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> Sequence[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> Sequence[Reply]:
         """Ask about the radiographs of a batch; return a reply to each query, in their order.
 
         Raise a UserError if a request returned nothing; do not return an empty reply. The run ends there, and goes on
         with `--resume true`.
         """
 
-    def queries(self, batch: Batch) -> list[Query]:
+    def queries(self, batch: Batch) -> list[Question]:
         """Return the queries of a batch: the places of findings, these again for `repeats`, then recognition."""
         labels, where = batch.truth.labels, batch.truth.has_region & (batch.truth.labels == 1)
         where = where | (labels == 0) if self._ask_negatives else where
@@ -103,7 +103,9 @@ class AnsweringModel(SaliencyModel):
             asked.append(("recognise", 0, labels >= 0))
         system = None if self.questions is None else self.questions.system
         return [
-            Query(kind, row, column, finding := self.findings[column], self._texts[_WORDS[kind], finding], system, turn)
+            Question(
+                kind, row, column, finding := self.findings[column], self._texts[_WORDS[kind], finding], system, turn
+            )
             for kind, turn, pairs in asked
             for row, column in np.argwhere(pairs).tolist()
         ]

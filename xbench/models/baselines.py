@@ -19,7 +19,7 @@ from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.predictions.annotated import read_annotated
 from xbench.predictions.answer import Box
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, ModelOutput
@@ -134,11 +134,11 @@ class AnswerOracle(AnsweringModel):
     def __init__(self, family: str = "endpoint", **options: Any) -> None:
         super().__init__(family, prompts=None, **options)
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         """Write the true boxes, or yes and no."""
         return [Reply(self._text(batch, query), "stop") for query in queries]
 
-    def _text(self, batch: Batch, query: Query) -> str:
+    def _text(self, batch: Batch, query: Question) -> str:
         if query.kind == "recognise":
             return "Yes" if batch.truth.labels[query.row, query.column] == 1 else "No"
         height, width = batch.radiographs[query.row].shape
@@ -155,10 +155,10 @@ class BoxBaseline(AnsweringModel):
         super().__init__("endpoint", "fraction_whole", prompts=None, recognise=False, **options)
 
     @abstractmethod
-    def boxes(self, batch: Batch, query: Query) -> Sequence[Box]:
+    def boxes(self, batch: Batch, query: Question) -> Sequence[Box]:
         """Return the boxes of an answer."""
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         """Write the boxes as fractions."""
         boxes = ([{"box": box} for box in self.boxes(batch, query)] for query in queries)
         return [Reply(json.dumps({"boxes": of_query}), "stop") for of_query in boxes]
@@ -169,7 +169,7 @@ class WholeImage(BoxBaseline):
 
     name = "whole_image"
 
-    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+    def boxes(self, batch: Batch, query: Question) -> list[Box]:
         """Return the whole image."""
         return [WHOLE_IMAGE]
 
@@ -179,7 +179,7 @@ class OutlineBoxes(BoxBaseline):
 
     name = "outline_boxes"
 
-    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+    def boxes(self, batch: Batch, query: Question) -> list[Box]:
         """Return the boxes around what is annotated."""
         return _true_boxes(batch, query)
 
@@ -234,7 +234,7 @@ class CentreBox(PriorKnowledge):
 
     name = "centre_box"
 
-    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+    def boxes(self, batch: Batch, query: Question) -> list[Box]:
         """Return the box in the middle."""
         return [centre_box(self.known(query.finding))]
 
@@ -252,7 +252,7 @@ class RandomBox(PriorKnowledge):
         super().__init__(elsewhere, **options)
         self.seed = _seed(seed)
 
-    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+    def boxes(self, batch: Batch, query: Question) -> list[Box]:
         """Return the box that was drawn for an image and a finding."""
         return [random_box(self.seed, batch.truth.image_ids[query.row], query.finding, self.known(query.finding))]
 
@@ -267,7 +267,7 @@ class PriorBox(PriorKnowledge):
     name = "prior_box"
     needs_boxes = True
 
-    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+    def boxes(self, batch: Batch, query: Question) -> list[Box]:
         """Return the box around what boxes elsewhere cover most."""
         return [_prior_box(tuple(self.known(query.finding)))]
 
@@ -319,7 +319,7 @@ def prior_box(elsewhere: Sequence[Box]) -> Box:
 _prior_box = cache(prior_box)
 
 
-def _true_boxes(batch: Batch, query: Query) -> list[Box]:
+def _true_boxes(batch: Batch, query: Question) -> list[Box]:
     place = query.row, query.column
     there = batch.truth.labels[place] == 1 and batch.truth.has_region[place]
     return batch.truth.boxes(*place)[0] if there else []

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from xbench.findings.names import is_folder_name
 from xbench.geometry.grid import Upsampling
 from xbench.models.answering import AnsweringModel
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 from xbench.predictions.doubts import contradictions, shape_problem
 from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.source import Drawn, MapFiles, Names, PredictRun, digest, kind_of, open_source
@@ -183,7 +183,7 @@ class External(AnsweringModel):
         saliency = torch.stack(maps).to(self.device)
         return Maps(saliency, saliency.isnan().all(-1).all(-1))
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         """Look the answers up; a UserError for raw ones that are missing."""
         pairs = [(batch.truth.image_ids[query.row], query.finding) for query in queries]
         lost = [pair for pair in pairs if pair not in self.source.texts]

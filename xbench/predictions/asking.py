@@ -18,7 +18,7 @@ READER = "2"
 
 
 @dataclass(frozen=True)
-class Query:
+class Question:
     """A question about one image of a batch and one finding.
 
     Attributes:

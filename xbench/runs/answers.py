@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 
 from xbench.predictions.answer import Answer, Box, Finish, Point, Status
-from xbench.predictions.asking import Kind, Query, Reply
+from xbench.predictions.asking import Kind, Question, Reply
 from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
 from xbench.predictions.recognition import Way
@@ -89,7 +89,7 @@ class AnswerRow:
         index: int,
         image_id: str,
         size: tuple[int, int],
-        query: Query,
+        query: Question,
         reply: Reply,
         answer: Answer | None,
         truth: tuple[Sequence[Box], bool, bool] | None = None,
@@ -152,9 +152,9 @@ class AnswerRow:
         told = {name: getattr(self, name) for name in same}
         return Reply(self.raw, confidence=self.answer_confidence, **told, **first)
 
-    def asked(self, row: int, column: int) -> Query:
+    def asked(self, row: int, column: int) -> Question:
         """Return what was asked, for an image's place in a batch and a finding's among those of the run."""
-        return Query(self.query, row, column, self.finding)
+        return Question(self.query, row, column, self.finding)
 
     def read_again(self, family: Family, convention: Convention) -> tuple[Reply, Answer]:
         """Read where the finding is by another family or convention.

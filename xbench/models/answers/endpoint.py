@@ -20,7 +20,7 @@ from xbench.models.answers.answer_cache import AnswerCache, digest
 from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, in_threads, near_names
 from xbench.models.base import check_at_least_one
 from xbench.predictions.answer import Size
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import smart_resize
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import cache_folder, expand
@@ -153,7 +153,7 @@ class Endpoint(AnsweringModel):
         self._served_by: set[str] = set()
         self._counts, self._lock = [0, 0], threading.Lock()  # answers that were asked for, and that were kept
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         """Ask the server, or take answers to the same request from the cache."""
         images = {row: self._picture(batch, row) for row in {query.row for query in queries}}
         self.client.begin()
@@ -194,7 +194,7 @@ class Endpoint(AnsweringModel):
             )
         return [reply for reply in replies if reply is not None]
 
-    def _body(self, query: Query, image: str) -> dict[str, Any]:
+    def _body(self, query: Question, image: str) -> dict[str, Any]:
         """Return the request, with an image by its address or, for the cache, by its digest."""
         parts = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": query.text}]
         system = [] if query.system is None else [{"role": "system", "content": query.system}]
@@ -204,7 +204,7 @@ class Endpoint(AnsweringModel):
             body |= {"logprobs": True, "top_logprobs": self._top_logprobs}
         return body
 
-    def _reply(self, query: Query, picture: _Picture) -> Reply:
+    def _reply(self, query: Question, picture: _Picture) -> Reply:
         """Ask one query: of the cache, else of the server."""
         body = self._body(query, picture.digest)
         server = {"server": self.client.base_url, "revision": self.revision, "weights": self._weights}

@@ -27,7 +27,7 @@ from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.answers.answer_cache import digest
 from xbench.models.base import check_at_least_one
 from xbench.models.networks.checkpoint import explained, first_line
-from xbench.predictions.asking import Query, Reply
+from xbench.predictions.asking import Question, Reply
 from xbench.predictions.recognition import first_tokens
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
@@ -141,10 +141,10 @@ class Local(AnsweringModel):
         """Find the tokens with which yes and no begin, after the words with which each prompt ends."""
         super().setup(stage)
         if self._recognise:
-            query = Query("recognise", 0, 0, self.findings[0], self.words(self.findings[0])["recognise"])
+            query = Question("recognise", 0, 0, self.findings[0], self.words(self.findings[0])["recognise"])
             self._yes_no = self._yes_no_tokens(self._prompts([self._turns(query, None)])[0])
 
-    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         """Ask about one image after the other, several queries at once."""
         replies: list[Reply] = []
         for (row, kind), group in groupby(queries, key=lambda query: (query.row, query.kind)):
@@ -197,7 +197,7 @@ class Local(AnsweringModel):
             )
         return replies
 
-    def _inputs(self, image: Image.Image, queries: Sequence[Query]) -> tuple[list[str], Any]:
+    def _inputs(self, image: Image.Image, queries: Sequence[Question]) -> tuple[list[str], Any]:
         """Return the prompts as the template words them, and what the network gets."""
         if not self.architecture.chat:
             texts = [query.text for query in queries]
@@ -216,7 +216,7 @@ class Local(AnsweringModel):
     def _prompts(self, turns: list[Any]) -> list[str]:
         return self.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)  # type: ignore[no-any-return]
 
-    def _turns(self, query: Query, image: Image.Image | None) -> list[dict[str, Any]]:
+    def _turns(self, query: Question, image: Image.Image | None) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = [{"type": "image", "image": image}, {"type": "text", "text": query.text}]
         user = {"role": "user", "content": parts[::-1] if self.architecture.text_first else parts}
         if query.system is None:

@@ -21,7 +21,7 @@ from transformers import Dinov2Backbone, Dinov2Config, LlamaConfig, LlamaForCaus
 from xbench.models.answers.local import Architecture, Local, load_network
 from xbench.models.networks.checkpoint import explained
 from xbench.models.networks.reads_patches import PatchProcessor, ReadsPatches
-from xbench.predictions.asking import Query
+from xbench.predictions.asking import Question
 from xbench.runtime.errors import UserError
 
 EXAMPLE = "microsoft/maira-2"
@@ -63,7 +63,7 @@ class Maira2(Local):
         patches = (side // network.model.vision_tower.config.patch_size) ** 2
         return network, Processor(self.checkpoint, config.image_token, side, patches)
 
-    def _turns(self, query: Query, image: Image.Image | None) -> list[dict[str, Any]]:
+    def _turns(self, query: Question, image: Image.Image | None) -> list[dict[str, Any]]:
         """Return the turn of a question, with the image where the question has it."""
         before, found, after = query.text.partition(IMAGE_HERE)
         texts = [{"type": "text", "text": text, "index": None} for text in (before, after)]
