@@ -21,16 +21,13 @@ from xbench.predictions.asking import Question, Reply
 TieRule = Literal["share", "any", "first"]
 """What counts when several pixels share the maximum of a map; `pointing_hits` describes the three."""
 
-
 MapScale = Literal["cosine", "logit", "probability", "attention", "none"]
 """What the values of a model's raw maps are: cosines in [-1, 1], raw scores whose sigmoid is a probability,
 probabilities in [0, 1], shares of attention that sum to 1 with what the map leaves out, or nothing that compares
 between maps."""
 
-
 EXPLORATORY_NOTE = "the maps are exploratory"
 """The beginning of the note in a run's results that its maps are not its authors' own."""
-
 
 DOUBT_NOTE = "the predictions look wrong"
 """The beginning of the note that predictions made elsewhere contradict what was declared, or themselves."""
