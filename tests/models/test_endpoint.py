@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
-import threading
 import time
 from itertools import count
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -16,9 +17,8 @@ from chat_server import log, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from processes import until
 
-from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, _seconds
+from xbench.models.answers.client import ChatClient, Completion, NoAnswer, _seconds
 from xbench.models.answers.endpoint import Endpoint
 from xbench.predictions.asking import Question
 from xbench.runtime.errors import UserError
@@ -52,6 +52,10 @@ def client(address: str, script: str, **options) -> ChatClient:
 BODY = {"model": "truth", "messages": []}
 
 
+def complete(client: ChatClient) -> Completion:
+    return client.run(client.complete(BODY))[0]
+
+
 def batch_of(*images: np.ndarray) -> Batch:
     truth = GroundTruth.concatenate([])
     truth.image_ids = [f"image-{place}" for place in range(len(images))]
@@ -80,7 +84,7 @@ ENDLESS = ["hang", "drip", "trickle", "continue"]
 @pytest.mark.parametrize("steps", [*AGAIN, "huge", "empty", "error", "filter", *ENDLESS])
 def test_what_brought_nothing_back_is_asked_again(address, steps):
     script, started = scripted(f"{steps},says=None."), time.monotonic()
-    completion, _ = client(address, script, timeout=0.4 if steps in ENDLESS else 5).complete(BODY)
+    completion = complete(client(address, script, timeout=0.4 if steps in ENDLESS else 5))
     assert time.monotonic() - started < (3 if steps in ENDLESS else 10)
     assert completion.text == "None." and len(log(address, script)) == 2
     assert (completion.tokens_in, completion.tokens_out, completion.served) == (100, 10, "truth fp_1")
@@ -89,7 +93,7 @@ def test_what_brought_nothing_back_is_asked_again(address, steps):
 def test_attempts_come_to_an_end(address):
     script = scripted("500")
     with pytest.raises(NoAnswer, match="status 500 and says: step 500"):
-        client(address, script, attempts=3).complete(BODY)
+        complete(client(address, script, attempts=3))
     assert len(log(address, script)) == 3
 
 
@@ -119,38 +123,39 @@ def test_attempts_come_to_an_end(address):
 def test_what_is_refused_is_asked_once(address, steps, said):
     script = scripted(steps)
     with pytest.raises(UserError, match=said) as caught:
-        client(address, script).complete(BODY)
+        complete(client(address, script))
     assert len(log(address, script)) == 1 and KEY[:10] not in str(caught.value)
 
 
 def test_a_missing_key_and_a_model_that_is_not_served(address, monkeypatch):
     asked = ChatClient(f"{address}/{scripted('404')}/v1", "trutx")
     with pytest.raises(UserError, match="it serves truth and 2 more"):
-        asked.complete(BODY)
+        complete(asked)
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(UserError, match=r"OPENAI_API_KEY.*is not set"):
-        client(address, scripted("401")).complete(BODY)
+        complete(client(address, scripted("401")))
     monkeypatch.setenv("OPENAI_API_KEY", "sk\nInjected: 1")
     with pytest.raises(UserError, match="characters that no key has") as caught:
-        client(address, scripted("ok")).complete(BODY)
+        complete(client(address, scripted("ok")))
     assert "Injected" not in str(caught.value)
 
 
 def test_nobody_listens():
-    with pytest.raises(NoAnswer, match="refused"):
-        ChatClient("http://127.0.0.1:9/v1", "truth", attempts=2, back_off=0).complete(BODY)
+    with pytest.raises(NoAnswer, match="connection"):
+        complete(ChatClient("http://127.0.0.1:9/v1", "truth", attempts=2, back_off=0))
 
 
 def test_retry_after_holds_for_all_requests(address):
     script = scripted("429=0.5,says=None.")
     asked = client(address, script, back_off=0)
-    threads = [threading.Thread(target=asked.complete, args=(BODY,)) for _ in range(3)]
-    threads[0].start()
-    until(lambda: asked._not_before, 5)
-    for thread in threads[1:]:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+    async def ask() -> None:
+        first = asyncio.create_task(asked.complete(BODY))
+        while not asked._not_before:
+            await asyncio.sleep(0.01)
+        await asyncio.gather(first, asked.complete(BODY), asked.complete(BODY))
+
+    asked.run(ask())
     first, *others = [request["time"] for request in log(address, script)]
     assert len(others) == 3 and min(others) - first >= 0.45
 
@@ -198,11 +203,11 @@ def test_proxies_of_the_environment_are_not_used(address, monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for allowed in (False, True):  # never to this machine itself
         script = scripted("says=None.")
-        assert client(address, script, environment_proxies=allowed).complete(BODY)[0].text == "None."
+        assert complete(client(address, script, environment_proxies=allowed)).text == "None."
     away = ChatClient("http://a.invalid/v1", "m", "a.invalid", environment_proxies=True, attempts=1)
-    assert away._http.trust_env and not ChatClient("http://a.invalid/v1", "m", "a.invalid")._http.trust_env
-    with pytest.raises(NoAnswer, match="refused"):  # by the proxy, where no server is
-        away.complete(BODY)
+    assert away.environment_proxies and not ChatClient("http://a.invalid/v1", "m", "a.invalid").environment_proxies
+    with pytest.raises(NoAnswer, match="connection"):  # to the proxy, where no server is
+        complete(away)
 
 
 def test_what_is_sent_is_pixels_and_a_question(address, tmp_path):
@@ -276,17 +281,18 @@ def test_another_setting_asks_again(address, tmp_path, change):
 
 def test_other_weights_behind_the_same_name_are_asked_again(address, tmp_path, monkeypatch):
     script = scripted("says=None.")
-    assert client(address, script).weights() == '{"root": "weights/truth"}'
-    assert ChatClient(f"{address}/{script}/v1", "nobody").weights() == ""
+    for name, weights in {"truth": '{"root": "weights/truth"}', "nobody": ""}.items():
+        asked = ChatClient(f"{address}/{script}/v1", name)
+        assert asked.run(asked.weights()) == weights
     endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
-    monkeypatch.setattr(ChatClient, "weights", lambda self: "others")
+    monkeypatch.setattr(ChatClient, "weights", AsyncMock(return_value="others"))
     endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
     assert len(log(address, script)) == 2
 
 
 def test_a_server_that_is_down_is_said_at_once(tmp_path):
     model = Endpoint("http://127.0.0.1:9/v1", "truth", cache=False, attempts=2, back_off=0)
-    with pytest.raises(UserError, match=r"127.0.0.1:9/v1/models gave .* refused\. The run is unfinished"):
+    with pytest.raises(UserError, match=r"127.0.0.1:9/v1/models gave .*\. The run is unfinished"):
         model.ask(batch_of(GREY), queries(0, 1))
 
 
@@ -459,7 +465,7 @@ def test_the_key_is_blotted_out_of_what_a_server_says(address, tmp_path):
 
 def test_the_key_is_in_no_type_that_a_server_names(address):
     with pytest.raises(NoAnswer, match="in place of JSON") as caught:
-        client(address, scripted("type"), attempts=1).complete(BODY)
+        complete(client(address, scripted("type"), attempts=1))
     assert KEY[:5] not in str(caught.value).lower()
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import io
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from PIL import Image
 
 from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.answers.answer_cache import AnswerCache, digest
-from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, in_threads, near_names
+from xbench.models.answers.client import ChatClient, Completion, NoAnswer, near_names
 from xbench.models.base import check_at_least_one
 from xbench.predictions.answer import Size
 from xbench.predictions.asking import Question, Reply
@@ -151,48 +151,44 @@ class Endpoint(AnsweringModel):
         self._cache = None if cache is False else AnswerCache(Path(folder))
         self._weights: str | None = None  # in the server's words
         self._served_by: set[str] = set()
-        self._counts, self._lock = [0, 0], threading.Lock()  # answers that were asked for, and that were kept
+        self._counts = [0, 0]  # answers that were asked for, and that were kept
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         """Ask the server, or take answers to the same request from the cache."""
         images = {row: self._picture(batch, row) for row in {query.row for query in queries}}
-        self.client.begin()
+        replies: dict[int, Reply] = {}
+        failures: dict[int, str] = {}
+        waiting = iter(range(len(queries)))
+
+        async def work() -> None:
+            for place in waiting:
+                try:
+                    replies[place] = await self._reply(queries[place], images[queries[place].row])
+                except NoAnswer as error:
+                    failures[place] = str(error)
+
+        async def work_together() -> None:
+            if self._weights is None:
+                self._weights = await self.client.weights()
+            # The first error that is not about one request ends all others.
+            await asyncio.gather(*(work() for _ in range(self._concurrency)))
+
         try:
-            self._weights = self.client.weights() if self._weights is None else self._weights
+            self.client.run(work_together())
         except NoAnswer as error:
             address = f"{self.client.base_url}/models"
             raise UserError(f"{self.client.host} cannot be asked: {address} gave {error}. {_RESUME}") from None
-        replies: list[Reply | None] = [None] * len(queries)
-        failures: dict[int, str] = {}
-        refused: list[Exception] = []
-
-        def answer(place: int) -> None:
-            if refused:
-                return
-            query = queries[place]
-            try:
-                replies[place] = self._reply(query, images[query.row])
-            except NoAnswer as error:
-                failures[place] = str(error)
-            except Exception as error:
-                refused.append(error)
-                self.client.stop()
-
-        in_threads(self._concurrency, [partial(answer, place) for place in range(len(queries))], self.client.stop)
-        if refused:
-            if not isinstance(refused[0], UserError):
-                raise refused[0]
-            raise UserError(f"{refused[0]} {_RESUME}") from refused[0]
+        except UserError as error:
+            raise UserError(f"{error} {_RESUME}") from error
         if failures:
-            first = min(failures)
-            image_ids = batch.truth.image_ids
-            named = [f"{image_ids[queries[place].row]} ({queries[place].finding})" for place in sorted(failures)[:3]]
+            places, names = sorted(failures), batch.truth.image_ids
+            named = [f"{names[queries[place].row]} ({queries[place].finding})" for place in places[:3]]
             more = f" and {len(failures) - 3} more" if len(failures) > 3 else ""
             raise UserError(
                 f"{self.client.host} left {len(failures)} of {len(queries)} requests unanswered after all attempts: "
-                f"{', '.join(named)}{more}. In place of the first came {failures[first]}. {_RESUME}"
+                f"{', '.join(named)}{more}. In place of the first came {failures[places[0]]}. {_RESUME}"
             )
-        return [reply for reply in replies if reply is not None]
+        return [replies[place] for place in range(len(queries))]
 
     def _body(self, query: Question, image: str) -> dict[str, Any]:
         """Return the request, with an image by its address or, for the cache, by its digest."""
@@ -204,7 +200,7 @@ class Endpoint(AnsweringModel):
             body |= {"logprobs": True, "top_logprobs": self._top_logprobs}
         return body
 
-    def _reply(self, query: Question, picture: _Picture) -> Reply:
+    async def _reply(self, query: Question, picture: _Picture) -> Reply:
         """Ask one query: of the cache, else of the server."""
         body = self._body(query, picture.digest)
         server = {"server": self.client.base_url, "revision": self.revision, "weights": self._weights}
@@ -214,15 +210,14 @@ class Endpoint(AnsweringModel):
         if completion is None:
             self._stay_within_limits()
             started = time.monotonic()
-            completion, response = self.client.complete(self._body(query, picture.url))
+            completion, response = await self.client.complete(self._body(query, picture.url))
             if self._cache is not None:
                 took = round(time.monotonic() - started, 3)
                 self._cache.put(request, response, seconds=took, time=round(time.time()))
             if completion.tokens_in is None and (self._limit_tokens, self._limit_cost) != (None, None):
                 raise UserError(f"No limit can be kept: {self.client.host} does not say how many tokens it used.")
-        with self._lock:
-            self._served_by.add(completion.served)
-            self._counts[from_cache] += 1
+        self._served_by.add(completion.served)
+        self._counts[from_cache] += 1
         finish = completion.finish
         return Reply(
             completion.text,
@@ -284,7 +279,7 @@ class Endpoint(AnsweringModel):
         """Return what is wrong with the questions, and with the server, which is sent no image."""
         problems = super().problems(findings)
         try:
-            names = self.client.models()
+            names = self.client.run(self.client.models())
         except NoAnswer as error:
             return [*problems, f"{self.client.host} cannot be asked: {self.client.base_url}/models gave {error}."]
         except UserError as error:

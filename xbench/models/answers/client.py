@@ -6,18 +6,18 @@ are not used unless allowed. The key is read from the environment when a request
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import ipaddress
 import json
 import math
 import os
 import random
-import socket
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -32,7 +32,6 @@ _LONGEST_WAIT = 60.0  # between attempts, unless the server says otherwise
 _PATIENCE = 900.0  # seconds that a server may ask to wait; a day's quota is no reason to sleep for a day
 _MOST_BYTES = 2**25  # of a response
 _MOST_TOKENS = 2**53  # no server counts so far
-
 
 _Result = TypeVar("_Result")
 
@@ -120,46 +119,65 @@ def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
     return tuple((token, log) for token, log in sound if math.isfinite(log)) or None
 
 
+@dataclass(eq=False)
 class ChatClient:
-    """Asks one server, from any number of threads; the arguments are options of `xbench.models.Endpoint`."""
+    """Asks one server; the arguments are options of `xbench.models.Endpoint`.
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        send_images_to: str | None = None,
-        key_variable: str = "OPENAI_API_KEY",
-        environment_proxies: bool = False,
-        timeout: float = 120,
-        attempts: int = 6,
-        back_off: float = 1.0,
-    ) -> None:
-        if not (0 < timeout < math.inf and 0 <= back_off < math.inf):
+    Attributes:
+        host: Of the server.
+        spent: Tokens of requests and of answers until now.
+    """
+
+    base_url: str
+    model: str
+    send_images_to: str | None = None
+    key_variable: str = "OPENAI_API_KEY"
+    environment_proxies: bool = False
+    timeout: float = 120
+    attempts: int = 6
+    back_off: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.timeout < math.inf and 0 <= self.back_off < math.inf):
             raise UserError(
-                f"--model.timeout {timeout} must be above 0, and --model.back_off {back_off} at least 0.", exit_status=2
+                f"--model.timeout {self.timeout} must be above 0, and --model.back_off {self.back_off} at least 0.",
+                exit_status=2,
             )
-        check_at_least_one(attempts=attempts)
-        url = _checked_url(base_url)
+        check_at_least_one(attempts=self.attempts)
+        url = _checked_url(self.base_url)
+        _check_allowed(url, self.model, self.send_images_to)
         self.host, self.base_url = url.host, str(url).rstrip("/")
-        _check_allowed(url, model, send_images_to)
-        self._model, self._key_variable = model, key_variable
-        self._proxies = environment_proxies and not _is_loopback(url.host)
-        self._timeout, self._attempts, self._back_off = timeout, attempts, back_off
-        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self.environment_proxies = self.environment_proxies and not _is_loopback(url.host)
+        self.spent = (0, 0)
         self._not_before = 0.0
-        self.spent = (0, 0)  # tokens of requests and of answers
         self._warned = False
-        self._made: httpx.Client | None = None
+        self._http: httpx.AsyncClient
 
-    def begin(self) -> None:
-        """Allow requests again after a stop."""
-        self._stopped.clear()
+    def run(self, requests: Coroutine[Any, Any, _Result]) -> _Result:
+        """Make requests, over connections of their own: processes that load images must not inherit any."""
 
-    def stop(self) -> None:
-        """End all waiting; nothing is asked again."""
-        self._stopped.set()
+        async def connected() -> _Result:
+            certificates = httpx.create_ssl_context(trust_env=False)
+            certificates.load_default_certs()
+            async with httpx.AsyncClient(
+                timeout=httpx.Timeout(None, connect=min(_CONNECT, self.timeout)),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+                verify=certificates,
+                trust_env=self.environment_proxies,
+                follow_redirects=False,
+                # Before httpx looks where a redirect leads, which raises errors of any kind.
+                event_hooks={"response": [self._refuse_head]},
+            ) as self._http:
+                return await requests
 
-    def complete(self, body: Mapping[str, Any]) -> tuple[Completion, dict[str, Any]]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(connected())
+        with ThreadPoolExecutor(1) as pool:  # in a notebook, where a loop runs already
+            return pool.submit(asyncio.run, connected()).result()
+
+    async def complete(self, body: Mapping[str, Any]) -> tuple[Completion, dict[str, Any]]:
         """Ask; return the answer and the server's whole response.
 
         Raises:
@@ -168,96 +186,90 @@ class ChatClient:
         """
         content = json.dumps(body).encode()
 
-        def ask() -> tuple[Completion, dict[str, Any]]:
-            response = self._json("POST", "chat/completions", content)
+        async def ask() -> tuple[Completion, dict[str, Any]]:
+            response = await self._json("POST", "chat/completions", content)
             completion = Completion.read(response)
-            with self._lock:
-                asked, answered = self.spent
-                self.spent = asked + (completion.tokens_in or 0), answered + (completion.tokens_out or 0)
+            asked, answered = self.spent
+            self.spent = asked + (completion.tokens_in or 0), answered + (completion.tokens_out or 0)
             return completion, response
 
-        return self._patiently(ask)
+        return await self._patiently(ask)
 
-    def weights(self) -> str:
+    async def weights(self) -> str:
         """Return what the server says of the weights behind the model's name, as JSON; nothing if it does not say.
 
         Servers may put other weights behind the same name: vLLM says which (`root`), llama.cpp how many (`meta`).
         Raises NoAnswer if it cannot be reached.
         """
         try:
-            models = self._patiently(lambda: self._json("GET", "models"))["data"]
-            (entry,) = [entry for entry in models if entry["id"] == self._model]
+            models = (await self._patiently(lambda: self._json("GET", "models")))["data"]
+            (entry,) = [entry for entry in models if entry["id"] == self.model]
             about = {name: entry[name] for name in ("root", "meta") if name in entry}
             return json.dumps(about, sort_keys=True)[:2000] if about else ""
         except (UserError, KeyError, TypeError, ValueError, RecursionError):
             return ""
 
-    def _patiently(self, make: Callable[[], _Result]) -> _Result:
-        """Make a request until something comes back; NoAnswer after all attempts."""
-        for attempt in range(self._attempts):
-            self._wait_for_turn()
-            try:
-                return make()
-            except (NoAnswer, ValueError) as error:
-                problem = self.without_key(str(error), 4)
-                after = getattr(error, "after", None)
-            if attempt + 1 < self._attempts:
-                self._warn(problem)
-                self._wait(after, attempt)
-        raise NoAnswer(problem)
-
-    def models(self) -> list[str]:
+    async def models(self) -> list[str]:
         """Return the names of the models that the server serves, sorted; NoAnswer or UserError if it does not say."""
         try:
-            listed = self._json("GET", "models")["data"]
+            listed = (await self._json("GET", "models"))["data"]
             return sorted(entry["id"] for entry in listed if isinstance(entry["id"], str))
         except (NoAnswer, ValueError) as error:
             raise NoAnswer(self.without_key(str(error), 4)) from None
         except (KeyError, TypeError):
             raise NoAnswer("another thing than a list of models") from None
 
-    @property
-    def _http(self) -> httpx.Client:
-        """The connections, made where they are used: processes that load images must not inherit any."""
-        with self._lock:
-            if self._made is None:
-                certificates = httpx.create_ssl_context(trust_env=False)
-                certificates.load_default_certs()
-                self._made = httpx.Client(
-                    timeout=httpx.Timeout(self._timeout, connect=min(_CONNECT, self._timeout), pool=None),
-                    limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-                    verify=certificates,
-                    trust_env=self._proxies,
-                    follow_redirects=False,
-                    # Before httpx looks where a redirect leads, which raises errors of any kind.
-                    event_hooks={"response": [self._refuse_head]},
-                )
-            return self._made
+    async def _patiently(self, make: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Make a request until something comes back; NoAnswer after all attempts."""
+        for attempt in range(self.attempts):
+            # As long as the server asked for, whichever request it told.
+            while (left := self._not_before - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+            try:
+                return await make()
+            except (NoAnswer, ValueError) as error:
+                problem = self.without_key(str(error), 4)
+                after = getattr(error, "after", None)
+            if attempt + 1 == self.attempts:
+                break
+            if not self._warned:  # waiting in silence looks like a run that hangs
+                self._warned = True
+                again = f"What fails like this is asked again, up to {self.attempts} times in all."
+                warnings.warn(f"{self.host}: {problem}. {again}", stacklevel=2)
+            if after is not None:
+                if after > _PATIENCE:
+                    longer = f"which is more than the {_PATIENCE:.0f} s that a run waits."
+                    raise UserError(f"{self.host} asks to wait for {after:,.0f} s, {longer}")
+                self._not_before = max(self._not_before, time.monotonic() + after)
+            # Of any length up to the most, so that requests and processes do not come back together.
+            await asyncio.sleep(random.uniform(0, min(_LONGEST_WAIT, self.back_off * 2**attempt)))
+        raise NoAnswer(problem)
 
-    def _json(self, method: str, path: str, content: bytes | None = None) -> Any:
+    async def _json(self, method: str, path: str, content: bytes | None = None) -> Any:
         """Make a request and return the JSON that comes back; NoAnswer or ValueError where none does."""
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         if key := self._key():
             headers["Authorization"] = f"Bearer {key}"
-        url = f"{self.base_url}/{path}"
+        body, url = bytearray(), f"{self.base_url}/{path}"
         try:
-            with (
-                _cut_off(self._timeout) as extensions,
-                self._http.stream(method, url, content=content, headers=headers, extensions=extensions) as response,
+            # The time-outs of httpx begin anew with each byte and with each `100 Continue`.
+            async with (
+                asyncio.timeout(self.timeout),
+                self._http.stream(method, url, content=content, headers=headers) as response,
             ):
-                body = bytearray()
-                for part in response.iter_raw():
+                async for part in response.aiter_raw():
                     body += part
                     if len(body) > _MOST_BYTES:
                         raise NoAnswer(f"more than {_MOST_BYTES >> 20} MiB")
-        except httpx.TimeoutException as error:
-            waited = _CONNECT if isinstance(error, httpx.ConnectTimeout) else self._timeout
-            raise NoAnswer(f"no answer within {min(waited, self._timeout):g} s") from None
+        except (TimeoutError, httpx.TimeoutException) as error:
+            waited = min(_CONNECT, self.timeout) if isinstance(error, httpx.ConnectTimeout) else self.timeout
+            raise NoAnswer(f"no answer within {waited:g} s") from None
         except httpx.HTTPError as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
         if not response.is_success:
             readable = b"" if "content-encoding" in response.headers else bytes(body)
-            self._refuse(response, _message(readable, lambda value: self.without_key(value, 4)), method, content)
+            message = _message(readable, lambda value: self.without_key(value, 4))
+            await self._refuse(response, message, method, content)
         kind = self.without_key(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
         if not kind.endswith("json"):
             raise NoAnswer(f"{kind[:60] or 'text of no type'} in place of JSON")
@@ -267,9 +279,9 @@ class ChatClient:
             raise NoAnswer("JSON that is cut off or malformed") from None
 
     def _key(self) -> str:
-        key = os.environ.get(self._key_variable, "").strip()
+        key = os.environ.get(self.key_variable, "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise UserError(f"The key in the environment variable {self._key_variable} has characters that no key has.")
+            raise UserError(f"The key in the environment variable {self.key_variable} has characters that no key has.")
         return key
 
     def without_key(self, value: Any, shortest: int = 8) -> Any:
@@ -277,7 +289,7 @@ class ChatClient:
 
         Shorter keys stay: words such as `none`, given to a server that needs no key, may be part of an answer.
         """
-        key = os.environ.get(self._key_variable, "").strip()
+        key = os.environ.get(self.key_variable, "").strip()
         if len(key) < shortest:
             return value
         if isinstance(value, str):
@@ -288,7 +300,7 @@ class ChatClient:
             return {self.without_key(name, shortest): self.without_key(part, shortest) for name, part in value.items()}
         return value
 
-    def _refuse_head(self, response: httpx.Response) -> None:
+    async def _refuse_head(self, response: httpx.Response) -> None:
         """Refuse a redirect, and an answer that is compressed: a few bytes of it can unpack to gigabytes."""
         status, encoding = response.status_code, self.without_key(response.headers.get("content-encoding", "").strip())
         if 300 <= status < 400:
@@ -303,13 +315,13 @@ class ChatClient:
                 "compression off in the server, or in the proxy in front of it."
             )
 
-    def _refuse(self, response: httpx.Response, message: str, method: str, content: bytes | None) -> None:
+    async def _refuse(self, response: httpx.Response, message: str, method: str, content: bytes | None) -> None:
         """Raise NoAnswer for a status that is worth another attempt, else a UserError."""
         status, says = response.status_code, f" and says: {message}" if message else ""
         again = status in (408, 409, 429) or status >= 500
         if again and "insufficient_quota" not in message:
             raise NoAnswer(f"status {status}{says}", _seconds(response.headers.get("retry-after")))
-        key = f"The key in the environment variable {self._key_variable} (--model.key_variable)"
+        key = f"The key in the environment variable {self.key_variable} (--model.key_variable)"
         if again:
             hint = "The account has nothing left to spend."
         elif content is not None and (status == 413 or ("image" in message.lower() and "size" in message.lower())):
@@ -319,86 +331,21 @@ class ChatClient:
         elif "logprobs" in message:
             hint = "Give --model.top_logprobs 0, or as many as the server allows."
         elif status == 401:
-            hint = f"{key} {'is not accepted' if os.environ.get(self._key_variable, '').strip() else 'is not set'}."
+            hint = f"{key} {'is not accepted' if os.environ.get(self.key_variable, '').strip() else 'is not set'}."
         elif status == 403:
             hint = f"{key} may not do this."
         else:
-            offered = self._offered() if method != "GET" and status in (400, 404) else ""
+            offered = await self._offered() if method != "GET" and status in (400, 404) else ""
             places = {404: "--model.base_url, which usually ends in /v1, and at --model.model"}
             hint = f"Look at {places.get(status, 'the options of --model')}{offered}."
         raise UserError(f"{self.host} answers {status}{says}. {hint}")
 
-    def _offered(self) -> str:
+    async def _offered(self) -> str:
         """Return which models there are, if the server does not have the one that is asked for."""
         with suppress(NoAnswer, UserError):
-            if self._model not in (names := self.models()):
-                return f"; it serves {near_names(self._model, names)}"
+            if self.model not in (names := await self.models()):
+                return f"; it serves {near_names(self.model, names)}"
         return ""
-
-    def _warn(self, problem: str) -> None:
-        """Warn once that requests fail: waiting in silence looks like a run that hangs."""
-        with self._lock:
-            warned, self._warned = self._warned, True
-        if not warned:
-            warnings.warn(
-                f"{self.host}: {problem}. What fails like this is asked again, up to {self._attempts} times in all.",
-                stacklevel=2,
-            )
-
-    def _wait_for_turn(self) -> None:
-        """Wait as long as the server asked for, whichever request it told."""
-        while not self._stopped.is_set() and (left := self._not_before - time.monotonic()) > 0:
-            self._stopped.wait(left)
-        if self._stopped.is_set():
-            raise NoAnswer("nothing, for it was not asked any more")
-
-    def _wait(self, after: float | None, attempt: int) -> None:
-        if after is not None:
-            if after > _PATIENCE:
-                raise UserError(
-                    f"{self.host} asks to wait for {after:,.0f} s, which is more than the {_PATIENCE:.0f} s that a run "
-                    "waits."
-                )
-            with self._lock:
-                self._not_before = max(self._not_before, time.monotonic() + after)
-        # Of any length up to the most, so that threads and processes do not come back together.
-        self._stopped.wait(random.uniform(0, min(_LONGEST_WAIT, self._back_off * 2**attempt)))
-
-
-@contextmanager
-def _cut_off(seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield the extensions of a request whose connection is shut down after so many seconds; NoAnswer if it was.
-
-    The time-outs of httpx begin anew with each byte and with each `100 Continue`.
-    """
-    sockets: list[socket.socket] = []
-    late = threading.Event()
-
-    def shut_down() -> None:
-        late.set()
-        for connection in sockets:
-            with suppress(OSError):
-                # Of the base class: SSLSocket's is not for other threads.
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)
-
-    def trace(event: str, about: Mapping[str, Any]) -> None:
-        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            sockets.append(about["return_value"].get_extra_info("socket"))
-            if late.is_set():
-                shut_down()
-
-    timer = threading.Timer(seconds, shut_down)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield {"trace": trace}
-    except httpx.HTTPError:
-        if not late.is_set():
-            raise
-    finally:
-        timer.cancel()
-    if late.is_set():
-        raise NoAnswer(f"no answer within {seconds:g} s")
 
 
 def near_names(name: str, names: list[str]) -> str:
@@ -488,31 +435,3 @@ def _brief(value: Any) -> str:
         text = "something deeply nested"
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     return " ".join(text.split())[:300].rstrip(".")
-
-
-def in_threads(count: int, tasks: list[Callable[[], None]], stop: Callable[[], None]) -> None:
-    """Run tasks in so many threads at a time; they raise nothing.
-
-    Ctrl-C calls `stop` and waits for nobody: a request under way would keep the process for minutes.
-    """
-    waiting, lock = iter(tasks), threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                task = next(waiting, None)
-            if task is None:
-                return
-            task()
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(count, len(tasks)))]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    except BaseException:
-        with lock:
-            waiting = iter(())
-        stop()
-        raise
