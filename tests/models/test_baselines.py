@@ -112,7 +112,7 @@ def test_floors() -> None:
     sizes = {(round(x1 - x0, 9), round(y1 - y0, 9)) for x0, y0, x1, y1 in drawn}
     assert sizes == {(0.3, 0.1), (0.1, 0.4)}
     with pytest.raises(ValueError, match="no box covers"):
-        prior_box([Box(0.5, 0.5, 0.5001, 0.5001)])
+        prior_box((Box(0.5, 0.5, 0.5001, 0.5001),))
 
 
 class Exchanged(AnswerOracle):
@@ -210,7 +210,7 @@ def test_floors_and_ceilings_of_answers_run(command):
     items = FinishedRun.open(elsewhere).instances.items()
     lungs = [Box(*item.box()) for (_, finding), of in items for item in of if finding == "Mass"]
     answered = {row.boxes for rows in found["prior_box"].answers.values() for row in rows if row.finding == "Mass"}
-    assert answered == {(prior_box(lungs),)}
+    assert answered == {(prior_box(tuple(lungs)),)}
 
 
 def test_who_must_know_boxes_elsewhere_is_told_none_of_these_images(command):

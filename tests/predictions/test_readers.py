@@ -19,9 +19,8 @@ from PIL import Image
 
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.predictions.chexlocalize import read_points, read_tuned
-from xbench.predictions.doubts import contradictions, shape_problem
+from xbench.predictions.declared import contradictions, preprocessing_of, shape_problem
 from xbench.predictions.files import Files, as_map, named, read_npy, read_npz, read_picture
-from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.source import MapFiles, Names
 from xbench.predictions.tables import read_answered, read_scores
 from xbench.runtime.errors import UserError
@@ -298,7 +297,7 @@ def test_map_files_go_by_the_image_with_or_without_an_ending(tmp_path, pattern, 
     np.save(path, np.ones((2, 2))) if path.suffix == ".npy" else np.savez(path, Nodule=np.ones((2, 2)))
     source = MapFiles(tmp_path, Names([ours, "b/other"], ["Nodule"]), pattern)
     assert [*source.maps] == [(ours, "Nodule")] and not source.unknown
-    assert source.read(ours, ["Nodule"])[0].shape == (2, 2)
+    assert source.read(ours)["Nodule"].shape == (2, 2)
 
 
 def test_map_files_of_one_of_several_images_are_refused_by_name(tmp_path):

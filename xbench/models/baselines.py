@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.shapes import Shape
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
-from xbench.predictions.annotated import read_annotated
 from xbench.predictions.answer import Box
 from xbench.predictions.asking import Question, Reply
+from xbench.predictions.files import named
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, ModelOutput
 
 WHOLE_IMAGE = Box(0.0, 0.0, 1.0, 1.0)
-
-_DEFAULT = Box(0.3, 0.3, 0.7, 0.7)  # for its sides, where no boxes are given
+_DEFAULT = (Box(0.3, 0.3, 0.7, 0.7),)  # for its sides, where no boxes are given
 _CELLS = 224
 
 
@@ -40,12 +41,10 @@ class Oracle(SaliencyModel):
     map_scale = "probability"
 
     def score(self, batch: Batch) -> ModelOutput:
-        """Return labels as logits and regions as maps, which on the native grid must all be of one size."""
         sizes = {regions.shape[1:] for regions in batch.truth.regions}
         if len(sizes) > 1:
             raise UserError(
-                f"{self.name}: its maps are the annotated regions themselves, and on the native grid the images of a "
-                "batch differ in size: set --data.batch_size 1."
+                f"{self.name}: on the native grid the images of a batch differ in size: set --data.batch_size 1."
             )
         labels = torch.from_numpy(batch.truth.labels).to(self.device, torch.float32)
         saliency = torch.zeros(*labels.shape, *sizes.pop(), dtype=torch.float32, device=labels.device)
@@ -75,7 +74,6 @@ class CentrePrior(SaliencyModel):
         self.register_buffer("blob", profile[:, None] * profile[None, :])
 
     def score(self, batch: Batch) -> ModelOutput:
-        """Return zero logits and the blob for every finding."""
         blob = self.get_buffer("blob")
         logits = blob.new_zeros(len(batch), len(self.findings))
         return ModelOutput(logits, torch.sigmoid(logits), blob.expand(*logits.shape, -1, -1))
@@ -103,13 +101,11 @@ class UniformRandom(SaliencyModel):
         self.seed, self.size = _seed(seed), size
 
     def score(self, batch: Batch) -> ModelOutput:
-        """Return noise."""
         noise = torch.stack([self._noise(image_id) for image_id in batch.truth.image_ids]).to(self.device)
         probabilities, maps = noise[..., -1], noise[..., :-1].unflatten(-1, (self.size, self.size))
         return ModelOutput(torch.logit(probabilities, eps=1e-6), probabilities, maps)
 
     def provenance(self) -> dict[str, Any]:
-        """Return the seed and the size of the maps."""
         return {"seed": self.seed, "size": self.size}
 
     def _noise(self, image_id: str) -> torch.Tensor:
@@ -135,7 +131,6 @@ class AnswerOracle(AnsweringModel):
         super().__init__(family, prompts=None, **options)
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
-        """Write the true boxes, or yes and no."""
         return [Reply(self._text(batch, query), "stop") for query in queries]
 
     def _text(self, batch: Batch, query: Question) -> str:
@@ -146,7 +141,7 @@ class AnswerOracle(AnsweringModel):
 
 
 class BoxBaseline(AnsweringModel):
-    """Something that answers with boxes of its own, to the last digit, and cannot say whether a finding is there."""
+    """Answers with boxes of its own, to the last digit, and cannot say whether a finding is there."""
 
     asked_in_words = False
     recognises = False
@@ -155,12 +150,11 @@ class BoxBaseline(AnsweringModel):
         super().__init__("endpoint", "fraction_whole", prompts=None, recognise=False, **options)
 
     @abstractmethod
-    def boxes(self, batch: Batch, query: Question) -> Sequence[Box]:
+    def _boxes(self, batch: Batch, query: Question) -> list[Box]:
         """Return the boxes of an answer."""
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
-        """Write the boxes as fractions."""
-        boxes = ([{"box": box} for box in self.boxes(batch, query)] for query in queries)
+        boxes = ([{"box": box} for box in self._boxes(batch, query)] for query in queries)
         return [Reply(json.dumps({"boxes": of_query}), "stop") for of_query in boxes]
 
 
@@ -169,8 +163,7 @@ class WholeImage(BoxBaseline):
 
     name = "whole_image"
 
-    def boxes(self, batch: Batch, query: Question) -> list[Box]:
-        """Return the whole image."""
+    def _boxes(self, batch: Batch, query: Question) -> list[Box]:
         return [WHOLE_IMAGE]
 
 
@@ -179,8 +172,7 @@ class OutlineBoxes(BoxBaseline):
 
     name = "outline_boxes"
 
-    def boxes(self, batch: Batch, query: Question) -> list[Box]:
-        """Return the boxes around what is annotated."""
+    def _boxes(self, batch: Batch, query: Question) -> list[Box]:
         return _true_boxes(batch, query)
 
 
@@ -191,22 +183,16 @@ class PriorKnowledge(BoxBaseline):
         elsewhere: A finished run on other images, or its `truth.parquet`.
     """
 
-    needs_boxes = False
-
     def __init__(self, elsewhere: str | None = None, **options: Any) -> None:
         super().__init__(**options)
-        if elsewhere is None and self.needs_boxes:
-            raise UserError(
-                f"{self.name} must be told where findings lie on other images: give --model.elsewhere RUN, a finished "
-                "run on another split or source (xbench test --config oracle_DATASET --data.split ... makes one).",
-                exit_status=2,
-            )
         path = None if elsewhere is None else Path(elsewhere).expanduser()
         self._path = path / "truth.parquet" if path is not None and path.is_dir() else path
-        self._elsewhere, self._images = ({}, frozenset[str]()) if self._path is None else read_annotated(self._path)
+        self._elsewhere: dict[str, tuple[Box, ...]] = {}
+        self._images: frozenset[str] = frozenset()
+        if self._path is not None:
+            self._elsewhere, self._images = _boxes_elsewhere(self._path)
 
     def setup(self, stage: str) -> None:
-        """Refuse boxes of the images that are scored."""
         super().setup(stage)
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         if shared := self._images & {record.image_id for record in data.records}:
@@ -217,16 +203,10 @@ class PriorKnowledge(BoxBaseline):
             )
 
     def provenance(self) -> dict[str, Any]:
-        """Return what is known of boxes elsewhere."""
         return super().provenance() | {"elsewhere_sha256": None if self._path is None else file_sha256(self._path)}
 
-    def known(self, finding: str) -> list[Box]:
-        """Return the finding's boxes elsewhere; a UserError if there must be some and are none."""
-        if self.needs_boxes and finding not in self._elsewhere:
-            raise UserError(
-                f"{self._path} has no box of {finding}, which is asked for here: give a run that has.", exit_status=2
-            )
-        return self._elsewhere.get(finding, [])
+    def _known(self, query: Question) -> tuple[Box, ...]:
+        return self._elsewhere.get(query.finding, ())
 
 
 class CentreBox(PriorKnowledge):
@@ -234,9 +214,8 @@ class CentreBox(PriorKnowledge):
 
     name = "centre_box"
 
-    def boxes(self, batch: Batch, query: Question) -> list[Box]:
-        """Return the box in the middle."""
-        return [centre_box(self.known(query.finding))]
+    def _boxes(self, batch: Batch, query: Question) -> list[Box]:
+        return [centre_box(self._known(query))]
 
 
 class RandomBox(PriorKnowledge):
@@ -252,12 +231,10 @@ class RandomBox(PriorKnowledge):
         super().__init__(elsewhere, **options)
         self.seed = _seed(seed)
 
-    def boxes(self, batch: Batch, query: Question) -> list[Box]:
-        """Return the box that was drawn for an image and a finding."""
-        return [random_box(self.seed, batch.truth.image_ids[query.row], query.finding, self.known(query.finding))]
+    def _boxes(self, batch: Batch, query: Question) -> list[Box]:
+        return [random_box(self.seed, batch.truth.image_ids[query.row], query.finding, self._known(query))]
 
     def provenance(self) -> dict[str, Any]:
-        """Return the seed too."""
         return super().provenance() | {"seed": self.seed}
 
 
@@ -265,11 +242,23 @@ class PriorBox(PriorKnowledge):
     """The floor that belongs in every table: where the finding usually lies, whatever the image shows."""
 
     name = "prior_box"
-    needs_boxes = True
 
-    def boxes(self, batch: Batch, query: Question) -> list[Box]:
-        """Return the box around what boxes elsewhere cover most."""
-        return [_prior_box(tuple(self.known(query.finding)))]
+    def __init__(self, elsewhere: str | None = None, **options: Any) -> None:
+        if elsewhere is None:
+            raise UserError(
+                f"{self.name} must be told where findings lie on other images: give --model.elsewhere RUN, a finished "
+                "run on another split or source (xbench test --config oracle_DATASET --data.split ... makes one).",
+                exit_status=2,
+            )
+        super().__init__(elsewhere, **options)
+
+    def _boxes(self, batch: Batch, query: Question) -> list[Box]:
+        if not (known := self._known(query)):
+            raise UserError(
+                f"{self._path} has no box of {query.finding}, which is asked for here: give a run that has.",
+                exit_status=2,
+            )
+        return [prior_box(known)]
 
 
 def centre_box(elsewhere: Sequence[Box] = ()) -> Box:
@@ -279,7 +268,7 @@ def centre_box(elsewhere: Sequence[Box] = ()) -> Box:
         >>> centre_box([Box(0, 0, 0.25, 0.5), Box(0, 0, 0.75, 0.5)])
         Box(x0=0.25, y0=0.25, x1=0.75, y1=0.75)
     """
-    corners = np.asarray(elsewhere or [_DEFAULT], np.float64)
+    corners = np.asarray(elsewhere or _DEFAULT, np.float64)
     width, height = (corners[:, 2:] - corners[:, :2]).mean(axis=0).tolist()
     return Box((1 - width) / 2, (1 - height) / 2, (1 + width) / 2, (1 + height) / 2)
 
@@ -288,21 +277,22 @@ def random_box(seed: int, image_id: str, finding: str, elsewhere: Sequence[Box] 
     """Return a box of the size of one of a finding's boxes elsewhere, anywhere; it depends on the arguments only."""
     digest = hashlib.sha256(f"{seed}\0{image_id}\0{finding}".encode("utf-8", "surrogatepass")).digest()
     random = np.random.default_rng(int.from_bytes(digest))
-    sizes = elsewhere or [_DEFAULT]
+    sizes = elsewhere or _DEFAULT
     box = sizes[int(random.integers(len(sizes)))]
     width, height = box.x1 - box.x0, box.y1 - box.y0
     x, y = random.random() * (1 - width), random.random() * (1 - height)
     return Box(x, y, min(x + width, 1.0), min(y + height, 1.0))
 
 
-def prior_box(elsewhere: Sequence[Box]) -> Box:
+@cache
+def prior_box(elsewhere: tuple[Box, ...]) -> Box:
     """Return where a finding usually lies: around what boxes cover at least half as often as what they cover most.
 
     The image is cut into 224 x 224 cells, and a box covers those whose centres it holds. Raises ValueError if no box
     covers a cell.
 
     Examples:
-        >>> prior_box([Box(0, 0, 0.5, 0.5), Box(0.25, 0.25, 0.5, 1), Box(0.25, 0.25, 0.5, 0.5)])
+        >>> prior_box((Box(0, 0, 0.5, 0.5), Box(0.25, 0.25, 0.5, 1), Box(0.25, 0.25, 0.5, 0.5)))
         Box(x0=0.25, y0=0.25, x1=0.5, y1=0.5)
     """
     covered = np.zeros((_CELLS, _CELLS), np.int64)
@@ -316,7 +306,19 @@ def prior_box(elsewhere: Sequence[Box]) -> Box:
     return Box(*(int(end) / _CELLS for end in ends))
 
 
-_prior_box = cache(prior_box)
+def _boxes_elsewhere(path: Path) -> tuple[dict[str, tuple[Box, ...]], frozenset[str]]:
+    """Return the boxes around the items in the `truth.parquet` of a run, by finding, and the names of its images."""
+    boxes: dict[str, list[Box]] = {}
+    with named(path):
+        rows = pq.read_table(path, columns=["image_id", "finding", "shapes"]).to_pylist()
+        for finding, shapes in ((row["finding"], row["shapes"]) for row in rows):
+            for values in shapes:
+                item = Shape.checked(**values | {"coordinates": np.array(values["coordinates"], np.float64)})
+                if (box := item.box()) is not None:
+                    boxes.setdefault(finding, []).append(Box(*box))
+    if not boxes:
+        raise UserError(f"{path} has no annotated item, so it does not say where findings lie.", exit_status=2)
+    return {finding: tuple(of) for finding, of in boxes.items()}, frozenset(row["image_id"] for row in rows)
 
 
 def _true_boxes(batch: Batch, query: Question) -> list[Box]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -15,9 +16,9 @@ from xbench.findings.names import is_folder_name
 from xbench.geometry.grid import Upsampling
 from xbench.models.answering import AnsweringModel
 from xbench.predictions.asking import Question, Reply
-from xbench.predictions.doubts import contradictions, shape_problem
-from xbench.predictions.frame import preprocessing_of
-from xbench.predictions.source import Drawn, MapFiles, Names, PredictRun, digest, kind_of, open_source
+from xbench.predictions.declared import contradictions, preprocessing_of, shape_problem
+from xbench.predictions.source import Drawn, Names, PredictRun, kind_of, open_source
+from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.types import DOUBT_NOTE, Batch, Failure, Maps, MapScale, Note, Prediction
 
@@ -97,7 +98,6 @@ class External(AnsweringModel):
         super().__init__(family or "endpoint", frame if self.answers else None)
         self.name, self._scored = label, not self.answers and scores != "none"
         self._kind, self._path, self._frame, self._scores, self._names = kind, path, frame, scores, names
-        self._table = None if scores in (None, "none", "pickled") else Path(str(scores)).expanduser()
         self._pattern, self._extra = pattern or "{image}/{finding}", extra
         self._missing, self._sizes = missing or "stop", sizes or "same"
         self._left_out: list[str] = []
@@ -114,15 +114,14 @@ class External(AnsweringModel):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         own, images = getattr(data, "names", None), [record.image_id for record in data.records]
         names = Names(images, data.findings, self._names, own if isinstance(own, Mapping) else None)
-        source = open_source(self._kind, self._path, names, self._pattern, self._table, getattr(data, "coco_ids", None))
+        scores = None if self._scores == "none" else self._scores
+        source = open_source(self._kind, self._path, names, self._pattern, scores, getattr(data, "coco_ids", None))
         if isinstance(source, PredictRun):
             self.saliency_upsample, self.map_scale = source.upsampling, source.map_scale  # type: ignore[assignment]
         super().setup(stage)
-        self.source, self._numbers = source, source.scores
-        if self._scores == "pickled" and isinstance(source, MapFiles):
-            self._numbers = source.pickled_scores()
-        data.notes += self._doubted(contradictions(self._numbers, self.findings))
-        present = {finding for _, finding in (*source.maps, *self._numbers)}
+        self.source = source
+        data.notes += self._doubted(contradictions(source.scores, self.findings))
+        present = {finding for _, finding in (*source.maps, *source.scores)}
         if self._missing == "skip" and present:
             self._left_out = [finding for finding in self.findings if finding not in present]
         if self._left_out:
@@ -138,7 +137,7 @@ class External(AnsweringModel):
         if self.answers:
             data.notes += self._unmentioned({record.image_id: record.labels for record in data.records})
         for image, _ in [*source.maps][:1]:
-            self._size = next(one.shape for one in source.read(image, self.findings) if one is not None)
+            self._size = next(iter(source.read(image).values())).shape
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Leave out images that lack a prediction, and take what predictions state about their images."""
@@ -166,7 +165,7 @@ class External(AnsweringModel):
         if not self._scored:
             return Prediction(None, None, shown)
         pairs = [[(image, finding) for finding in self.findings] for image in batch.truth.image_ids]
-        numbers = [[self._numbers[pair] for pair in of_image] for of_image in pairs]
+        numbers = [[self.source.scores[pair] for pair in of_image] for of_image in pairs]
         logits, probabilities = torch.tensor(numbers, dtype=torch.float64, device=self.device).unbind(-1)
         return Prediction(logits, probabilities, shown)
 
@@ -197,60 +196,56 @@ class External(AnsweringModel):
 
     def provenance(self) -> dict[str, Any]:
         """Return the digest of the predictions, and what was declared about them."""
-        about: dict[str, Any] = {"predictions_sha256": digest([self._path, *filter(None, [self._table])])}
+        tables = [] if self._scores in (None, "none", "pickled") else [Path(str(self._scores)).expanduser()]
+        about: dict[str, Any] = {"predictions_sha256": _digest([self._path, *tables])}
         if self.answers:
             return super().provenance() | about | {"extra": self._extra}
-        if self._kind != "probabilities":
-            about |= {"frame": self._frame, "scores": self._scores}
+        maps = self._kind != "probabilities"
+        about |= {"frame": self._frame, "scores": self._scores} if maps else {}
         about |= {"missing": self._missing, "extra": self._extra}
-        if self._kind != "probabilities":
-            about["sizes"] = self._sizes
-        if self._kind == "probabilities" or self._missing == "skip":
+        about |= {"sizes": self._sizes} if maps else {}
+        if not maps or self._missing == "skip":
             about["findings_left_out"] = ", ".join(self._left_out)
         return about
 
     def _maps(self, image: str) -> torch.Tensor:
         """Return the maps of an image (C, h, w), NaN for those that are missing, or that nobody drew."""
-        found = self.source.read(image, self.findings)
-        sizes = [one.shape for one in found if one is not None]
-        expected = sizes[0] if sizes and self._sizes == "any" else self._size
-        for finding, one in zip(self.findings, found, strict=True):
-            if one is not None and one.shape != expected:
+        found = self.source.read(image)
+        expected = next(iter(found.values())).shape if found and self._sizes == "any" else self._size
+        for finding, one in found.items():
+            if one.shape != expected:
                 what = f"the map of image {image}, finding {finding} is {one.shape}, and the first one is {expected}"
                 hint = "If that is meant, give --sizes any; the maps of one image have one size all the same"
                 raise UserError(f"{self._path}: {what}. {hint}.", exit_status=2)
-        by_hand = isinstance(self.source, Drawn)
-        drawn = [None if one is None or (by_hand and not one.any()) else torch.from_numpy(one) for one in found]
-        return torch.stack([torch.full(expected, nan) if one is None else one for one in drawn])
+        if isinstance(self.source, Drawn):
+            found = {finding: one for finding, one in found.items() if one.any()}
+        missing = torch.full(expected, nan)
+        return torch.stack([torch.from_numpy(found[name]) if name in found else missing for name in self.findings])
 
     def _problems(self, dataset: str, images: Sequence[str]) -> list[str]:
         """Return what does not fit and was not asked for."""
         source, problems = self.source, []
         pairs = [(image, finding) for image in images for finding in self.findings]
-        wanted: dict[str, Iterable[tuple[str, str]]] = {"score": self._numbers} if self._scored else {}
+        wanted: dict[str, Collection[tuple[str, str]]] = {"score": source.scores} if self._scored else {}
         if self._kind.startswith("maps"):
             wanted["map"] = source.maps
-        lacking = {what: [pair for pair in pairs if pair not in there] for what, there in wanted.items()}
-        for what, lost in lacking.items():
-            if lost and self._missing != "skip" and (what, self._missing) != ("map", "flat"):
+        for what, there in wanted.items():
+            lost = [pair for pair in pairs if pair not in there]
+            if self._missing == "skip":
+                self._incomplete |= {image for image, _ in lost}
+            elif lost and (what, self._missing) != ("map", "flat"):
                 skip = "--missing skip leaves such images out, and findings of which nothing is said"
                 problems.append(f"no {what} for {_count(lost)}: {skip}")
         if source.unknown and self._extra == "stop":
             ignore = "--extra ignore leaves them out"
             problems.append(f"predictions of no image and finding of {dataset}: {_count(source.unknown)}: {ignore}")
-        if self._missing == "skip":
-            self._incomplete = {image for lost in lacking.values() for image, _ in lost}
         shown = source.texts if self.answers else source.maps
         if self._kind != "probabilities" and not any(pair in shown for pair in pairs):
             look = f"look at --pattern, which is {self._pattern}" if self._kind == "maps" else "nothing fits"
             problems.append(f"not one pair of image and finding is there: {look}; the first image is {images[0]}")
         elif len(self._incomplete) == len(images):
-            bare = [
-                f"{finding} has no {what}"
-                for finding in self.findings
-                for what, there in wanted.items()
-                if finding not in {of for _, of in there}
-            ]
+            has = {what: {finding for _, finding in there} for what, there in wanted.items()}
+            bare = [f"{name} has no {what}" for name in self.findings for what in has if name not in has[what]]
             problems.append(f"every image lacks a map or a score, so that none is left: {'; '.join(bare[:5])}")
         return problems
 
@@ -293,3 +288,13 @@ def _in_words(unknown: str | tuple[str, str]) -> str:
 
 def _count(names: Sequence[str | tuple[str, str]]) -> str:
     return f"{len(names)} ({'; '.join(map(_in_words, names[:5]))}{'; ...' if len(names) > 5 else ''})"
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 of files, or of all files in folders, and of their places below these."""
+    found = hashlib.sha256()
+    for root in paths:
+        for path in sorted(one for one in root.rglob("*") if one.is_file()) if root.is_dir() else [root]:
+            place = path.relative_to(root).as_posix() if root.is_dir() else ""
+            found.update(f"{place} {file_sha256(path)}\n".encode())
+    return found.hexdigest()

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import json
 import math
+import pickle
 import pickletools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xbench.findings.names import canonical
 from xbench.predictions.files import named, read_csv
-from xbench.runtime.errors import UserError
 from xbench.runtime.strict import decimal, unique_keys
 
 Pair = tuple[str, str]
@@ -26,7 +25,8 @@ Tuned = dict[str, dict[str, Any]]
 """By finding: `threshold`, the rule of the mask, and `cutoff` of the probability; None where no file has it."""
 
 _LARGEST = 2**31
-_MOST_STEPS = 10_000  # of a pickle: a heat map takes a few hundred, and what steps build is no larger than their square
+_MOST_STEPS = 10_000  # of a pickle: a heat map takes a few hundred
+_REFUSED = {"DICT", "ADDITEMS", "FROZENSET", "PERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEXT_BUFFER"}
 _MAGIC = 0x1950A86A20F9469CFC6C, 1001  # what a storage in PyTorch's format of pickled tensors begins with
 _STORAGES = {
     **{"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BoolStorage": "?", "ByteStorage": "u1"},
@@ -47,20 +47,11 @@ _KNOWN = {
 }
 
 
-@dataclass
-class _Made:
-    """A known function or class, what it would make of arguments, and the state that follows. Nothing is called."""
-
-    kind: str
-    arguments: tuple[Any, ...] | None = None
-    state: Any = None
-
-
 def read_pickle(content: bytes) -> tuple[NDArray[Any], float | None]:
     """Return the map in a pickled dict, and its probability; a ValueError for whatever else a pickle asks for.
 
-    The keys are `map`, an array or torch tensor (1, 1, h, w), and perhaps `prob`. The steps of the pickle are followed
-    here and build nothing but plain values: no function of any library is called, and no size in the file is believed.
+    The keys are `map`, an array or torch tensor (1, 1, h, w), and perhaps `prob`. No function that the file names is
+    called, and no size in it is believed.
     """
     holds = _load(io.BytesIO(content))
     if not isinstance(holds, dict) or "map" not in holds:
@@ -69,25 +60,28 @@ def read_pickle(content: bytes) -> tuple[NDArray[Any], float | None]:
     return _array(holds["map"]), None if probability is None else float(_array(probability).reshape(()))
 
 
+def read_drawn(path: Path) -> dict[Pair, Any] | None:
+    """Return the masks (for `decoded`) or points that people drew, by image and finding; None for other JSON."""
+    with named(path):
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"it has {path.stat().st_size} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
+    if not isinstance(content, dict) or not all(isinstance(of, dict) for of in content.values()):
+        return None
+    return {(image, finding): entry for image, of in content.items() for finding, entry in of.items()}
+
+
 def drawn_in(path: Path) -> Literal["masks", "points"] | None:
-    """Return what a JSON file holds by image and finding; None for a list, as in COCO results."""
-    content = _content(path)
-    if content is None:
+    """Return what people drew by image and finding in a JSON file; None for a list, as in COCO results."""
+    if (content := read_drawn(path)) is None:
         return None
     return "points" if isinstance(next(iter(content.values()), None), list) else "masks"
-
-
-def read_drawn(path: Path) -> dict[Pair, Any]:
-    """Return the masks (for `decoded`) or points that people drew, by image and finding; a UserError for other JSON."""
-    if (content := _content(path)) is None:
-        raise UserError(f"{path} has nothing by image and finding.", exit_status=2)
-    return content
 
 
 def read_points(path: Path) -> dict[Pair, list[list[float]]]:
     """Return the points of each pair, in pixels of its image, each in the middle of the pixel that it names."""
     found = {}
-    for pair, points in read_drawn(path).items():
+    for pair, points in (read_drawn(path) or {}).items():
         with named(path, of=f"image {pair[0]}, finding {pair[1]}"):
             numbers = np.array(points).reshape(-1, 2) if points else np.zeros((0, 2))
             if numbers.shape != (len(points), 2) or numbers.dtype.kind not in "if" or not np.isfinite(numbers).all():
@@ -170,97 +164,61 @@ def read_tuned(
     return tuned
 
 
-def _content(path: Path) -> dict[Pair, Any] | None:
-    with named(path):
-        if path.stat().st_size > _LARGEST:
-            raise ValueError(f"it has {path.stat().st_size} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
-    if not isinstance(content, dict) or not all(isinstance(of, dict) for of in content.values()):
-        return None
-    return {(image, finding): entry for image, of in content.items() for finding, entry in of.items()}
+class _Known:
+    """A known function or class; what it would make of arguments, and the state that follows. Nothing is called."""
+
+    def __init__(self, kind: str, *arguments: Any) -> None:
+        self.kind, self.arguments, self.state = kind, arguments, None
+
+    def __call__(self, *arguments: Any) -> _Known:
+        return _Known(self.kind, *arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
-def _known(module: Any, name: Any) -> _Made:
-    if not isinstance(module, str) or not isinstance(name, str):
-        raise ValueError("it names what has no name")
-    if (kind := _KNOWN.get((module.replace("numpy._core", "numpy.core"), name))) is None:
-        raise ValueError(f"it asks for {module:.60}.{name:.60}, which no map needs, and nothing was run")
-    return _Made(kind)
+class _Names(dict[Any, Any]):
+    """A dict whose keys are names: to hash a tuple of tuples may take for ever."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(key, str | int):
+            raise ValueError("it has keys that are no names")
+        super().__setitem__(key, value)
+
+
+class _Unpickler(pickle._Unpickler):
+    """Builds plain values and `_Known`. It is the one written in Python, which takes no memory in advance."""
+
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.EMPTY_DICT[0]: lambda self: self.append(_Names()),
+    }
+
+    def find_class(self, module: str, name: str) -> _Known:
+        if (kind := _KNOWN.get((module.replace("numpy._core", "numpy.core"), name))) is None:
+            raise ValueError(f"it asks for {module:.60}.{name:.60}, which no map needs, and nothing was run")
+        return _Known(kind)
+
+    def persistent_load(self, pid: Any) -> _Known:
+        return _Known("elsewhere", *pid)
 
 
 def _load(file: io.BytesIO) -> Any:
-    """Follow the steps of the pickle that begins where a file stands, and leave the file behind it."""
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
-    given: Any
-    for step, (opcode, given, _) in enumerate(pickletools.genops(file)):
-        name, items = opcode.name, []
+    """Return what the pickle holds that begins where a file stands, and leave the file behind it."""
+    begin = file.tell()
+    for step, (opcode, _, _) in enumerate(pickletools.genops(file)):  # which finds sizes beyond the end of the file
+        if opcode.name in _REFUSED:
+            raise ValueError(f"it uses {opcode.name}, which no map needs")
         if step >= _MOST_STEPS:
             raise ValueError(f"it takes more than {_MOST_STEPS} steps, and no map needs so many")
-        if name in ("TUPLE", "LIST", "DICT", "APPENDS", "SETITEMS", "POP_MARK"):
-            begin = marks.pop()
-            items = stack[begin:]
-            del stack[begin:]
-        elif name in ("TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "SETITEM", "BUILD", "REDUCE", "NEWOBJ", "STACK_GLOBAL"):
-            count = {"TUPLE1": 1, "APPEND": 1, "BUILD": 1, "TUPLE3": 3}.get(name, 2)
-            items = [stack.pop() for _ in range(count)][::-1]
-        match name:
-            case "STOP":
-                return stack.pop()
-            case "MARK":
-                marks.append(len(stack))
-            case "NONE" | "NEWTRUE" | "NEWFALSE":
-                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
-            case "EMPTY_TUPLE" | "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
-                stack.append((*items,))
-            case "EMPTY_LIST" | "LIST":
-                stack.append(items)
-            case "APPEND" | "APPENDS":
-                stack[-1].extend(items)
-            case "EMPTY_DICT" | "DICT" | "SETITEM" | "SETITEMS":
-                if name in ("EMPTY_DICT", "DICT"):
-                    stack.append({})
-                # To hash a tuple of tuples may take for ever.
-                if not isinstance(stack[-1], dict) or not all(isinstance(key, (str, int)) for key in items[::2]):
-                    raise ValueError("it has keys that are no names")
-                stack[-1].update(zip(items[::2], items[1::2], strict=True))
-            case "GLOBAL" | "STACK_GLOBAL":
-                stack.append(_known(*(items or given.split(" ", 1))))
-            case "REDUCE" | "NEWOBJ":
-                function, arguments = items
-                if (
-                    not isinstance(function, _Made)
-                    or function.arguments is not None
-                    or not isinstance(arguments, tuple)
-                ):
-                    raise ValueError("it calls what is no function")
-                stack.append(arguments[0] if function.kind == "size" else _Made(function.kind, arguments))
-            case "BINPERSID":
-                stack.append(_Made("elsewhere", stack.pop()))
-            case "BUILD":
-                if not isinstance(stack[-1], _Made) or stack[-1].arguments is None:
-                    raise ValueError("it gives a state to what has none")
-                stack[-1].state = items[0]
-            case "MEMOIZE" | "PUT" | "BINPUT" | "LONG_BINPUT":
-                memo[len(memo) if given is None else given] = stack[-1]
-            case "GET" | "BINGET" | "LONG_BINGET":
-                stack.append(memo[given])
-            case "PROTO" | "FRAME" | "POP_MARK":
-                pass
-            case "POP":
-                stack.pop()
-            case _ if given is None or opcode.stack_before or name in ("PERSID", "EXT1", "EXT2", "EXT4"):
-                raise ValueError(f"it uses {name}, which no map needs")
-            case _:
-                stack.append(given)
-    raise ValueError("it has no end")
+    file.seek(begin)
+    return _Unpickler(file).load()
 
 
 def _array(what: Any) -> NDArray[Any]:
     if isinstance(what, (bool, int, float)):
         return np.asarray(float(what))
-    kind, given = (what.kind, what.arguments) if isinstance(what, _Made) and what.arguments is not None else ("", ())
+    kind, given = (what.kind, what.arguments) if isinstance(what, _Known) else ("", ())
     order: Literal["C", "F"] = "C"
     if kind == "tensor":
         return _strided(*given[:4])
@@ -278,7 +236,7 @@ def _array(what: Any) -> NDArray[Any]:
 
 def _bytes(what: Any) -> bytes:
     """Return bytes; those of protocol 2 and below are text."""
-    if isinstance(what, _Made) and what.kind == "bytes" and what.arguments and what.arguments[1:] == ("latin1",):
+    if isinstance(what, _Known) and what.kind == "bytes" and what.arguments[1:] == ("latin1",):
         what = what.arguments[0]
     if isinstance(what, str):
         return what.encode("latin1")
@@ -310,6 +268,7 @@ def _strided(storage: Any, offset: int, size: tuple[int, ...], strides: tuple[in
         raise ValueError("its storage is not in PyTorch's format of pickled tensors")
     number = int.from_bytes(file.read(8), "little")
     values = np.frombuffer(file.read(), _STORAGES[stored.arguments[1].kind], number)
+    size, strides = (one.arguments[0] if isinstance(one, _Known) else one for one in (size, strides))
     _numbers(offset, *size, *strides)
     if len(size) != len(strides) or math.prod(size) > values.size:
         raise ValueError("its tensor does not fit its values")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import zipfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,6 @@ from xbench.geometry.grid import View
 from xbench.predictions.chexlocalize import Pair, decoded, drawn_in, read_drawn, read_pickle
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
 from xbench.predictions.tables import Ids, read_answered, read_scores
-from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
@@ -89,6 +88,10 @@ class Names:
         return found, unknown
 
 
+Map = NDArray[np.float32]
+"""Of an image and a finding (h, w)."""
+
+
 class Source:
     """Predictions about pairs of an image and a finding of a dataset.
 
@@ -109,16 +112,16 @@ class Source:
     ) -> None:
         self.scores, self.texts, self.unknown = scores or {}, texts or {}, unknown
 
-    def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
-        """Return the maps (h, w) of an image, None for those that are missing; a UserError for damaged ones."""
-        return [None] * len(findings)
+    def read(self, image: str) -> dict[str, Map]:
+        """Return the maps of an image by finding; a UserError for damaged ones."""
+        return {}
 
 
 class PredictRun(Source):
     """What `xbench predict` wrote, which states how its maps are enlarged and their scale."""
 
     def __init__(self, folder: Path, names: Names) -> None:
-        self._folder = folder
+        self._folder, self._last = folder, ("", dict[str, NDArray[Any]]())
         with named(folder, "predictions.parquet"):
             rows = pq.read_table(folder / "predictions.parquet").to_pylist()
             scores = {(row["image_id"], row["finding"]): (row["logit"], row["probability"]) for row in rows}
@@ -131,7 +134,6 @@ class PredictRun(Source):
             self._files = {row["image_id"]: row["file"] for row in rows}
             if any(PurePosixPath(file).parts[:1] != ("saliency",) or ".." in file for file in self._files.values()):
                 raise ValueError("it names files that lie elsewhere")
-        self._last: tuple[str, dict[str, NDArray[Any]]] = "", {}
         self.upsampling, self.map_scale = "bilinear", "none"
         for image in [image for image in names.images if image in self._files][:1]:
             arrays = self._arrays(image)
@@ -140,30 +142,32 @@ class PredictRun(Source):
                 raise UserError(old, exit_status=2)
             self.upsampling, self.map_scale = str(arrays["upsampling"]), str(arrays["map_scale"])
 
-    def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
-        """Return the maps (h, w) of an image."""
-        arrays = self._arrays(image_id)
-        with named(self._folder, self._files[image_id], f"image {image_id}"):
-            names = [str(name) for name in arrays["findings"]]
-            if arrays["saliency"].ndim != 3 or len(arrays["saliency"]) != len(names):
-                raise ValueError(f"{len(names)} findings and maps of shape {arrays['saliency'].shape}")
-            return [as_map(arrays["saliency"][names.index(finding)]) for finding in findings]
+    def read(self, image: str) -> dict[str, Map]:
+        """Return the maps of an image by finding."""
+        arrays = self._arrays(image)
+        with self._named(image):
+            findings, maps = [str(name) for name in arrays["findings"]], arrays["saliency"]
+            if maps.ndim != 3 or len(maps) != len(findings):
+                raise ValueError(f"{len(findings)} findings and maps of shape {maps.shape}")
+            return {finding: as_map(one) for finding, one in zip(findings, maps, strict=True)}
 
-    def stated(self, image_id: str) -> tuple[View, str]:
+    def stated(self, image: str) -> tuple[View, str]:
         """Return what part of the image its maps show, and the digest of the model input."""
-        arrays = self._arrays(image_id)
-        with named(self._folder, self._files[image_id], f"image {image_id}"):
+        arrays = self._arrays(image)
+        with self._named(image):
             left, top, right, bottom = map(float, arrays["view"])
             if not (left < right and top < bottom and abs(left) + abs(top) + abs(right) + abs(bottom) < 1e6):
                 raise ValueError(f"{left}, {top}, {right}, {bottom} is no view")
             return (left, top, right, bottom), str(arrays["image_sha256"])
 
-    def _arrays(self, image_id: str) -> dict[str, NDArray[Any]]:
-        if self._last[0] != image_id:
-            name = self._files[image_id]
-            with named(self._folder, name, f"image {image_id}"):
-                self._last = image_id, read_npz((self._folder / name).read_bytes())
+    def _arrays(self, image: str) -> dict[str, NDArray[Any]]:
+        if self._last[0] != image:
+            with self._named(image):
+                self._last = image, read_npz((self._folder / self._files[image]).read_bytes())
         return self._last[1]
+
+    def _named(self, image: str) -> AbstractContextManager[None]:
+        return named(self._folder, self._files[image], f"image {image}")
 
 
 class Drawn(Source):
@@ -171,17 +175,18 @@ class Drawn(Source):
 
     def __init__(self, path: Path, names: Names) -> None:
         self._path = path
-        self._masks, unknown = names.match(read_drawn(path), "--predictions")
+        self._masks, unknown = names.match(read_drawn(path) or {}, "--predictions")
         super().__init__(unknown=[", ".join(pair) for pair in unknown])
         self.maps = self._masks.keys()
+        self._findings = names.findings
 
-    def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
-        """Return the masks of an image."""
-        maps: list[NDArray[np.float32] | None] = []
-        for finding in findings:
-            with named(self._path, of=f"image {image_id}, finding {finding}"):
-                pair = image_id, finding
-                maps.append(decoded(self._masks[pair]) if pair in self._masks else None)
+    def read(self, image: str) -> dict[str, Map]:
+        """Return the masks of an image by finding."""
+        maps = {}
+        for finding in self._findings:
+            if (image, finding) in self._masks:
+                with named(self._path, of=f"image {image}, finding {finding}"):
+                    maps[finding] = decoded(self._masks[image, finding])
         return maps
 
 
@@ -193,17 +198,17 @@ class MapFiles(Source):
         names: Images and findings.
         pattern: Path of a file below `root` without its ending. Without `{finding}` in it, files are npz, and their
             arrays are called as the findings are.
-        table: Probabilities, CSV or parquet.
+        scores: A table of probabilities, CSV or parquet; `pickled` for those that pickled maps come with.
     """
 
-    def __init__(self, root: Path, names: Names, pattern: str = "{image}/{finding}", table: Path | None = None) -> None:
+    def __init__(self, root: Path, names: Names, pattern: str = "{image}/{finding}", scores: str | None = None) -> None:
         if "{image}" not in pattern or {*"{}"} & {*pattern.replace("{image}", "").replace("{finding}", "")}:
             raise UserError(f"--pattern {pattern}: it must have {{image}} and may have {{finding}}.", exit_status=2)
-        self._root = Files(root)
+        self._root, self._findings = Files(root), names.findings
         with_finding = "{finding}" in pattern
         endings = (*ARRAYS, *PICTURES, ".pkl") if with_finding else (".npz",)
         stems: dict[str, str] = {}
-        unknown: list[Pair | str] = []
+        unknown: list[str] = []
         for name in self._root.names:
             stem, dot, ending = name.rpartition(".")
             if (dot + ending).lower() not in endings:
@@ -225,35 +230,40 @@ class MapFiles(Source):
                 if len(files) > 1:
                     raise UserError(f"{root} holds {' and '.join(files)}, which are both of {what}.", exit_status=2)
                 for name in files:
-                    if (twin_of := used.setdefault(name, (image, finding))) != (image, finding):
-                        raise UserError(f"{root}: {name} fits {', '.join(twin_of)} and {what}.", exit_status=2)
+                    if (other := used.setdefault(name, (image, finding))) != (image, finding):
+                        raise UserError(f"{root}: {name} fits {', '.join(other)} and {what}.", exit_status=2)
                     if with_finding:
                         self._pairs[image, finding] = name, None
                     else:
-                        self._add_arrays(name, image, names, unknown)
+                        unknown += self._find_arrays(name, image, names)
         self.maps = self._pairs.keys()
-        scores, lost = ({}, []) if table is None else names.match(read_scores(table), "--scores")
-        lost_files = sorted([*map(str, unknown), *({*stems.values()} - {*used})])
-        super().__init__(scores, unknown=[*lost_files, *(f"the score of {', '.join(pair)}" for pair in lost)])
+        unknown = sorted([*unknown, *({*stems.values()} - {*used})])
+        if scores == "pickled":
+            super().__init__(self._pickled_scores(), unknown=unknown)
+        else:
+            table = {} if scores is None else read_scores(Path(scores).expanduser())
+            matched, lost = names.match(table, "--scores")
+            super().__init__(matched, unknown=[*unknown, *(f"the score of {', '.join(pair)}" for pair in lost)])
 
-    def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
-        """Return the maps (h, w) of an image."""
-        maps: list[NDArray[np.float32] | None] = []
+    def read(self, image: str) -> dict[str, Map]:
+        """Return the maps of an image by finding."""
+        maps: dict[str, Map] = {}
         opened: dict[str, dict[str, NDArray[Any]]] = {}
-        for finding in findings:
-            name, key = self._pairs.get((image_id, finding), ("", None))
-            with named(self._root.root, name, f"image {image_id}, finding {finding}"):
-                if name and name not in opened:
+        for finding in self._findings:
+            if (image, finding) not in self._pairs:
+                continue
+            name, key = self._pairs[image, finding]
+            with named(self._root.root, name, f"image {image}, finding {finding}"):
+                if name not in opened:
                     opened[name] = _arrays(name, self._root.read(name))
-                arrays = opened.get(name, {})
-                if name and key is None and len(arrays) != 1:
+                arrays = opened[name]
+                if key is None and len(arrays) != 1:
                     raise ValueError(f"it holds {len(arrays)} arrays, and not one: {', '.join(arrays)[:100]}")
-                maps.append(as_map(arrays[next(iter(arrays)) if key is None else key]) if name else None)
+                maps[finding] = as_map(arrays[next(iter(arrays)) if key is None else key])
         return maps
 
-    def pickled_scores(self) -> Mapping[Pair, tuple[float, float]]:
-        """Return the probabilities that pickled maps come with; a UserError if they are no probabilities."""
-        found = {}
+    def _pickled_scores(self) -> dict[Pair, tuple[float, float]]:
+        scores = {}
         for (image, finding), (name, _) in self._pairs.items():
             if name.lower().endswith(".pkl"):
                 content = self._root.read(name)
@@ -261,11 +271,11 @@ class MapFiles(Source):
                     if (probability := read_pickle(content)[1]) is not None:
                         if not 0 <= probability <= 1:
                             raise ValueError(f"its prob is {probability}, and no probability from 0 to 1")
-                        found[image, finding] = probability, probability
-        return found
+                        scores[image, finding] = probability, probability
+        return scores
 
-    def _add_arrays(self, name: str, image: str, names: Names, unknown: list[Pair | str]) -> None:
-        """Find the findings among the arrays of an npz file."""
+    def _find_arrays(self, name: str, image: str, names: Names) -> list[str]:
+        """Find the findings among the arrays of an npz file; return what belongs to none."""
         keys: dict[str, str] = {}
         with named(self._root.root, name, f"image {image}"):
             with zipfile.ZipFile(io.BytesIO(self._root.read(name))) as file:
@@ -279,7 +289,7 @@ class MapFiles(Source):
                     raise ValueError(f"{' and '.join(sorted(called))} are both {finding}")
                 for key in called:
                     self._pairs[image, finding] = name, key
-        unknown += [f"{name}: {key}" for key in keys.values()]
+        return [f"{name}: {key}" for key in keys.values()]
 
 
 def kind_of(path: Path) -> Kind:
@@ -303,28 +313,18 @@ def kind_of(path: Path) -> Kind:
     return "maps"
 
 
-def open_source(kind: Kind, path: Path, names: Names, pattern: str, table: Path | None, ids: Ids | None) -> Source:
+def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str | None, ids: Ids | None) -> Source:
     """Open predictions and match them with the dataset; a UserError for what cannot be read or is ambiguous."""
     if kind == "maps of predict":
         return PredictRun(path, names)
     if kind == "maps":
         drawn = path.is_file() and path.suffix.lower() == ".json"
-        return Drawn(path, names) if drawn else MapFiles(path, names, pattern, table)
+        return Drawn(path, names) if drawn else MapFiles(path, names, pattern, scores)
     if kind == "probabilities":
-        scores, unknown = names.match(read_scores(path), "--predictions")
-        return Source(scores, unknown=unknown)
+        table, unknown = names.match(read_scores(path), "--predictions")
+        return Source(table, unknown=unknown)
     texts, unknown = names.match(read_answered(path, ids)[1], "--predictions")
     return Source(texts=texts, unknown=unknown)
-
-
-def digest(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of files, or of all files in folders, and of their places below these."""
-    found = hashlib.sha256()
-    for root in paths:
-        for path in sorted(one for one in root.rglob("*") if one.is_file()) if root.is_dir() else [root]:
-            place = path.relative_to(root).as_posix() if root.is_dir() else ""
-            found.update(f"{place} {file_sha256(path)}\n".encode())
-    return found.hexdigest()
 
 
 def _arrays(name: str, content: bytes) -> dict[str, NDArray[Any]]:
