@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 import yaml
-from downloads import ANNOTATION_FILES, CLASSES, notes_of, records_of, refusal
+from downloads import ANNOTATION_FILES, CLASSES, records_of, refusal
 from official.base import Official
 
 from xbench.commands.configs import shipped
 from xbench.commands.look import declared, look
 from xbench.data.annotations.folder import names_in
 from xbench.data.datasets.downloaded import Source
-from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runtime.errors import UserError
-from xbench.types import Failure
 
 EACH = pytest.mark.parametrize("name", CLASSES)
 EACH_FILE = pytest.mark.parametrize("file", ANNOTATION_FILES, ids=str)
@@ -57,83 +53,7 @@ def test_the_root_is_a_parent_or_a_child(downloads, name):
         assert "did you mean --data.root" in message or "set --data.root to the folder that holds both" in message
 
 
-@EACH
-def test_the_root_is_a_file_or_nothing(downloads, name, tmp_path):
-    file = next(path for path in downloads(name).root.rglob("*") if path.is_file())
-    assert f"--data.root {file} is a file; unpack it and give the folder" in refusal(name, file)
-    assert f"--data.root {tmp_path / 'none'} is not a folder" in refusal(name, tmp_path / "none")
-    message = refusal(name, tmp_path)
-    assert message.startswith(f"{name}: no ")
-    assert CLASSES[name].layout in message
-
-
-@EACH
-def test_an_archive_that_is_not_unpacked(downloads, name, tmp_path):
-    official = downloads.copy(name, tmp_path / "copy")
-    folder = official.root / FOLDERS[name]
-    if name == "covid":
-        shutil.move(folder / "jsons", folder.parent / "jsons")
-    kind = "gztar" if name == "chestxray14" else "zip"
-    archive = shutil.make_archive(str(folder), kind, folder.parent, folder.name)
-    shutil.rmtree(folder)
-    refusal(name, official.root, says=[f"not unpacked lie there ({archive}", "annotated images have no file"])
-
-
 # Images
-
-
-@EACH
-def test_a_missing_image(downloads, name, tmp_path):
-    official = downloads.copy(name, tmp_path / "copy")
-    names = images_of(official, CLASSES[name].splits[0])
-    gone = names[1]
-    official.files[gone].unlink()
-    refusal(
-        name,
-        official.root,
-        says=[f"1 of {len(names)} annotated images have no file (first: {gone})", "--data.on_error skip"],
-    )
-    data = CLASSES[name](str(official.root), on_error="skip")
-    records = records_of(data)
-    assert [other for other, record in records.items() if record.missing] == [gone]
-    failure = data.samples(Preprocessing(stretch((8, 8))))[1]
-    assert isinstance(failure, Failure)
-    assert (failure.image_id, "\n" in failure.reason) == (gone, False)
-
-
-@EACH
-def test_a_stray_image(downloads, name, tmp_path):
-    official = downloads.copy(name, tmp_path / "copy")
-    data = CLASSES[name](str(official.root))
-    names = list(records_of(data))
-    before = notes_of(data)
-    stray = "view9_frontal" if name == "chexlocalize" else "nobody"
-    path = official.files[names[0]]
-    shutil.copyfile(path, path.with_name(stray + path.suffix))
-    data = CLASSES[name](str(official.root))
-    assert list(records_of(data)) == names
-    new = {text: images for text, images in notes_of(data).items() if images != before.get(text)}
-    if not data.exhaustive():
-        assert new == {}
-        return
-    ((text, images),) = new.items()
-    assert text == "an image that the annotation files do not name, left out"
-    assert any(stray in image for image in images)
-
-
-@EACH
-def test_two_files_of_one_image(downloads, name, tmp_path):
-    official = downloads.copy(name, tmp_path / "copy")
-    data = CLASSES[name](str(official.root))
-    first = min(records_of(data))
-    path = official.files[first]
-    if name == "chexlocalize":
-        other = official.root / "more" / path.relative_to(official.root / "CheXpert")
-    else:
-        other = path.parent / "more" / path.name
-    other.parent.mkdir(parents=True)
-    os.link(path, other)
-    refusal(name, official.root, says=[f"image {first!r} has several files", path, other, "set --data.root"])
 
 
 # Annotation files

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from places import ROOT
 
 from xbench.data import PhantomCXR
 from xbench.findings.names import FINDINGS, TABLE, canonical, distinct_spellings, spellings
@@ -114,58 +111,3 @@ def test_the_table_is_consistent():
 )
 def test_however_it_is_written(name, case, gap, around):
     assert canonical(around + case(name).replace(" ", gap) + around) == canonical(name)
-
-
-def test_every_spelling_is_understood():
-    for dataset, names in WRITTEN.items():
-        assert [canonical(name) for name in names] == list(FINDINGS[dataset])
-    assert all(canonical(name) == name for name in NAMES)
-    for other in ("", " ", "No finding", "Hernia", "COPD", "Lung tumor", "Other diseases", "Effusions", "Pleural"):
-        assert canonical(other) is None
-
-
-# Files that may name findings: what draws them, and the words in which official prompts or vocabularies of models have
-# them, which are not ours to choose.
-MAY_NAME = {
-    "xbench/findings/names.py",
-    "xbench/data/phantom/lesions.py",
-    "xbench/models/networks/book.py",
-    "xbench/models/maps/carzero.py",
-    "xbench/models/maps/kad.py",
-    "xbench/scoring/protocols/chexlocalize.py",
-    "xbench/models/networks/kebert.py",
-}
-# What looks like one: the short name of a dataset, and a label of its polygons.
-NO_FINDINGS = {
-    *(("xbench/data/datasets/covid.py", name) for name in ("covid", "consolidation")),
-    ("xbench/report/names.py", "covid"),
-    # The probability that yes and no have together.
-    ("xbench/models/answers/local.py", "mass"),
-    ("xbench/report/tables/answered.py", "Mass"),
-    ("xbench/runs/answers.py", "mass"),
-}
-
-
-def test_no_finding_is_named_anywhere_else():
-    found = set()
-    for path in sorted([*(ROOT / "xbench").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")]):
-        file = path.relative_to(ROOT).as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and canonical(node.value):
-                found.add((file, node.value))
-    assert {(file, text) for file, text in found if file not in MAY_NAME} == NO_FINDINGS
-    assert {file for file, _ in found} >= {"xbench/findings/names.py"}, "the search finds what there is"
-
-
-@pytest.mark.parametrize("file", sorted(MAY_NAME - {"xbench/findings/names.py"}))
-def test_what_models_and_drawings_name_is_in_the_table(file):
-    """A key of theirs in title case that is no canonical name would never be looked up."""
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    keys = [
-        key.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Dict)
-        for key in node.keys
-        if isinstance(key, ast.Constant) and isinstance(key.value, str) and canonical(key.value) and key.value.istitle()
-    ]
-    assert {*keys} <= {*NAMES}

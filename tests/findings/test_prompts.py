@@ -11,7 +11,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from xbench.findings.names import FINDINGS, TABLE
+from xbench.findings.names import TABLE
 from xbench.findings.prompts import (
     ASPECTS,
     STYLES,
@@ -60,27 +60,6 @@ def test_every_finding_is_worded_and_no_text_stands_twice() -> None:
     assert len({text.lower() for text in texts}) == len(texts)
 
 
-def test_words_are_those_of_american_reports_without_measurements() -> None:
-    texts = " ".join(text for name in NAMES + NORMAL for text in texts_of(wording(name)))
-    assert re.findall(r"\S*\d\S*", texts) == ["COVID-19"]
-    assert not re.search(r"\b(mm|cm|millimeters?|centimeters?|percent)\b", texts)
-    assert not re.search(r"oedema|oesoph|centre|tumour|grey|neighbour|localised|calibre|haemo", texts)
-    capital = {word for name in NAMES + NORMAL for word in phrase(name).split() if word != word.lower()}
-    assert capital == {"COVID-19"}
-
-
-def test_unworded_finding_is_an_error() -> None:
-    for name in ("Hernia", "atelectasis", ""):
-        with pytest.raises(UserError, match="prompts of your own") as caught:
-            wording(name)
-        assert caught.value.exit_status == 2
-
-
-@pytest.mark.parametrize("finding", FINDINGS["phantom"])
-def test_the_demo_model_gets_the_words_it_was_trained_on(finding: str) -> None:
-    assert phrase(finding) == finding.lower()
-
-
 @pytest.mark.parametrize(
     ("finding", "expected"),
     [
@@ -97,17 +76,6 @@ def test_phrase(finding: str, expected: str) -> None:
     assert phrase(finding) == expected
     assert prompts_in_style("phrase", finding) == [expected]
     assert fill_templates(["There is {finding}.", "{finding}"], finding) == [f"There is {expected}.", expected]
-
-
-@pytest.mark.parametrize("name", [*NAMES, *NORMAL])
-def test_styles(name: str) -> None:
-    words = wording(name)
-    assert prompts_in_style("name", name) == [name]
-    assert prompts_in_style("phrase", name) == [words.phrase]
-    assert prompts_in_style("description", name) == [words.description]
-    aspects = prompts_in_style("aspects", name)
-    assert [prompt.partition(": ")[0] for prompt in aspects] == list(ASPECTS)
-    assert [prompt.partition(": ")[2] for prompt in aspects] == list(words.aspects.values())
 
 
 def test_styles_of_an_unworded_finding() -> None:

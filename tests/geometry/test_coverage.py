@@ -73,11 +73,6 @@ def test_any_gamma_by_fractions(region, size, percent):
     assert moved == coverage
 
 
-@given(SIDES.flatmap(lambda shape: arrays.arrays(np.bool_, shape)), st.floats(0.001, 1))
-def test_a_region_on_its_own_grid_stays_as_it_is(region, gamma):
-    assert np.array_equal(Coverage.of(region, region.shape).at(gamma), region)
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(*[st.integers(0, 380)] * 2, *[st.integers(1, 200)] * 2), min_size=1, max_size=6),
@@ -135,15 +130,3 @@ NONE = np.zeros(0, np.uint32), np.zeros(0)
 def test_what_no_region_gives_is_refused(parts):
     with pytest.raises(ValueError, match="region"):
         Coverage.checked(*parts)
-
-
-def test_coverages_differ_in_every_part():
-    region = np.eye(5, dtype=bool)
-    coverage = Coverage.of(region, (4, 4))
-    assert coverage != Coverage.of(region, (4, 3)) and coverage != Coverage.of(~region, (4, 4))
-    parts = coverage.whole, coverage.partial, coverage.share, coverage.kept
-    assert coverage == Coverage(coverage.shape, *parts) and len(coverage.partial) and len(coverage.kept)
-    for place in range(4):
-        changed = [part + (part.dtype.type(1) if place == at else 0) for at, part in enumerate(parts)]
-        assert coverage != Coverage(coverage.shape, *changed)
-    assert coverage != "coverage"

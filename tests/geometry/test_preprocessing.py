@@ -70,12 +70,6 @@ def test_full_view_is_exact(shape: tuple[int, int]) -> None:
         assert Preprocessing([PillowResize(64), CentreCrop(64)])(image)[1] == (0, 0, 1, 1)
 
 
-def test_squash_is_open_clips() -> None:
-    for shape in ((45, 33), (20, 100), (300, 200)):
-        theirs = image_transform(32, is_train=False, resize_mode="squash")(Image.fromarray(noise(*shape)))
-        assert torch.equal(Preprocessing([PillowResize(32, "both")], MEAN, STD)(noise(*shape))[0], theirs)
-
-
 def test_stretch_averages_areas() -> None:
     image = noise(120, 90)
     pixels, _ = Preprocessing(stretch((12, 30)), mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))(image)
@@ -83,13 +77,6 @@ def test_stretch_averages_areas() -> None:
     for channel, (mean, std) in enumerate(((0.1, 0.5), (0.2, 0.25), (0.3, 2.0))):
         expected = (averaged / 255 - mean) / std
         np.testing.assert_allclose(pixels[channel], expected, rtol=0, atol=0.51 / 255 / std)
-
-
-def test_image_of_the_wanted_size_is_untouched() -> None:
-    image = noise(32, 32)
-    for geometry in ([PillowResize(32), CentreCrop(32)], stretch((32, 32)), [PillowResize(32, "both")]):
-        pixels, _ = Preprocessing(geometry)(image)
-        assert torch.equal(pixels, torch.from_numpy(image).div(255).expand(3, -1, -1))
 
 
 GEOMETRIES = {
@@ -121,13 +108,6 @@ def test_bright_spot_is_where_the_view_says(geometry: object, shape: tuple[int, 
         assert left + (right - left) * found_x == pytest.approx(x / shape[1], abs=0.1 / 64)
 
 
-def test_image_is_left_as_it_was() -> None:
-    image = noise(32, 40)
-    before = image.copy()
-    Preprocessing([PillowResize(32), CentreCrop(32)])(image)[0].zero_()
-    assert np.array_equal(image, before)
-
-
 def equalised_by_hand(image: np.ndarray) -> np.ndarray:
     """scikit-image's equalize_hist, written out after its documentation, on image / 255; then to 8 bits."""
     values = image.astype(float) / 255
@@ -152,15 +132,6 @@ def test_equalisation(image: np.ndarray, one: int, other: int) -> None:
     least, largest = sorted((one, other))
     for pixels in (image, image.clip(least, largest), np.where(image > 99, one, other).astype(np.uint8)):
         assert np.array_equal(equalise(pixels), equalised_by_hand(pixels))
-
-
-def test_equalisation_by_hand() -> None:
-    # Ten pixels. The bins of 0, 100 and 255 hold 5, 2 and 3 of them. Half a bin off its centre at either end, 0 and 255
-    # get the shares 0.5 and 1; 100 / 255 falls on 0.392 of bin 100, between the centres of bins 99 and 100.
-    image = np.array([[0, 0, 0, 0, 0, 100, 100, 255, 255, 255]], np.uint8)
-    middle = 0.5 + 0.2 * (100 / 255 * 256 - 99.5)
-    expected = [int(255 * share) for share in [0.5] * 5 + [middle] * 2 + [1.0] * 3]
-    assert equalise(image).tolist() == [expected]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -197,10 +168,3 @@ def test_what_is_no_number_is_a_problem():
     image = torch.zeros(1, 3, 4, 4)
     image[0, 0, 1, 1] = torch.nan
     assert Preprocessing([], MEAN, STD).problem(image, [torch.zeros(4, 4, dtype=torch.uint8)]) is not None
-
-
-def test_mean_and_std_that_nobody_gave():
-    silent, said = Preprocessing(stretch((4, 4))), Preprocessing(stretch((4, 4)), (0, 0, 0), (1, 1, 1))
-    assert (silent.stated, said.stated) == (False, True)
-    assert silent.description() == said.description()
-    assert torch.equal(silent(noise(8, 8))[0], said(noise(8, 8))[0])

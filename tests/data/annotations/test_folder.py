@@ -42,12 +42,6 @@ def test_hidden_files_and_folders_are_left_aside_but_not_a_hidden_root(tmp_path)
     assert folder.find("table.csv") == []
 
 
-def test_keys_and_endings(tmp_path):
-    touch(tmp_path, "x/a.png", "y/b.png", "y/c.jpg", "y/z/y/b.png")
-    folder = Folder(tmp_path, lambda path: path.stem if path.parent.name == "y" else None, (".png",))
-    assert names(folder) == {"b": ["y/b.png", "y/z/y/b.png"]}
-
-
 def test_links_are_followed(tmp_path):
     touch(tmp_path / "disk", "a.png", "deep/b.png")
     touch(tmp_path / "root", "c.png")

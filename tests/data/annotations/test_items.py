@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import numpy as np
@@ -76,26 +75,6 @@ def test_any_counts_are_decoded_or_refused(counts, height, width):
     else:
         np.testing.assert_array_equal(rle.decode(height, width), expected)
         assert rle.empty == (not expected.any())
-
-
-def test_damaged_counts_are_decoded_or_refused():
-    """Of a real mask: every one-character change, and every cut."""
-    mask = np.zeros((40, 30), bool)
-    mask[5:20, 7:15] = mask[18:33, 12:25] = True
-    counts = coco.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"].decode()
-    others = {counts[:end] for end in range(1, len(counts))}
-    others |= {counts[:i] + chr(48 + c) + counts[i + 1 :] for i in range(len(counts)) for c in range(64)}
-    accepted = 0
-    for other in others - {counts}:
-        expected = plain_coco(other, 40, 30)
-        try:
-            drawn = RunLengths.of_coco(other, 40, 30).decode(40, 30)
-        except UserError:
-            assert expected is None
-        else:
-            np.testing.assert_array_equal(drawn, expected)
-            accepted += 1
-    assert accepted < len(others) / 10
 
 
 @pytest.mark.parametrize(
@@ -188,12 +167,6 @@ def test_malformed_relative_run_lengths(row, said):
     with pytest.raises(UserError, match=said) as caught:
         RunLengths(row).decode(4, 3)
     assert len(str(caught.value)) < 200
-
-
-@given(st.text(alphabet="0123456789 -.,x\n", max_size=20))
-def test_any_text_is_decoded_or_refused(text):
-    with contextlib.suppress(UserError):
-        assert RunLengths(text).decode(7, 5).shape == (7, 5)
 
 
 # The others

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 
 import pytest
 from hypothesis import given
@@ -83,14 +82,6 @@ def test_packed_files(tmp_path, content):
     for read in READERS:
         with pytest.raises(UserError, match=r"it is packed \(gzip or zip\): unpack it"):
             read("toy", path)
-
-
-def test_columns_go_by_name_and_values_are_text(path):
-    assert rows(path, "x,more,id\n01e3,é,007\n") == [{"x": "01e3", "more": "é", "id": "007"}]
-    assert rows(path, 'id,x\n"a,b","say ""x"""\n"two\nlines",1\n') == [
-        {"id": "a,b", "x": 'say "x"'},
-        {"id": "two\nlines", "x": "1"},
-    ]
 
 
 @pytest.mark.parametrize(
@@ -205,11 +196,6 @@ def test_malformed_json(path, text):
         read_json("toy", path)
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 500
-
-
-def test_json_may_begin_with_a_byte_order_mark(path):
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"é": [1, None]}).encode())
-    assert read_json("toy", path) == {"é": [1, None]}
 
 
 @pytest.mark.parametrize(

@@ -31,20 +31,6 @@ def test_images_labels_and_regions(downloads, split):
     assert [path.name for path in data.annotation_files()] == files
 
 
-@pytest.mark.parametrize(("table", "copy"), [(BOXES, f"again/{BOXES}"), (LABELS, "Data_Entry_2017.csv")])
-def test_copies_of_a_table_are_no_conflict(downloads, tmp_path, table, copy):
-    official = downloads.copy("chestxray14", tmp_path / "copy")
-    (official.root / "again").mkdir()
-    text = (official.root / table).read_text()
-    (official.root / copy).write_text(text)
-    data = ChestXray14(str(official.root))
-    assert_reads(data, official, official.splits["boxes"])
-    assert [path.name for path in data.annotation_files()] == [BOXES, LABELS]
-    # Of the same size, but not the same.
-    (official.root / copy).write_text(text.replace("Nodule", "Noduie", 1))
-    assert "Their contents differ: " in refusal("chestxray14", official.root)
-
-
 def test_without_the_table_of_labels_what_has_no_box_is_unknown(downloads, tmp_path):
     official = downloads.copy("chestxray14", tmp_path / "copy")
     (official.root / LABELS).unlink()
@@ -66,36 +52,12 @@ def small(root, rows, labels=None, header=HEADER, label_header=LABEL_HEADER, nam
 ROW = "1_0.png,Mass,10.9,20.1,3.99,4.5"
 
 
-def test_spellings(tmp_path):
-    rows = [f"1_0.png,{label},1,2,3,4" for label in ("Infiltrate", "Infiltration", "Effusion", "effusion ", "MASS")]
-    labels = ["1_0.png,Effusion|Infiltration|Mass|Pleural_Thickening|Hernia,0,1,2"]
-    data = ChestXray14(str(small(tmp_path, rows, labels)))
-    record = records_of(data)["1_0"]
-    assert {finding for finding, label in record.labels.items() if label} == {
-        "Infiltration",
-        "Pleural Effusion",
-        "Mass",
-    }
-    assert data.notes == []
-
-
 def test_the_table_of_2017_ends_with_an_empty_column(tmp_path):
     root = small(tmp_path, [ROW], ["1_0.png,Mass,0,1,2,"], label_header=f"{LABEL_HEADER},")
     (root / LABELS).rename(root / "Data_Entry_2017.csv")
     assert records_of(ChestXray14(str(root)))["1_0"].labels == {
         finding: int(finding == "Mass") for finding in ChestXray14.findings
     }
-
-
-def test_columns_in_another_order_go_by_name(tmp_path):
-    labels = ["0,Mass|Nodule,1_0.png"]
-    root = small(
-        tmp_path, ["4,3,2,1,Mass,1_0.png"], labels, "h,w,y,x,Finding Label,Image Index", "x,Finding Labels,Image Index"
-    )
-    data = ChestXray14(str(root))
-    record = records_of(data)["1_0"]
-    assert {finding for finding, label in record.labels.items() if label} == {"Mass", "Nodule"}
-    assert np.argwhere(data.load(record).regions["Mass"]).min(axis=0).tolist() == [2, 1]
 
 
 def test_tables_that_disagree(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from downloads import CUT_OFF, assert_reads, records_of, refusal, write_small
 from PIL import Image, ImageDraw
 
-from xbench.data import ChestXDet, ChestXDet10
+from xbench.data import ChestXDet
 from xbench.geometry.shapes import Shape
 
 
@@ -19,16 +19,6 @@ def test_images_labels_and_regions(downloads, split, polygons):
     noted = assert_reads(data, official, official.splits[split])
     assert noted == ({name: (CUT_OFF,) for name, _ in official.outside} if split == "test" else {})
     assert data.annotation_files() == [official.root / f"ChestX_Det_{split}.json"]
-
-
-def test_it_is_chestxdet10_and_more(downloads):
-    ten, thirteen = downloads("chestxdet10"), downloads("chexdet")
-    less = records_of(ChestXDet10(str(ten.root)))
-    more = records_of(ChestXDet(str(thirteen.root)))
-    assert more.keys() - less.keys() == {"36300"}
-    assert {*ChestXDet.findings} - {*ChestXDet10.findings} == {"Cardiomegaly", "Diffuse Nodule", "Pleural Thickening"}
-    for name, record in less.items():
-        assert record.labels.items() <= more[name].labels.items()
 
 
 def test_each_polygon_is_drawn_by_itself_and_kept_with_its_corners(tmp_path):
@@ -72,9 +62,3 @@ def test_malformed_entries(tmp_path, change, said, regions):
     path = tmp_path / "ChestX_Det_test.json"
     path.write_text(json.dumps([entry | change]))
     refusal("chexdet", tmp_path, regions=regions, says=[path, said])
-
-
-def test_polygons_are_missing(tmp_path):
-    write_small(tmp_path / "test_data", ["1"])
-    (tmp_path / "ChestX_Det_test.json").write_text(json.dumps([{"file_name": "1.png", "syms": [], "boxes": []}]))
-    assert "'polygons' is missing" in refusal("chexdet", tmp_path)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -76,21 +75,6 @@ def test_frontal_views_alone(downloads):
     assert data.notes == [], "lateral views are no strays"
 
 
-def test_image_list(downloads, tmp_path):
-    official = downloads("chexlocalize")
-    chosen = sorted(official.splits["test"])[:5]
-    spelled = [
-        chosen[0],
-        f"{chosen[1]}.jpg",
-        "/".join(["CheXpert-v1.0", "test", *chosen[2].split("_", 2)]) + ".jpg",
-        "\\".join(["C:", "test", *chosen[3].split("_", 2)]) + ".jpg",
-        "/".join(chosen[4].split("_", 2)),
-    ]
-    (tmp_path / "list.csv").write_text("Path,x\n" + "".join(f'"{entry}",1\n' for entry in spelled))
-    data = CheXlocalize(str(official.root), image_list=str(tmp_path / "list.csv"))
-    assert list(records_of(data)) == chosen
-
-
 KEY = "patient1_study1_view1_frontal"
 PATH = "test/patient1/study1/view1_frontal.jpg"
 
@@ -147,14 +131,6 @@ def test_run_lengths_that_do_not_fit_their_image_fail_with_it(downloads, tmp_pat
     data.load(records[official.splits["test"][3]])
 
 
-def test_two_folders_of_images(downloads, tmp_path):
-    official = downloads.copy("chexlocalize", tmp_path / "copy")
-    shutil.copytree(official.root / "CheXpert" / "test", official.root / "small" / "train")
-    assert_reads(CheXlocalize(str(official.root)), official, official.splits["test"])
-    shutil.copytree(official.root / "CheXpert" / "test", official.root / "small" / "test")
-    assert "has several files" in refusal("chexlocalize", official.root)
-
-
 RLE = encoded(square())
 
 
@@ -188,7 +164,3 @@ def test_malformed_segmentations(tmp_path, masks, said):
 def test_malformed_tables(tmp_path, options, said):
     root = small(tmp_path, {}, **options)
     refusal("chexlocalize", root, says=[root / TABLE, said])
-
-
-def test_paths_that_name_no_view(tmp_path):
-    refusal("chexlocalize", small(tmp_path, {}, path="."), says=["an image is called ''"])

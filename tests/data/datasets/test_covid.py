@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
-from official.covid import write_covid, write_mavl_lists
+from official.covid import write_covid
 from PIL import Image, ImageDraw
 
 from xbench.data import COVID19Rural
-from xbench.runtime.errors import UserError
 
 UNKNOWN = "a polygon of the unknown label 'pleural_effusion', taken for an opacity"
 STRAY = "an image that the annotation files do not name, left out"
@@ -60,13 +59,6 @@ def test_masks_that_hold_the_lungs_as_well_are_noticed(tmp_path):
     assert_reads(COVID19Rural(str(official.root)), official, official.splits["all"])
 
 
-def test_the_published_test_list(downloads, tmp_path):
-    official = downloads("covid")
-    for name, images in write_mavl_lists(official, tmp_path).items():
-        data = COVID19Rural(str(official.root), image_list=str(tmp_path / f"{name}.csv"))
-        assert list(records_of(data)) == sorted(images)
-
-
 def labelme(shapes=(), size=(16, 16), **more):
     content = {
         "version": "4.5.6",
@@ -100,17 +92,6 @@ def test_shapes_of_labelme(tmp_path):
     ImageDraw.Draw(canvas).rectangle([(12, 13), (14, 15)], outline=1, fill=1)
     np.testing.assert_array_equal(data.load(record).regions["COVID-19"], np.array(canvas))
     assert data.notes == []
-
-
-def test_outlines_of_another_size(tmp_path):
-    square = [{"points": [[0, 0], [31, 0], [31, 31], [0, 31]]}]
-    data = COVID19Rural(str(small(tmp_path / "half", labelme(square, (64, 64)))))
-    region = data.load(records_of(data)["a"]).regions["COVID-19"]
-    assert region.shape == (64, 64), "in the frame of the outlines, which shows the same extent"
-    assert region.sum() == 32 * 32
-    data = COVID19Rural(str(small(tmp_path / "other", labelme(square, (64, 80)))))
-    with pytest.raises(UserError, match="16 x 16 pixels, and its annotations are drawn for 80 x 64"):
-        data.load(records_of(data)["a"])
 
 
 def test_a_mask_without_outlines_decides(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections import defaultdict
 
 import numpy as np
@@ -16,6 +17,7 @@ from xbench.data.samples import covers_nothing
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.shapes import UNKNOWN, Shape
 from xbench.runtime.errors import UserError
+from xbench.types import Failure
 
 TABLE = "toy.csv"
 STRAY = "an image that the annotation files do not name, left out"
@@ -121,6 +123,13 @@ def test_links_that_lead_nowhere_are_missing_images(tmp_path):
     root = write(tmp_path, "a,,,,,", names=())
     (root / "pictures" / "a.png").symlink_to(tmp_path / "elsewhere.png")
     assert "1 of 1 annotated images have no file (first: a)" in refusal(root)
+    data = toy(root, on_error="skip")
+    assert records_of(data)["a"].missing
+    failure = data.samples(Preprocessing(stretch((8, 8))))[0]
+    assert isinstance(failure, Failure) and failure.image_id == "a"
+    archive = shutil.make_archive(str(root / "pictures"), "zip", root, "pictures")
+    shutil.rmtree(root / "pictures")
+    assert f"not unpacked lie there ({archive})" in refusal(root)
     write_small(root / "pictures", ["0"])
     (root / TABLE).write_text("image,finding,l,t,r,b\n0,,,,,\na,,,,,\n")
     assert toy(root, limit=1).setup("test") is None, "only of what would be scored"
@@ -135,6 +144,8 @@ def test_the_folder_of_the_split_alone_counts_where_there_is_one(tmp_path):
     assert STRAY not in notes_of(data), "an image of another split is no stray"
     (root / "pictures" / "b.png").unlink()
     assert "first: b" in refusal(root), "the mask of that name is not the image"
+    write_small(root / "pictures" / "more", ["a", "b"])
+    assert "image 'a' has several files" in refusal(root)
 
 
 def test_prediction_needs_no_annotations(tmp_path):
@@ -152,6 +163,7 @@ def test_prediction_needs_no_annotations(tmp_path):
 def test_the_wrong_root(tmp_path):
     root = write(tmp_path / "root", "a,,,,,", "b,,,,,")
     assert "is not a folder" in refusal("x" * 5000)
+    assert "is a file; unpack it and give the folder" in refusal(root / TABLE)
     (root / "tables").mkdir()
     (root / TABLE).rename(root / "tables" / TABLE)
     assert f"There is {root / 'pictures'}: did you mean --data.root {root}?" in refusal(root / "tables")

@@ -174,14 +174,6 @@ def test_a_label_without_a_box_is_scored_for_recognition(root):
     assert notes_of(data) == {"Nodule is present but not drawn, so it is scored for recognition only": [image]}
 
 
-def test_a_table_of_boxes_that_is_cut_off_is_counted(root):
-    rows = own.box_rows()
-    data = CsvDataset(str(own.write_csv(root, boxes=rows[:5])), own.LABELS)
-    assert records_of(data)
-    assert sum("not drawn" in note for note in notes_of(data)) == len({row[1] for row in rows[5:]})
-    assert sum(map(len, notes_of(data).values())) == len(rows[5:])
-
-
 def test_files_elsewhere(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own.write_coco(root)
@@ -227,12 +219,6 @@ def test_run_lengths_of_both_kinds(mask):
     assert drawn.empty == (not mask.any())
     # Runs of no pixel change nothing.
     np.testing.assert_array_equal(RunLengths.of_coco([0, 0, *counts, 0], *mask.shape).decode(*mask.shape), mask)
-
-
-@pytest.mark.parametrize("counts", [[], [3], [5], [2.0, 2], [-1, 5], [True, 3], ["4"], [10**400]])
-def test_counts_that_do_not_add_up(counts):
-    with pytest.raises(UserError, match="add up to the 4 pixels"):
-        RunLengths.of_coco(counts, 2, 2)
 
 
 def inside(points, height, width):
@@ -476,12 +462,6 @@ def test_wrong_tables(root, content):
     refusal(lambda: CsvDataset(str(root), own.LABELS), TABLES[content][1])
 
 
-def test_corners_in_fractions_in_the_place_of_sizes(root):
-    rows = [own.box_rows()[0], *own.box_rows(fractions=True, corners=True)[1:]]
-    own.write_csv(root, boxes=rows)
-    refusal(lambda: CsvDataset(str(root), own.LABELS, units="fractions"), "--data.box xyxy")
-
-
 def test_sizes_that_reach_over_an_edge_are_no_corners(root):
     """Rounding, and a box at the edge here and there, are no sign; nor are boxes that cannot be corners."""
     rows = own.box_rows()
@@ -502,11 +482,6 @@ def test_boxes_outside_are_found_with_the_image(root):
     image = str(FIRST[0]).removesuffix(".png")
     with pytest.raises(UserError, match=f"image {image}, .*It lies outside the image of 80 x 90 pixels"):
         data.load(records_of(data)[image])
-
-
-def test_pixels_that_are_no_fractions(root):
-    own.write_csv(root)
-    refusal(lambda: CsvDataset(str(root), own.LABELS, units="fractions"), "is not in fractions of the image")
 
 
 def save(path: Path, pixels, mode: str | None = None) -> None:

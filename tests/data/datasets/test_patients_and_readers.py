@@ -55,20 +55,3 @@ def test_agreement_of_readers_is_the_mean_over_pairs_of_them(downloads, layout):
     assert compared >= 2
     consensus = VinDrCXR(str(downloads("vindr").root))
     assert not any(consensus.load(record).reader_agreement for record in consensus.read_records(annotated=True))
-
-
-def test_agreement_reaches_the_sample(downloads):
-    data = VinDrCXR(str(downloads("vindr").root), split="train")
-    data.setup("test")
-    samples = data.samples(Preprocessing(stretch((32, 32))))
-    seen = 0
-    for index, record in enumerate(data.records):
-        (sampled,), agreement = samples[index].truth.reader_agreement, data.load(record).reader_agreement
-        assert sampled.shape == (21, 2) and sampled.dtype == np.float64
-        for column, finding in enumerate(data.findings):
-            if finding in agreement:
-                assert tuple(sampled[column].tolist()) == agreement[finding]
-                seen += 1
-            else:
-                assert np.isnan(sampled[column]).all()
-    assert seen >= 2

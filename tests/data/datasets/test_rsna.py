@@ -64,21 +64,6 @@ def small(root, *rows, header=HEADER, names=("a", "b")):
     return root
 
 
-def region(root, name="a", **options):
-    data = RSNAPneumonia(str(root), **options)
-    return data.load(records_of(data)[name]).regions.get("Pneumonia")
-
-
-def test_columns_go_by_name_and_names_are_text(tmp_path):
-    rows = ("1,8,7,6,5,007,x", "0,,,,,7,x", "0,,,,,1e3,x")
-    root = small(tmp_path, *rows, header="Target,height,width,y,x,patientId,more", names=(names := ("007", "7", "1e3")))
-    expected = np.zeros((1024, 1024), bool)
-    expected[6:14, 5:12] = True
-    np.testing.assert_array_equal(region(root, "007"), expected)
-    labels = {name: record.labels["Pneumonia"] for name, record in records_of(RSNAPneumonia(str(root))).items()}
-    assert labels == dict(zip(names, (1, 0, 0), strict=True))
-
-
 @pytest.mark.parametrize(
     ("rows", "said"),
     [

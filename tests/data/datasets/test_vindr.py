@@ -68,13 +68,6 @@ def test_readers_do_not_matter_to_the_test_split(downloads):
         VinDrCXR(str(official.root), min_readers=0)
 
 
-def test_without_the_table_of_labels(downloads, tmp_path):
-    official = downloads.copy("vindr", tmp_path / "copy")
-    (official.root / LABELS.format("test")).unlink()
-    for name, record in records_of(VinDrCXR(str(official.root))).items():
-        assert record.labels == {finding: int(finding in official.masks[name]) for finding in VinDrCXR.findings}
-
-
 def small(
     root, rows, labels=None, header="image_id,class_name,x_min,y_min,x_max,y_max", names=("a", "b"), split="test"
 ):

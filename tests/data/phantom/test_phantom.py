@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import zlib
-
-import cv2
 import numpy as np
 import pytest
 
@@ -47,15 +42,6 @@ def test_lesions_have_their_place_in_fractions_of_the_film(height: int, width: i
     assert compared > 30
 
 
-def test_marker_collimator_and_exposure_are_those_of_every_size() -> None:
-    for index in range(12):
-        small, large = (
-            cv2.resize(draw_phantom(5, index, side, side).image, (40, 40), interpolation=cv2.INTER_AREA)
-            for side in (160, 320)
-        )
-        assert np.abs(small.astype(int) - large).mean() < 6, index
-
-
 @pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 320), (333, 257), (64, 64), (32, 48)])
 def test_shapes_and_types(height: int, width: int) -> None:
     for index in range(6):
@@ -76,13 +62,6 @@ def test_same_arguments_give_the_same_film_whatever_was_drawn_before() -> None:
         assert np.array_equal(one.image, two.image) and one.image.shape == (320, 320)
         assert one.masks.keys() == two.masks.keys()
         assert all(np.array_equal(one.masks[finding], two.masks[finding]) for finding in one.masks)
-
-
-def test_another_process_draws_the_same_film() -> None:
-    drawn = "print(zlib.crc32(draw_phantom(4, 7).image.tobytes()))"
-    code = f"import zlib; from xbench.data.phantom import draw_phantom; {drawn}"
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert int(there) == zlib.crc32(draw_phantom(4, 7).image.tobytes())
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +101,6 @@ def test_lesions_are_bright_and_a_pneumothorax_is_dark(pairs: list[tuple[Phantom
                 assert change.mean() > 4, finding
             seen.add(finding)
     assert len(seen) == len(FINDINGS)
-
-
-def test_prevalence(phantoms: list[Phantom]) -> None:
-    normal = np.mean([not phantom.masks for phantom in phantoms])
-    several = np.mean([len(phantom.masks) > 1 for phantom in phantoms])
-    assert 0.16 < normal < 0.36
-    assert several > 0.2
-    for finding in FINDINGS:
-        assert 0.07 < np.mean([finding in phantom.masks for phantom in phantoms]) < 0.27, finding
 
 
 @pytest.mark.parametrize("finding", ["Nodule", "Fracture", "Mass", "Consolidation", "Pneumothorax"])

@@ -44,13 +44,3 @@ def test_the_run_ends_and_goes_on_once_the_files_are_back(command, configuration
     assert '"batches_of_earlier_attempts": 5' in results.read_text()
     # What was skipped before the run was ended stays so, and is named.
     assert again.output.count("Skipped 3 images") == 1
-
-
-def test_prepare_ends_too(command, configuration, monkeypatch):
-    monkeypatch.setenv("FAULTS", " ".join(f"hang:{index}" for index in range(7, 19)))
-    stopped = command("prepare", "--config", configuration, "--data.timeout", "0.3")
-    assert stopped.status == 1
-    assert "5 images in a row (last: square-011) took longer than --data.timeout" in " ".join(stopped.errors.split())
-    monkeypatch.delenv("FAULTS")
-    again = command("prepare", "--config", configuration)
-    assert again.status == 0 and "already there: 7, prepared: 12" in again.output
