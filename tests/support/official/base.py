@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Box:
-    """An annotated box: columns x1 .. x2 - 1, rows y1 .. y2 - 1 of the frame, before any clipping."""
+    """An annotated box: columns x1 .. x2 - 1, rows y1 .. y2 - 1 of the frame, before clipping; or with fractions."""
 
     finding: str
-    x1: int
-    y1: int
-    x2: int
-    y2: int
+    x1: Any
+    y1: Any
+    x2: Any
+    y2: Any
     reader: str = ""
 
 

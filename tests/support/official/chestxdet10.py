@@ -10,7 +10,7 @@ from types import MappingProxyType
 from PIL import Image
 
 from official.base import Box, Official
-from official.phantoms import draw_chest, outline, paint, place, polygon_mask, scaled
+from official.phantoms import draw_film, outline, place, polygon_mask, scaled
 
 SIDE = 1024
 
@@ -85,9 +85,7 @@ def write_chestxdet10(
 def _write_image(
     official: Official, split: str, name: str, boxes: list[Box], number: int, polygons: bool | None, findings: list[str]
 ) -> dict[str, object]:
-    image = draw_chest(number, SIDE, SIDE)
-    for box in boxes:
-        paint(image, (box.x1, box.y1, box.x2, box.y2), box.finding)
+    image = draw_film(number, SIDE, SIDE)
     file = official.add(name, image, official.root / f"{split}_data" / f"{name}.png", split)
     Image.fromarray(image).save(file, compress_level=1)
     official.annotate(name, {finding: int(finding in [box.finding for box in boxes]) for finding in findings})

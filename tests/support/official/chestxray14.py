@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from official.base import Box, Official, seed_of, write_lines
-from official.phantoms import draw_chest, paint, place, scaled
+from official.phantoms import draw_film, place, scaled
 
 SIDE = 1024
 
@@ -86,9 +86,7 @@ def _write_image(official: Official, image: _Image, folder: Path, number: int) -
         x, y, width, height = (int(edge) + rng.random() for edge in (x1, y1, x2 - x1, y2 - y1))
         rows.append((spelling, f"{image.name}.png,{spelling},{x:.15g},{y:.15g},{width:.15g},{height:.15g}"))
         boxes.append(Box(CANONICAL[spelling], int(x), int(y), int(x) + int(width), int(y) + int(height)))
-    grey = draw_chest(number, SIDE, SIDE)
-    for box in boxes:
-        paint(grey, (box.x1, box.y1, box.x2, box.y2), box.finding)
+    grey = draw_film(number, SIDE, SIDE)
     picture = Image.fromarray(grey)
     file = official.add(image.name, grey, folder / f"{image.name}.png", image.split)
     if image.name == _RGBA:

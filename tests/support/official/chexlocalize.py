@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from official.base import Official, write_lines
-from official.phantoms import draw_chest, outline, paint, place, polygon_mask, scaled
+from official.phantoms import draw_film, outline, place, polygon_mask, scaled
 
 LABELS = (
     "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation", "Pneumonia",
@@ -55,28 +54,17 @@ _VAL = (
 )
 
 
-class _Trap:
-    """Leaves a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return Path.touch, (self.path,)
-
-
 def write_chexlocalize(root: Path, masks_for_all: bool = False, outside: bool = False) -> Official:
     """Write twelve test views of ten patients and three validation views.
 
     Two test views are negative, and in no JSON; neither are two positive ones without any mask. A contour of several
-    overlaps or touches the one before. Beside the truth lie the segmentations of other readers and of Grad-CAM, and
-    pickled maps that create `<root>/unpickled` when they are loaded. With `masks_for_all`, the three findings that are
-    said to have labels only have masks as well; with `outside`, a contour of the first view reaches beyond the frame.
+    overlaps or touches the one before. With `masks_for_all`, the three findings that are said to have labels only have
+    masks as well; with `outside`, a contour of the first view reaches beyond the frame.
     """
     official = Official(root, tolerance=6)
     number = 0
     for split, views in (("test", _TEST), ("val", _VAL)):
-        annotations, segmentations, decoys = {}, {}, {}
+        annotations, segmentations = {}, {}
         for view in views:
             contours = _contours(view, masks_for_all)
             if outside and number == 0:
@@ -89,26 +77,12 @@ def write_chexlocalize(root: Path, masks_for_all: bool = False, outside: bool = 
             spelled = {_spelling(finding): drawn for finding, drawn in contours.items()}
             annotations[view.key] = {"img_size": list(view.size), **spelled}
             segmentations[view.key] = _encoded(official, view, masks_for_all)
-            everywhere = _rle(np.ones(view.size, np.bool_))
-            decoys[view.key] = {finding: everywhere for finding in segmentations[view.key]}
         folder = root / "CheXlocalize"
         folder.mkdir(exist_ok=True)
         (folder / f"gt_annotations_{split}.json").write_text(json.dumps(annotations))
         (folder / f"gt_segmentations_{split}.json").write_text(json.dumps(segmentations))
-        _write_decoys(folder, split, decoys)
         _write_table(official, split)
     return official
-
-
-def lengthen_rle(official: Official, image_id: str, finding: str, split: str = "test") -> Path:
-    """Let the run lengths of a mask cover more pixels than its image has; return the changed file."""
-    path = official.root / "CheXlocalize" / f"gt_segmentations_{split}.json"
-    content = json.loads(path.read_text())
-    height, width = official.images[image_id].shape
-    longer = _rle(np.ones((height, width + 40), np.bool_))
-    content[image_id][_spelling(finding)] = {"size": [height, width], "counts": longer["counts"]}
-    path.write_text(json.dumps(content))
-    return path
 
 
 def _spelling(finding: str) -> str:
@@ -133,11 +107,7 @@ def _write_image(
     official: Official, split: str, view: _View, contours: dict[str, list[list[list[float]]]], number: int
 ) -> None:
     height, width = view.size
-    image = draw_chest(number, height, width)
-    for finding, outlines in contours.items():
-        for points in outlines:
-            (x1, y1), (x2, y2) = np.min(points, axis=0).tolist(), np.max(points, axis=0).tolist()
-            paint(image, (x1, y1, x2, y2), finding)
+    image = draw_film(number, height, width)
     patient, study, rest = view.key.split("_", 2)
     file = official.root / "CheXpert" / split / patient / study / f"{rest}.jpg"
     Image.fromarray(image).save(official.add(view.key, image, file, split), quality=98)
@@ -156,20 +126,6 @@ def _encoded(official: Official, view: _View, masks_for_all: bool) -> dict[str, 
 def _rle(mask: NDArray[np.bool_]) -> dict[str, object]:
     encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
     return {"size": list(mask.shape), "counts": encoded["counts"].decode()}
-
-
-def _write_decoys(folder: Path, split: str, decoys: dict[str, dict[str, dict[str, object]]]) -> None:
-    if split == "test":
-        points = {key: {finding: [[3, 3]] for finding in findings} for key, findings in decoys.items()}
-        (folder / "hb_segmentations_test.json").write_text(json.dumps(decoys))
-        (folder / "hb_annotations_test.json").write_text("{}")
-        (folder / "hb_salient_pt_test.json").write_text(json.dumps(points))
-        return
-    (folder / "gradcam_segmentations_val.json").write_text(json.dumps(decoys))
-    maps = folder / "gradcam_maps_val"
-    maps.mkdir()
-    for key in decoys:
-        (maps / f"{key}_Edema_map.pkl").write_bytes(pickle.dumps(_Trap(folder.parent / "unpickled")))
 
 
 def _write_table(official: Official, split: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from official.base import Official, write_lines
-from official.phantoms import draw_chest, outline, paint, place, polygon_mask, scaled
+from official.phantoms import draw_film, outline, place, polygon_mask, scaled
 
 FINDING = "COVID-19"
 
@@ -59,7 +59,7 @@ def write_covid(root: Path, lungs_in_masks: bool = False, outside: bool = False)
         shapes = _shapes(image)
         if outside and number == 1:
             shapes.append(("consolidation", outline((-30, 250, 60, 350), "outside")))
-        _write_image(official, base, name, image, shapes, number)
+        _write_image(official, base, name, image, number)
         if image.outlines:
             _annotate(official, base, name, image, shapes, lungs_in_masks)
     patients = sorted({image.name[:8] for image in _IMAGES})
@@ -72,19 +72,6 @@ def write_covid(root: Path, lungs_in_masks: bool = False, outside: bool = False)
     return official
 
 
-def write_mavl_lists(official: Official, folder: Path) -> dict[str, list[str]]:
-    """Write the lists `train.csv`, `val.csv` and `test.csv` like MAVL's; return the images by list.
-
-    One patient is in two of them. Test has positives and negatives, and positives without a mask file.
-    """
-    names = official.splits["all"]
-    lists = {"train": [names[1], names[3]], "val": [names[5], names[6]]}
-    lists["test"] = [name for name in names if name not in lists["train"] + lists["val"]]
-    for name, images in lists.items():
-        write_lines(folder / f"{name}.csv", "filepath", *images)
-    return lists
-
-
 def _shapes(image: _Image) -> list[tuple[str, list[list[float]]]]:
     height, width = image.size
     shapes = [(label, outline(scaled(span, height, width), image.name, label)) for label, span in _LUNGS.items()]
@@ -94,14 +81,8 @@ def _shapes(image: _Image) -> list[tuple[str, list[list[float]]]]:
     return shapes
 
 
-def _write_image(
-    official: Official, base: Path, name: str, image: _Image, shapes: list[tuple[str, list[list[float]]]], number: int
-) -> None:
-    grey = draw_chest(number, *image.size)
-    for label, points in shapes:
-        if not label.endswith("_lung"):
-            (x1, y1), (x2, y2) = np.min(points, axis=0).tolist(), np.max(points, axis=0).tolist()
-            paint(grey, (x1, y1, x2, y2), FINDING)
+def _write_image(official: Official, base: Path, name: str, image: _Image, number: int) -> None:
+    grey = draw_film(number, *image.size)
     file = official.add(name, grey, base / "jpgs" / f"{name}.jpg", "all" if image.outlines else None)
     Image.fromarray(grey).convert("RGB").save(file, quality=98)
     guess = np.zeros(grey.shape, np.uint8)

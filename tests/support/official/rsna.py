@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from official.base import Box, Official, hexadecimal, scatter, write_lines
 from official.dicom import secondary_capture, write_dicom
-from official.phantoms import draw_chest, paint, place, scaled
+from official.phantoms import draw_film, place, scaled
 
 SIDE = 1024
 FINDING = "Pneumonia"
@@ -34,10 +34,8 @@ def write_rsna(root: Path, layout: Literal["kaggle", "mdai"] = "kaggle", outside
     for number, boxes in enumerate(_NUMBERS_OF_BOXES):
         patient = _patient(number)
         tags = secondary_capture(patient, _instance(number), "AP" if number % 2 else "PA")
-        image = draw_chest(number, SIDE, SIDE)
+        image = draw_film(number, SIDE, SIDE)
         spans = [_span(number, which) for which in range(boxes)]
-        for span in spans:
-            paint(image, span, FINDING)
         pixels, encoding, more, image = _as_published(image, number)
         file = root / "stage_2_train_images" / f"{patient}.dcm"
         if layout == "mdai":
@@ -82,7 +80,7 @@ def _write_kaggle_tables(official: Official) -> None:
     write_lines(root / "stage_2_detailed_class_info.csv", "patientId,class", *classes)
 
     number = len(_NUMBERS_OF_BOXES)
-    patient, image = _patient(number), draw_chest(number, SIDE, SIDE)
+    patient, image = _patient(number), draw_film(number, SIDE, SIDE)
     file = official.add(patient, image, root / "stage_2_test_images" / f"{patient}.dcm", "stage_2_test_images")
     write_dicom(file, image, "jpeg", secondary_capture(patient, _instance(number)))
     submission = root / "stage_2_sample_submission.csv"

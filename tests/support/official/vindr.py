@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from official.base import Box, Official, hexadecimal, write_lines
 from official.dicom import write_dicom
-from official.phantoms import draw_chest, paint, place, scaled
+from official.phantoms import draw_film, place, scaled
 
 COLUMNS = (
     "Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Clavicle fracture", "Consolidation", "Edema",
@@ -35,18 +34,6 @@ KAGGLE = (
 )  # fmt: skip
 
 READERS = ("R9", "R10", "R8")
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """A box with fractions, as a reader drew it; the reader is empty in a consensus."""
-
-    class_name: str
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    reader: str = ""
 
 
 # Classes with boxes, then labels without one. "=" gives the box before it a second class; "|" makes it 3 px wide and
@@ -84,20 +71,20 @@ def write_vindr(root: Path, layout: Literal["physionet", "kaggle"] = "physionet"
     the third test image reaches beyond the frame.
     """
     official = Official(root)
-    drawn: dict[str, list[_Drawn]] = {}
+    drawn: dict[str, list[Box]] = {}
     extra: dict[str, tuple[str, ...]] = {}
     for number, (size, classes, labels) in enumerate(_TEST if layout == "physionet" else _TEST[:2]):
         name = hexadecimal(f"vindr test {number}")
         drawn[name], extra[name] = _boxes(name, size, classes), labels
         if outside and number == 2:
-            drawn[name].append(_Drawn("Atelectasis", 250.7, 300.2, 333 + 25.6, 350.9))
-        _write_image(official, "test", name, size, drawn[name], number)
+            drawn[name].append(Box("Atelectasis", 250.7, 300.2, 333 + 25.6, 350.9))
+        _write_image(official, "test", name, size, number)
     for number, (size, readers) in enumerate(_TRAIN):
         name = hexadecimal(f"vindr train {number}")
         drawn[name] = [
             box for reader, classes in zip(READERS, readers, strict=True) for box in _boxes(name, size, classes, reader)
         ]
-        _write_image(official, "train", name, size, drawn[name], len(_TEST) + number)
+        _write_image(official, "train", name, size, len(_TEST) + number)
     if layout == "kaggle":
         _annotate(official, "train", drawn, {}, set(KAGGLE))
         _write_kaggle_tables(official, drawn)
@@ -108,17 +95,18 @@ def write_vindr(root: Path, layout: Literal["physionet", "kaggle"] = "physionet"
     return official
 
 
-def _boxes(name: str, size: tuple[int, int], classes: Iterable[str], reader: str = "") -> list[_Drawn]:
-    boxes: list[_Drawn] = []
+def _boxes(name: str, size: tuple[int, int], classes: Iterable[str], reader: str = "") -> list[Box]:
+    """Boxes with fractions, by class; the reader is empty in a consensus."""
+    boxes: list[Box] = []
     for entry in classes:
         class_name = entry.lstrip("=|0123456789")
         kind = entry.removesuffix(class_name)
         if kind == "=":
             last = boxes[-1]
-            boxes.append(_Drawn(class_name, last.x1, last.y1, last.x2, last.y2, reader))
+            boxes.append(Box(class_name, last.x1, last.y1, last.x2, last.y2, reader))
             continue
-        which = sum(box.class_name == class_name for box in boxes)
-        span = scaled(place(CANONICAL.get(class_name, class_name), "vindr", name, which), *size)
+        which = sum(box.finding == class_name for box in boxes)
+        span = scaled(place(class_name, "vindr", name, which), *size)
         # No two readers draw quite the same box.
         x1, y1, x2, y2 = span if not kind.isdecimal() else (edge + 4 * int(kind) for edge in span)
         if kind == "|":
@@ -126,16 +114,12 @@ def _boxes(name: str, size: tuple[int, int], classes: Iterable[str], reader: str
         if kind == "0":
             x1, x2 = 0, x2 - x1
         x1, y1, x2, y2 = (round(edge, 3) for edge in (x1, y1, x2, y2))
-        boxes.append(_Drawn(class_name, x1, y1, x2, y2, reader))
+        boxes.append(Box(class_name, x1, y1, x2, y2, reader))
     return boxes
 
 
-def _write_image(
-    official: Official, split: str, name: str, size: tuple[int, int], drawn: list[_Drawn], number: int
-) -> None:
-    image = draw_chest(number, *size)
-    for box in drawn:
-        paint(image, (box.x1, box.y1, box.x2, box.y2), CANONICAL.get(box.class_name, box.class_name))
+def _write_image(official: Official, split: str, name: str, size: tuple[int, int], number: int) -> None:
+    image = draw_film(number, *size)
     # Full range, so that the stretch to 8 bits gives the image back.
     image[0, :2] = 0, 255
     file = official.add(name, image, official.root / split / f"{name}.dicom", split)
@@ -144,21 +128,21 @@ def _write_image(
 
 
 def _annotate(
-    official: Official, split: str, drawn: dict[str, list[_Drawn]], extra: dict[str, tuple[str, ...]], classes: set[str]
+    official: Official, split: str, drawn: dict[str, list[Box]], extra: dict[str, tuple[str, ...]], classes: set[str]
 ) -> None:
     for name in official.splits[split]:
-        positive = {box.class_name for box in drawn[name]} | set(extra.get(name, ()))
+        positive = {box.finding for box in drawn[name]} | set(extra.get(name, ()))
         official.annotate(
             name, {finding: int(spelled in positive) for spelled, finding in CANONICAL.items() if spelled in classes}
         )
         for box in drawn[name]:
-            if box.class_name in CANONICAL:
+            if box.finding in CANONICAL:
                 corners = int(box.x1), int(box.y1), int(box.x2), int(box.y2)
-                official.fill(name, Box(CANONICAL[box.class_name], *corners, box.reader))
+                official.fill(name, Box(CANONICAL[box.finding], *corners, box.reader))
 
 
 def _write_physionet_tables(
-    official: Official, split: str, drawn: dict[str, list[_Drawn]], extra: dict[str, tuple[str, ...]]
+    official: Official, split: str, drawn: dict[str, list[Box]], extra: dict[str, tuple[str, ...]]
 ) -> None:
     boxes, labels = [], []
     for name in official.splits[split]:
@@ -166,10 +150,10 @@ def _write_physionet_tables(
             own = [box for box in drawn[name] if box.reader == reader]
             who = f"{name},{reader}" if reader else name
             for box in own:
-                boxes.append(f"{who},{box.class_name},{box.x1},{box.y1},{box.x2},{box.y2}")
+                boxes.append(f"{who},{box.finding},{box.x1},{box.y1},{box.x2},{box.y2}")
             if not own:
                 boxes.append(f"{who},No finding,,,,")
-            positive = {box.class_name for box in own} | set(extra.get(name, ()))
+            positive = {box.finding for box in own} | set(extra.get(name, ()))
             positive = positive or {"No finding"}
             labels.append(",".join([who, *(str(int(column in positive)) for column in COLUMNS)]))
     who = "image_id,rad_id" if split == "train" else "image_id"
@@ -180,14 +164,14 @@ def _write_physionet_tables(
     write_lines(folder / f"image_labels_{split}.csv", ",".join([who, *named]), *labels)
 
 
-def _write_kaggle_tables(official: Official, drawn: dict[str, list[_Drawn]]) -> None:
+def _write_kaggle_tables(official: Official, drawn: dict[str, list[Box]]) -> None:
     rows = []
     for name in official.splits["train"]:
         for reader in READERS:
             own = [box for box in drawn[name] if box.reader == reader]
             for box in own:
                 edges = ",".join(f"{int(edge)}.0" for edge in (box.x1, box.y1, box.x2, box.y2))
-                rows.append(f"{name},{box.class_name},{KAGGLE.index(box.class_name)},{reader},{edges}")
+                rows.append(f"{name},{box.finding},{KAGGLE.index(box.finding)},{reader},{edges}")
             if not own:
                 rows.append(f"{name},No finding,14,{reader},,,,")
     # The rows of one image lie apart.
