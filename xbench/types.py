@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling, View
+from xbench.geometry.regions import Coverage, area_and_centre, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.predictions.answer import Answer, Box, outline_boxes
 from xbench.predictions.asking import Question, Reply

@@ -12,8 +12,8 @@ from slow_protocols import slow_columns, slow_numbers
 from synthetic import FINDINGS, write_run
 
 from xbench.commands.verify import disagreements
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
+from xbench.geometry.regions import Coverage
 from xbench.metrics import LesionDetections
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol

@@ -14,8 +14,8 @@ import torch
 from plain import auroc, average_precision, overlaps, pointing
 from toys import Brightness, Squares
 
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
+from xbench.geometry.regions import Coverage
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from downloads import CLASSES, Downloads
 from official.base import Official
 
-from xbench.geometry.coverage import Coverage
+from xbench.geometry.regions import Coverage
 
 OPTIONS = ("--trainer.logger", "false", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu")
 CASES = [(name, {}, {}) for name in CLASSES] + [

@@ -17,7 +17,7 @@ from processes import held, run_ranks, start, start_ranks, until
 from run_files import read
 
 from xbench.cli import main
-from xbench.geometry.coverage import Coverage
+from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape, runs_of
 from xbench.runs.files import PAIRS
 from xbench.runs.images import SavedImage, saved_tables

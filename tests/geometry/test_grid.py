@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Grid, Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
+from xbench.geometry.regions import Coverage
 
 
 @pytest.mark.parametrize("percent", range(1, 101))

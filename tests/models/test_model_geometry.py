@@ -22,9 +22,9 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, View
 from xbench.geometry.preprocessing import INPUT_NOTE, PillowResize, Preprocessing
+from xbench.geometry.regions import Coverage
 from xbench.models.base import SaliencyModel
 from xbench.models.maps import biomedclip, carzero
 from xbench.models.networks import book as _book

@@ -12,7 +12,7 @@ import pytest
 from run_files import change
 from synthetic import write_run
 
-from xbench.geometry.coverage import region_digest
+from xbench.geometry.regions import region_digest
 from xbench.report.cases import choose_cases
 from xbench.report.document import document
 from xbench.report.facts import facts_of

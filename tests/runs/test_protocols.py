@@ -10,8 +10,8 @@ import pytest
 import torch
 from reference import case, reference, undefined
 
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
+from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.runs.images import SavedImage
 from xbench.runs.protocols import score_images

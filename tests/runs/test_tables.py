@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from run_files import rows_of
 
-from xbench.geometry.coverage import Coverage, region_digest
 from xbench.geometry.grid import saliency_on_grid
+from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import PAIRS, TRUTH
 from xbench.runs.finished import FinishedRun

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from xbench.geometry.coverage import Coverage
+from xbench.geometry.regions import Coverage
 from xbench.metrics import BoxScores, PointingGame, ThresholdSweep, box_iou, draw_boxes, score_boxes, score_on_grid
 from xbench.predictions import Answer, Box, Counts, Status
 from xbench.scoring.boxes import matched_boxes, pairwise_iou, union_areas

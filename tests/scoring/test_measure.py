@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.spatial.distance import cdist
 
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
+from xbench.geometry.regions import Coverage
 from xbench.metrics import pointing_hits
 from xbench.report.schema import NEAR
 from xbench.scoring.measures import Measurer

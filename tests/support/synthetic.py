@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from xbench.findings.published import published_split
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
+from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import PAIRS, TRUTH
 from xbench.runs.images import SavedImage, jpeg, saved_tables

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from xbench.data.decoding import unreadable
 from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.data.store.key import describe, digest
+from xbench.data.store.fingerprint import describe, digest
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler

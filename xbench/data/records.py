@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import View
+from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 
 

@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import TimedOutError, isolated
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import Preprocessing
+from xbench.geometry.regions import Coverage
 from xbench.runtime.errors import UserError
 from xbench.types import Failure, GroundTruth, Note, Sample
 

@@ -1,1 +1,1 @@
-"""Coordinates: grids, coverage of pixels, preprocessing."""
+"""Coordinates: shapes, regions, grids, preprocessing."""

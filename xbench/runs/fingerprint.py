@@ -21,8 +21,17 @@ if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule
     from xbench.models.base import SaliencyModel
 
-_PACKAGES: tuple[str, ...] = ("torch", "torchvision", "lightning", "torchmetrics", "open_clip_torch", "timm")
-_PACKAGES += ("transformers", "albumentations", "opencv-python-headless", "pydicom", "pillow", "numpy")
+IMAGE_PACKAGES: tuple[str, ...] = (
+    "albumentations",
+    "albucore",
+    "opencv-python-headless",
+    "pydicom",
+    "pylibjpeg",
+    "pylibjpeg-libjpeg",
+)
+IMAGE_PACKAGES += ("pylibjpeg-openjpeg", "pycocotools", "pillow", "numpy")
+"""Those that turn files into what a model sees."""
+_PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "open_clip_torch", "timm", "transformers")
 # Parts of a configuration that move no number, and options of Lightning's trainer, which cannot say so itself.
 _NEUTRAL = frozenset({"config", "oversubscribe", "resume"})
 _NEUTRAL_IN_TRAINER = frozenset(
@@ -87,8 +96,13 @@ def annotation_digests(files: Sequence[Path]) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of xbench, of Python and of the packages that numbers depend on."""
-    packages = {package: importlib.metadata.version(package) for package in _PACKAGES}
+    packages = package_versions((*_PACKAGES, *IMAGE_PACKAGES))
     return {"xbench": xbench.__version__, "python": platform.python_version(), **packages}
+
+
+def package_versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of packages."""
+    return {package: importlib.metadata.version(package) for package in packages}
 
 
 def _settings(config: Mapping[str, Any], model: type[SaliencyModel], data: type[ChestXrayDataModule]) -> dict[str, Any]:

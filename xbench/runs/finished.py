@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from xbench.geometry.coverage import region_digest
+from xbench.geometry.regions import region_digest
 from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
 from xbench.predictions.conventions import Convention

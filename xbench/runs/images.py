@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from xbench.geometry.coverage import Coverage
+from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.runs.answers import PREDICTIONS_SCHEMA
 from xbench.runs.files import IMAGES, PICTURES, PREDICTIONS, TRUTH, Table, reading

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import xbench
 import xbench.configs
@@ -16,6 +17,8 @@ _PACKAGE = Path(xbench.__file__).resolve().parent
 _CALLBACKS = Path(xbench.configs.__file__).resolve().parent.with_name("callbacks")
 # What starts runs, what reads finished ones, and what lies in the package only where that is installed.
 _NO_PART = tuple(map(Path, ("commands/bench", "callbacks", "configs", "conformance", "report")))
+# The package itself, and what has a version that counts instead.
+_COVERED = sys.stdlib_module_names | {"albumentations", "lightning", "torch", "torchmetrics", "transformers", "xbench"}
 
 
 def file_sha256(path: Path) -> str:
@@ -37,22 +40,35 @@ def files_sha256(root: Path, paths: Iterable[Path]) -> str:
     return found.hexdigest()
 
 
-def source_sha256(*classes: type) -> str:
+def source_sha256(*classes: type | Callable[..., Any], files: tuple[str, ...] = ()) -> str:
     """Return the SHA-256 of the package's code and weights, and of the code of classes from outside of it.
 
-    What a class from outside calls may lie in the files beside it, so these count as well. The package is read at the
-    first call alone: an edit while the process runs does not change what it runs.
+    `files` are patterns of those files of the package that count alone. What a class from outside, or a parent of it,
+    calls may lie in the files beside it, so these count as well. The package is read at the first call alone: an edit
+    while the process runs does not change what it runs.
     """
-    found = hashlib.sha256(_own().encode())
-    outside = [cls.__module__ for cls in classes if cls.__module__.partition(".")[0] != "xbench"]
-    files = [file for module in outside if (file := getattr(sys.modules.get(module), "__file__", None)) is not None]
-    for folder in sorted({Path(file).resolve().parent for file in files}):
+    found = hashlib.sha256(_own(files).encode())
+    for folder in sorted({file.parent for file in outside(*classes).values() if file is not None}):
         found.update(files_sha256(folder, folder.glob("*.py")).encode())
     return found.hexdigest()
 
 
+def modules_of(*classes: type | Callable[..., Any]) -> set[str]:
+    """Return the modules of classes, of their parents, and of functions."""
+    return {owner.__module__ for one in classes for owner in getattr(one, "__mro__", (one,))}
+
+
+def outside(*classes: type | Callable[..., Any]) -> dict[str, Path | None]:
+    """Return those of `modules_of` that neither the package's code nor a version covers, each with its file."""
+    modules = [name for name in modules_of(*classes) if name.partition(".")[0] not in _COVERED]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
+    return {name: file and Path(file).resolve() for name, file in zip(modules, files, strict=True)}
+
+
 @cache
-def _own() -> str:
+def _own(patterns: tuple[str, ...]) -> str:
+    if patterns:
+        return files_sha256(_PACKAGE, {file for pattern in patterns for file in _PACKAGE.glob(pattern)})
     files = [path for path in _PACKAGE.rglob("*") if path.suffix in (".py", ".yaml")]
     files = [path for path in files if not any(path.is_relative_to(_PACKAGE / part) for part in _NO_PART)]
     weights = (_PACKAGE / "models" / "weights").iterdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import inspect
 import json
 import multiprocessing
@@ -30,12 +31,12 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.datasets.downloaded import DownloadedDataset
 from xbench.data.datasets.phantom import PhantomCXR
 from xbench.data.records import PreparedImage, Record
-from xbench.data.store import key as store_key
-from xbench.data.store.key import describe, digest, record_key
+from xbench.data.store.fingerprint import describe, digest, record_key
 from xbench.data.store.store import PreparedStore, pack, unpack
-from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
+from xbench.runtime import digests
 from xbench.runtime.errors import UserError
 
 GEOMETRY = Preprocessing(stretch((32, 32)))
@@ -238,53 +239,50 @@ def test_every_geometry_has_a_digest_of_its_own(tmp_path):
     assert len(digests) == len(geometries) + 2
 
 
-def test_the_code_of_a_function_in_a_geometry_counts(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "my_filter.py").write_text("def turned(image, **_):\n    return image ^ 1\n")
-    from my_filter import turned
-
-    geometry = Preprocessing([A.Lambda(image=turned, name="turned"), *stretch((32, 32))])
-    before = digest_of(pictures(tmp_path), geometry)
-    (tmp_path / "my_filter.py").write_text("def turned(image, **_):\n    return image ^ 2\n")
-    store_key._code_of.cache_clear()
-    assert digest_of(pictures(tmp_path), geometry) != before
-
-
-def test_another_version_of_a_library_or_line_of_code_changes_the_digest(tmp_path, monkeypatch):
-    before, version = digest_of(pictures(tmp_path)), store_key.version
-    for library in ("opencv-python-headless", "pillow", "pydicom", "albumentations", "pycocotools"):
-        with monkeypatch.context() as patched:
-            patched.setattr(store_key, "version", lambda name, other=library: "0.0" if name == other else version(name))
-            assert digest_of(pictures(tmp_path)) != before, library
-    code = tmp_path / "xbench" / "data" / "decoding.py"
-    code.parent.mkdir(parents=True)
-    monkeypatch.setattr(store_key, "_PACKAGE", tmp_path / "xbench")
-    data = pictures(tmp_path)
-    digests = set()
-    for text in ("a", "b"):
-        code.write_text(text)
-        store_key._own_code.cache_clear()
-        digests.add(digest_of(data))
-    store_key._own_code.cache_clear()
-    assert len(digests) == 2
-
-
-def test_the_code_beside_a_data_module_of_ones_own_counts(tmp_path, monkeypatch):
+def test_every_version_of_a_library_and_line_of_code_has_a_digest_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "my_data.py").write_text("from plugin.pictures import Pictures\nclass Mine(Pictures): pass\n")
-    (tmp_path / "my_decoder.py").write_text("a")
+    (tmp_path / "my_filter.py").write_text("def turned(image, **_):\n    return image ^ 1\n")
     # What editors leave lying about.
     (tmp_path / ".#my_data.py").symlink_to(tmp_path / "nowhere")
+    package = tmp_path / "xbench"
+    for name in ("data/decoding.py", "geometry/shapes.py", "report/names.py"):
+        (package / name).parent.mkdir(parents=True)
+        (package / name).write_text("a")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(digests, "_PACKAGE", package)
+    monkeypatch.setattr(digests, "_own", digests._own.__wrapped__)
     import my_data
+    import my_filter
 
-    root = str(write_pictures(tmp_path / "pictures", 2))
-    digests = set()
-    for code in ("a", "b"):
-        (tmp_path / "my_decoder.py").write_text(code)
-        store_key._code_of.cache_clear()
-        digests.add(digest_of(my_data.Mine(root)))
-    assert len(digests) == 2
-    del sys.modules["my_data"]
+    own, theirs = pictures(tmp_path), my_data.Mine(str(tmp_path / "pictures"))
+    geometry = Preprocessing([A.Lambda(image=my_filter.turned, name="turned"), *stretch((32, 32))])
+
+    def now() -> list[str]:
+        return [digest_of(own), digest_of(theirs), digest_of(own, geometry)]
+
+    def moved() -> list[bool]:
+        return [new != old for new, old in zip(now(), before, strict=True)]
+
+    before = now()
+
+    for path, changes in (
+        (package / "data/decoding.py", [True, True, True]),
+        (package / "geometry/shapes.py", [True, True, True]),
+        (package / "report/names.py", [False, False, False]),
+        (tmp_path / "my_filter.py", [False, True, True]),
+    ):
+        text = path.read_text()
+        path.write_text(f"{text}# b\n")
+        assert moved() == changes, path
+        path.write_text(text)
+    version = importlib.metadata.version
+    for library in ("opencv-python-headless", "pillow", "pydicom", "albumentations", "pycocotools"):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                importlib.metadata, "version", lambda name, other=library: "0.0" if name == other else version(name)
+            )
+            assert moved() == [True] * 3, library
+    del sys.modules["my_data"], sys.modules["my_filter"]
 
 
 def test_a_data_module_that_cannot_be_described_is_decoded_as_usual(tmp_path):

@@ -140,24 +140,6 @@ def test_a_file_that_hangs_is_given_up(tmp_path):
     until(lambda: gone(int((tmp_path / "child").read_text())), seconds=5)
 
 
-def test_an_answer_that_stops_half_way_is_given_up():
-    def work(record: Record) -> Any:
-        write = os.write
-
-        def write_and_stop(descriptor: int, content: memoryview) -> int:
-            written = write(descriptor, content[:1000])
-            os.kill(os.getpid(), signal.SIGSTOP)
-            return written
-
-        if record.source == "bad":
-            os.write = write_and_stop
-        return np.zeros(10**5)
-
-    first, (error, _), last = ask(work, 0, "bad", 1, timeout=0.7)
-    assert len(first) == len(last) == 10**5
-    assert isinstance(error, UserError) and "took more than 0.7 seconds" in str(error)
-
-
 def test_time_in_which_a_job_is_stopped_does_not_count():
     def work(record: Record) -> Any:
         os.kill(os.getppid(), signal.SIGSTOP)
@@ -199,10 +181,6 @@ def test_records_that_cannot_be_sent_stay_in_the_worker():
         return next(record.source), os.getppid()
 
     assert ask(work, generator) == [(0, os.getpid())]
-
-
-def test_nothing_is_isolated_outside_workers():
-    assert isolated(lambda record: os.getpid(), Record("image", {}), 1.0) == os.getpid()
 
 
 def test_no_pipe_or_socket_of_anyone_else_stays_open():

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from xbench.data.records import PreparedImage, Record
-from xbench.data.store.key import record_key
-from xbench.geometry.coverage import Coverage
+from xbench.data.store.fingerprint import record_key
+from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
@@ -48,18 +48,13 @@ class PreparedStore:
 
     def holds(self, record: Record) -> bool:
         """Tell whether there is a file for the image of a record in the present state of its files."""
-        key = record_key(record)
-        return key is not None and self._path(key).is_file()
+        return (self.folder / f"{record_key(record)}{_SUFFIX}").is_file()
 
     def read(self, record: Record) -> PreparedImage | None:
         """Return the image of a record; None if it is not there, outdated or damaged."""
-        key = record_key(record)
-        if key is None:
-            return None
-        try:
-            return unpack(self._path(key).read_bytes())
-        except OSError:
-            return None
+        with suppress(OSError):
+            return unpack((self.folder / f"{record_key(record)}{_SUFFIX}").read_bytes())
+        return None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -89,20 +84,16 @@ class PreparedStore:
 
         `key` is that of the record before the image was read.
         """
-        path = self._path(key)
-        partial = path.with_suffix(_PARTIAL)
+        partial = self.folder / f"{key}{_PARTIAL}"
         try:
             with self._naming_the_folder():
                 # Without fsync, which can take longer than decoding: the checksum finds what a crash has torn.
                 partial.write_bytes(content)
-                partial.replace(path)
+                partial.replace(partial.with_suffix(_SUFFIX))
         except UserError:
             with suppress(OSError):
                 partial.unlink()
             raise
-
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}{_SUFFIX}"
 
     def _files(self) -> list[Path]:
         try:
@@ -125,8 +116,10 @@ class PreparedStore:
 def pack(image: PreparedImage) -> bytes:
     """Write a prepared image as the content of its file."""
     about = {name: getattr(image, name) for name in ("view", "findings", "notes", "reader_agreement", "image_size")}
-    items = [(finding, item) for finding, items in image.instances.items() for item in items]
-    about["instances"] = [(finding, item.kind, item.size, item.reader, item.outline) for finding, item in items]
+    about["instances"] = {
+        finding: [(item.kind, item.size, item.coordinates.tolist(), item.reader, item.outline) for item in items]
+        for finding, items in image.instances.items()
+    }
     arrays: dict[str, NDArray[Any]] = {
         "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
         "pixels": image.pixels,
@@ -134,7 +127,6 @@ def pack(image: PreparedImage) -> bytes:
     }
     for number, coverage in enumerate(image.coverage):
         arrays |= {f"{number} {part}": getattr(coverage, part) for part in _COVERAGE}
-    arrays |= {f"instance {number}": item.coordinates for number, (_, item) in enumerate(items)}
     content = save(arrays)
     return zlib.crc32(content).to_bytes(_CRC_BYTES, "little") + content
 
@@ -147,23 +139,25 @@ def unpack(content: bytes) -> PreparedImage | None:
         return None
     arrays = load(arrays_only)
     about, display = json.loads(arrays["about"].tobytes()), arrays["display"]
-    height, width = display.shape
-    left, top, right, bottom = about["view"]
-    instances: dict[str, tuple[Shape, ...]] = {}
-    for number, (finding, kind, size, reader, outline) in enumerate(about["instances"]):
-        item = Shape(kind, tuple(size), arrays[f"instance {number}"], reader, outline)
-        instances[finding] = (*instances.get(finding, ()), item)
+    coverage = (
+        Coverage(display.shape, *(arrays[f"{number} {part}"] for part in _COVERAGE))
+        for number in range(len(about["findings"]))
+    )
+    instances = {
+        finding: tuple(
+            Shape(kind, tuple(size), np.array(numbers, np.float64), reader, outline)
+            for kind, size, numbers, reader, outline in items
+        )
+        for finding, items in about["instances"].items()
+    }
     return PreparedImage(
         arrays["pixels"],
-        (left, top, right, bottom),
+        tuple(about["view"]),
         display,
         tuple(about["findings"]),
-        tuple(
-            Coverage((height, width), *(arrays[f"{number} {part}"] for part in _COVERAGE))
-            for number in range(len(about["findings"]))
-        ),
+        tuple(coverage),
         tuple(about["notes"]),
-        {finding: (dice, iou) for finding, (dice, iou) in about["reader_agreement"].items()},
-        None if about["image_size"] is None else tuple(about["image_size"]),
+        {finding: tuple(scores) for finding, scores in about["reader_agreement"].items()},
+        about["image_size"] and tuple(about["image_size"]),
         instances,
     )

@@ -62,6 +62,7 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
     # What cannot be sent is worked on right here.
     except (pickle.PicklingError, TypeError, AttributeError):
         return work(record)
+    named = ", ".join(map(str, record.files)) if record.files else f"image {record.image_id}"
     for last_try in (False, True):
         # Methods are equal if they are of the very same object.
         if _child is None or _child.work != work:
@@ -69,35 +70,32 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
                 _child.end(kill=True)
             _child = _Child(work)
         try:
-            raised, result = pickle.loads(_child.ask(request, timeout))
-        except (EOFError, OSError) as error:
-            named = ", ".join(map(str, record.files)) if record.files else f"image {record.image_id}"
-            timed_out = isinstance(error, TimeoutError)
-            status = _child.end(kill=timed_out)
+            error, result = pickle.loads(_child.ask(request, timeout))
+            break
+        except TimeoutError:
+            _child.end(kill=True)
             _child = None
-            if timed_out:
-                raise TimedOutError(
-                    f"Reading {named} took more than {timeout:g} seconds (a hung network file system?), the limit "
-                    "that --data.timeout sets."
-                ) from None
+            raise TimedOutError(
+                f"Reading {named} took more than {timeout:g} seconds (a hung network file system?), the limit that "
+                "--data.timeout sets."
+            ) from None
+        except (EOFError, OSError):
+            status = _child.end(kill=False)
+            _child = None
             # Killed from outside, which need not be this image's doing: once more.
             if last_try or status != -signal.SIGKILL:
                 raise UserError(f"The decoder {_ending(status)} on {named}.") from None
-        else:
-            break
-    if raised:
-        raise result
+    if error is not None:
+        raise error
     done: _Result = result
     return done
 
 
 def _ending(status: int | None) -> str:
-    if status is None:
-        return "crashed"
     if status == -signal.SIGKILL:
         return "was killed twice (SIGKILL), as the system does when memory runs out,"
-    if status < 0:
-        return f"crashed ({signal.Signals(-status).name})"
+    if status is None or status < 0:
+        return f"crashed ({signal.Signals(-status).name})" if status else "crashed"
     return f"ended its process (exit status {status})"
 
 
@@ -119,17 +117,15 @@ class _Child:
             _serve(work, others)
         others.close()
 
-    def ask(self, request: bytes, timeout: float) -> bytearray:
-        """Return the answer; raise TimeoutError if it stops coming, EOFError or OSError if the process ended."""
-        _send(self._connection, request)
-        return _receive(self._connection, lambda: self._wait(timeout))
-
-    def _wait(self, timeout: float) -> None:
+    def ask(self, request: bytes, timeout: float) -> bytes:
+        """Return the answer; raise TimeoutError if there is none in time, EOFError or OSError if the process ended."""
+        self._connection.send_bytes(request)
         # Second by second, for clocks go on while a scheduler stops a job, or the user does.
         while not self._connection.poll(min(1.0, timeout)):
             timeout -= 1.0
             if timeout <= 0:
                 raise TimeoutError
+        return self._connection.recv_bytes()
 
     def end(self, kill: bool) -> int | None:
         """End the process; return its exit status, negative for a signal, or None if it cannot be ended now."""
@@ -155,12 +151,12 @@ def _serve(work: Callable[[Record], Any], connection: Connection) -> NoReturn:
     try:
         _leave_the_worker(connection.fileno())
         while True:
-            record = pickle.loads(_receive(connection, lambda: None))
+            record = pickle.loads(connection.recv_bytes())
             try:
-                answer = pickle.dumps((False, work(record)), pickle.HIGHEST_PROTOCOL)
+                answer = pickle.dumps((None, work(record)), pickle.HIGHEST_PROTOCOL)
             except Exception as error:
                 answer = _pickled(error)
-            _send(connection, answer)
+            connection.send_bytes(answer)
             _flush()
     except (EOFError, ConnectionError):
         status = 0
@@ -193,49 +189,25 @@ def _leave_the_worker(connection: int) -> None:
 
 def _pickled(error: Exception) -> bytes:
     note = f"In the process that decoded it:\n{''.join(traceback.format_exception(error))}"
-    try:
-        error.add_note(note)
-        pickle.loads(pickle.dumps(error))
+    error.add_note(note)
     # Exceptions may be of any kind and hold anything.
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-        error.add_note(note)
-    return pickle.dumps((True, error))
-
-
-def _send(connection: Connection, content: bytes) -> None:
-    rest = memoryview(len(content).to_bytes(8, "little") + content)
-    while rest:
-        rest = rest[os.write(connection.fileno(), rest) :]
-
-
-def _receive(connection: Connection, wait: Callable[[], None]) -> bytearray:
-    """Read what `_send` wrote, waiting before each piece of it; EOFError if the other end is closed."""
-
-    def exactly(count: int) -> bytearray:
-        content = bytearray(count)
-        rest = memoryview(content)
-        while rest:
-            wait()
-            got = os.readv(connection.fileno(), [rest])
-            if not got:
-                raise EOFError
-            rest = rest[got:]
+    with suppress(Exception):
+        pickle.loads(content := pickle.dumps((error, None)))
         return content
-
-    return exactly(int.from_bytes(exactly(8), "little"))
+    error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(note)
+    return pickle.dumps((error, None))
 
 
 def _flush() -> None:
     # A process that is ended at once writes nothing of what waits there, and a forked one would write it again.
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            with suppress(OSError, ValueError):
-                stream.flush()
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
 
 
 class StallGuard:
-    """Ends a command that leaves out images when it would do nothing else any more, each after its whole time."""
+    """Ends a command that leaves out unreadable images once it would only wait for timeouts."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.geometry.coverage import Coverage
+from xbench.geometry.regions import Coverage
 from xbench.report.names import CEILINGS
 from xbench.report.runs import Run
 from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis

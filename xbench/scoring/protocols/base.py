@@ -77,7 +77,7 @@ class PairTruth:
 
     def lesions(self) -> list[Mask]:
         """Return the annotated items on the grid, one by one."""
-        from xbench.geometry.coverage import Coverage
+        from xbench.geometry.regions import Coverage
 
         size = self.region.shape[0], self.region.shape[1]
         return [Coverage.of(item.draw(), size).at(self.gamma) for item in self.items]

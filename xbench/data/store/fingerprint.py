@@ -1,8 +1,8 @@
 """What makes a prepared image stale.
 
 What all images of a run depend on is a description, whose digest names the folder of their copies: options, geometry,
-libraries, machine, and the code of the package and of every class from outside of it. What one image depends on is its
-key: what the annotations say about it, and the state of its files.
+libraries, machine and code. What one image depends on is its key: what the annotations say about it, and the state of
+its files. Versions and code are digested as for the fingerprint of a run (`xbench/runs/fingerprint.py`).
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ import hashlib
 import json
 import os
 import platform
-import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import numpy as np
 from PIL import features
 
-import xbench
 from xbench.data.records import Record
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.shapes import Shape
-from xbench.runtime.digests import files_sha256
+from xbench.runs.fingerprint import IMAGE_PACKAGES, package_versions
+from xbench.runtime.digests import modules_of, outside, source_sha256
 from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,16 +33,8 @@ if TYPE_CHECKING:
 
     from xbench.data.datamodule import ChestXrayDataModule
 
-_PACKAGE = Path(xbench.__file__).parent
 # The code that turns a record into a prepared image; xbench.types and xbench.runtime.errors only name things.
-_CODE = ("data/**/*.py", "geometry/coverage.py", "geometry/shapes.py", "geometry/preprocessing.py")
-_LIBRARIES = (
-    *("numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless"),
-    *("pillow", "albumentations", "albucore", "pydicom", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg"),
-    "pycocotools",
-)
-# The versions above cover the classes of these packages, or they have no part in the pixels.
-_LIBRARY_CLASSES = frozenset({"abc", "albumentations", "builtins", "lightning", "torch", "typing"})
+_CODE = ("data/**/*.py", "geometry/regions.py", "geometry/shapes.py", "geometry/preprocessing.py")
 # Attributes of every data module that choose or score images, but do not change what they look like. The grid has an
 # entry of its own.
 _NOT_IN_PIXELS = {"batch_arrived", "batch_size", "finished", "gamma", "grid", "limit", "notes", "on_error", "prepared"}
@@ -59,16 +48,20 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
     its record alone. A data module from outside may look at any of its attributes and call any code in its folder, so
     all of these count. What cannot be written as plain values is refused with a `UserError`.
     """
-    modules = {cls.__module__ for cls in (*type(data).__mro__, *type(preprocessing).__mro__)}
+    code: list[type | Callable[..., Any]] = [type(data), type(preprocessing)]
     transforms: list[A.BasicTransform | A.BaseCompose] = [preprocessing.geometry]
     while transforms:
         transform = transforms.pop()
-        modules |= {cls.__module__ for cls in type(transform).__mro__}
-        # Of a `Lambda`, which is written down by its name alone.
-        modules |= {function.__module__ for function in getattr(transform, "custom_apply_fns", {}).values()}
+        # A `Lambda` is written down by the name of its functions alone.
+        code += [type(transform), *getattr(transform, "custom_apply_fns", {}).values()]
         transforms += getattr(transform, "transforms", ())
-    code = {module: found for module in modules if (found := _code_of(module)) is not None}
-    own = all(_code_of(cls.__module__) is None for cls in type(data).__mro__)
+    for module, file in outside(*code).items():
+        if file is None or file.suffix != ".py":
+            raise UserError(
+                f"Images cannot be prepared with classes of {module}, which has no Python file: put them into one."
+            )
+    own = {name for name in modules_of(*code) if name.startswith("xbench.")}
+    files = {f"{name.removeprefix('xbench.').replace('.', '/')}.py" for name in own}
     try:
         geometry = [json.loads(_text(preprocessing.geometry.to_dict()))]
     except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
@@ -78,23 +71,18 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
     if type(preprocessing) is not Preprocessing:
         own_attributes = vars(Preprocessing(stretch((1, 1)))).keys()
         geometry += [_name(type(preprocessing)), _attributes(preprocessing, own_attributes)]
-    # Pillow may be built with any of these.
-    libraries = {f"pillow with {codec}": features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")}
-    for library in _LIBRARIES:
-        try:
-            libraries[library] = version(library)
-        except PackageNotFoundError:
-            libraries[library] = None
     ignored = _NOT_IN_PIXELS | data.neutral_options | vars(pl.LightningDataModule()).keys()
     return {
         "dataset": _name(type(data)),
         "findings": list(data.findings),
         "grid": data.grid if isinstance(data.grid, str) else list(data.grid),
-        "options": {} if own else _attributes(data, ignored),
+        "options": _attributes(data, ignored) if outside(type(data)) else {},
         "geometry": geometry,
-        "libraries": libraries,
+        "libraries": package_versions(IMAGE_PACKAGES),
+        # Pillow may be built with any of these.
+        "codecs": {codec: features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")},
         "machine": platform.machine(),
-        "code": code | {"xbench": _own_code()},
+        "code": source_sha256(*code, files=(*_CODE, *sorted(files))),
     }
 
 
@@ -109,7 +97,7 @@ def record_key(record: Record) -> str | None:
     None if the image cannot be prepared: its files are unknown or missing, or its source is not of plain values.
     """
     if (state := files_state(record)) is not None:
-        with suppress(TypeError, ValueError, RecursionError, UserError):
+        with suppress(TypeError, ValueError, RecursionError):
             return hashlib.sha256(_text((record.image_id, record.source, state)).encode()).hexdigest()
     return None
 
@@ -123,13 +111,10 @@ def files_state(record: Record) -> tuple[tuple[str, int, int, int], ...] | None:
     if record.files is None:
         return None
     try:
-        return tuple(
-            (os.path.abspath(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-            for path in record.files
-            for stat in [os.stat(path)]
-        )
+        stats = [(os.path.abspath(path), os.stat(path)) for path in record.files]
     except OSError:
         return None
+    return tuple((path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats)
 
 
 def _text(value: Any) -> str:
@@ -139,8 +124,7 @@ def _text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        kind = type(value)
-        return [_name(kind), _code_of(kind.__module__), *(getattr(value, field.name) for field in fields(kind))]
+        return [_name(type(value)), *(getattr(value, field.name) for field in fields(value))]
     if isinstance(value, Shape):
         return ["shape", *(getattr(value, name) for name in Shape.__slots__)]
     if isinstance(value, PurePath):
@@ -156,47 +140,15 @@ def _plain(value: Any) -> Any:
 
 def _attributes(owner: object, ignored: Collection[str]) -> dict[str, str]:
     texts = {}
-    for name, value in vars(owner).items():
-        if name in ignored:
-            continue
+    for name in vars(owner).keys() - ignored:
         try:
-            texts[name] = _text(value)
+            texts[name] = _text(getattr(owner, name))
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(
                 f"Images of {_name(type(owner))} cannot be prepared: its attribute {name!r} holds something that "
                 f"cannot be written down ({error}). Keep plain values, paths, arrays and dataclasses of these there."
             ) from None
     return texts
-
-
-@cache
-def _code_of(module: str) -> str | None:
-    """Digest the code of a module; None where a version or the digest of the package's own code covers it.
-
-    A module from outside the package may call what lies in the files beside it, so these count as well. One without a
-    file, as for a class typed into a notebook, is refused with a `UserError`.
-    """
-    if module.partition(".")[0] in _LIBRARY_CLASSES:
-        return None
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or not file.endswith(".py"):
-        raise UserError(
-            f"Images cannot be prepared with classes of {module}, which has no Python file: put them into one."
-        )
-    path = Path(file).resolve()
-    if _PACKAGE.resolve() not in path.parents:
-        return files_sha256(path.parent, path.parent.glob("*.py"))
-    return None if path in _own_files() else files_sha256(path.parent, [path])
-
-
-# Once: an edit while the process runs does not change what it runs.
-@cache
-def _own_code() -> str:
-    return files_sha256(_PACKAGE.resolve(), _own_files())
-
-
-def _own_files() -> frozenset[Path]:
-    return frozenset(path for pattern in _CODE for path in _PACKAGE.resolve().glob(pattern))
 
 
 def _name(cls: type) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from lightning.fabric.utilities import move_data_to_device
 
-from xbench.geometry.coverage import Coverage
+from xbench.geometry.regions import Coverage
 
 SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
