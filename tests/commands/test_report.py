@@ -17,11 +17,11 @@ from synthetic import write_run
 
 from xbench.cli import main
 from xbench.report.cases import choose_cases
+from xbench.report.colors import series_of
 from xbench.report.facts import facts_of
 from xbench.report.figures.details import overlays, positions
 from xbench.report.figures.style import drawing, save
 from xbench.report.sentences import in_short, on_dataset
-from xbench.report.series import series_of
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.latex import to_latex
 from xbench.report.tables.table import escaped, to_csv, to_markdown

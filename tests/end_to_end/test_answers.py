@@ -16,13 +16,13 @@ from talkers import LAME
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.metrics import LesionDetections
+from xbench.report.colors import series_of
 from xbench.report.facts import facts_of
 from xbench.report.figures.models import dice_over_thresholds
 from xbench.report.notes import warnings
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.sentences import in_a_line
-from xbench.report.series import series_of
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.runs.answers import read_answers

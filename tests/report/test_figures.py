@@ -14,9 +14,9 @@ from matplotlib.text import Text
 from synthetic import write_run
 
 from xbench.report.charts import apart
+from xbench.report.colors import colored, tinted
 from xbench.report.figures import write as figures
 from xbench.report.figures.style import drawing, save
-from xbench.report.overlay import coloured, tinted
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 
@@ -157,7 +157,7 @@ def test_things_are_moved_apart_as_little_as_needed():
 
 
 def test_the_higher_a_map_the_less_of_the_film_is_seen_and_the_brighter_it_is():
-    colours = coloured(np.linspace(0, 1, 101, dtype=np.float32)[None])[0].astype(int)
+    colours = colored(np.linspace(0, 1, 101, dtype=np.float32)[None])[0].astype(int)
     assert (colours[:18, 3] == 0).all() and colours[-1, 3] == 200
     assert colours[-1, 0] > 240 > colours[-1, 2], "the highest value is yellow"
     assert (np.diff(colours[:, 3]) >= 0).all() and (np.diff(colours[:, :2].sum(axis=1)) >= 0).all()

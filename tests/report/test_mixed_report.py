@@ -118,7 +118,7 @@ def test_the_rate_is_a_mean_over_findings_with_the_lesions_beside_it(report):
     assert abs(hits / lesions - value) > 0.02, "the two are not the same"
     said = f"its map points at {100 * value:.0f}% on average over eight findings; {hits:.0f} of {lesions} lesions"
     alone = of(report.analysis, "Demo", datasets=1)
-    assert said in answer(facts_of(alone)).answer.text and in_a_line(facts_of(alone)).startswith(
+    assert said in answer(facts_of(alone)).answer and in_a_line(facts_of(alone)).startswith(
         f"Mostly at the lesion: {said}; 95% interval"
     )
     assert "mean over eight findings" in report.text and "of 100 lesions" not in report.text
@@ -127,8 +127,8 @@ def test_the_rate_is_a_mean_over_findings_with_the_lesions_beside_it(report):
     one = {"Mass": demo.findings["Mass"]}
     single = replace(alone, datasets=(replace(phantom, runs=(replace(demo, findings=one, quadrants={}),)),))
     assert (
-        "average" not in answer(facts_of(single)).answer.text
-        and f"{hits:.0f} of {lesions} lesions (" in answer(facts_of(single)).answer.text
+        "average" not in answer(facts_of(single)).answer
+        and f"{hits:.0f} of {lesions} lesions (" in answer(facts_of(single)).answer
     )
 
 
@@ -147,10 +147,10 @@ def test_small_lesions_are_those_of_the_run_that_the_report_is_about(report):
     for analysis in (report.analysis, of(report.analysis, "Demo", datasets=1)):
         facts = facts_of(analysis)
         (run,) = facts.pointing.head.runs
-        text = failures(facts).answer.text
+        text = failures(facts).answer
         assert f"of the {run.areas[0].count} smallest lesions" in text
         assert facts.pointing.head.label in text and ("on PhantomCXR" in text) == (len(analysis.datasets) > 1)
-    assert "smallest" not in failures(facts_of(of(report.analysis, "detector"))).answer.text
+    assert "smallest" not in failures(facts_of(of(report.analysis, "detector"))).answer
 
 
 def test_boxes_have_one_mask_and_were_run(report):
@@ -158,14 +158,14 @@ def test_boxes_have_one_mask_and_were_run(report):
     assert [entry.label for entry in own.entries] == [entry.label for entry in phantom.entries]
     why = {entry.label: entry.none for entry in own.entries if entry.score.value is None}
     assert why["detector"] == "one mask" and why["truth"] == why["atlas"] == "not run"
-    assert thresholds(facts_of(report.analysis)).answer.text.startswith("Not 0.5: there Demo loses")
-    assert "boxes are one mask" in thresholds(facts_of(of(report.analysis, "detector", "truth"))).answer.text
+    assert thresholds(facts_of(report.analysis)).answer.startswith("Not 0.5: there Demo loses")
+    assert "boxes are one mask" in thresholds(facts_of(of(report.analysis, "detector", "truth"))).answer
     (band,) = charts.matrix(report.analysis, standings(report.analysis))
     assert {entry.none for column in band for entry in column.entries if entry.score.value is None} == {"not run"}
 
 
 def test_no_correlation_is_claimed_of_few_models_or_of_what_is_so_by_construction(report):
-    text = recognition(facts_of(report.analysis)).answer.text
+    text = recognition(facts_of(report.analysis)).answer
     assert (
         text.startswith("Too few models to tell.")
         and "11 pairs" in text

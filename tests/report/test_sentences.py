@@ -196,21 +196,21 @@ def test_the_answer_is_true(report, case):
     facts = facts_of(report(**made))
     reply = answer(facts)
     assert question in reply.question
-    assert all(text in reply.answer.text for text in texts), reply.answer.text
+    assert all(text in reply.answer for text in texts), reply.answer
     assert all(any(text in other for other in reply.texts[1:]) for text in more), reply.texts
     for one in (reply.answer, *reply.more):
-        assert one.strong in one.text and "".join(one.parts) == one.text
-        assert one.text.endswith(".") and "  " not in one.text and "None" not in one.text.replace("None of", "")
+        assert one.strong in one and "".join(one.parts) == one
+        assert one.endswith(".") and "  " not in one and "None" not in one.replace("None of", "")
     if len(facts.analysis.datasets) == 1:
         assert "averaged over" not in " ".join(reply.texts) and "datasets" not in " ".join(reply.texts)
     if facts.pointing.rows:
         whose = "" if question == ONE else " of KAD"
-        start = re.escape(reply.answer.text.removesuffix("."))
+        start = re.escape(reply.answer.removesuffix("."))
         assert re.fullmatch(rf"{start}; 95% interval{whose} \d+% to \d+%\.", in_a_line(facts))
         for finding in (best, failures, thresholds, differences):
-            text = finding(facts).answer.text
+            text = finding(facts).answer
             assert (text.endswith(".") and text[0].isupper()) or text[0].isdigit()
-        assert ("Too few films to tell" in best(facts).answer.text) == ("far apart" in case)
+        assert ("Too few films to tell" in best(facts).answer) == ("far apart" in case)
         assert charts.matrix(facts.analysis, facts.pointing)[0]
 
 
@@ -234,16 +234,16 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
 )
 def test_whether_recognition_predicts_grounding(three_analysed, drawn, text):
     facts = facts_of(replace(three_analysed, correlations=() if drawn is None else (drawn,)))
-    assert text in recognition(facts).answer.text and line_of(facts.analysis) == drawn
+    assert text in recognition(facts).answer and line_of(facts.analysis) == drawn
 
 
 def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analysed):
     facts = facts_of(three_analysed)
     (run,) = facts.pointing.head.runs
     gap, optimism = (100 * run.macro[key].value for key in ("dice_gap", "dice_optimism"))
-    assert f"loses {gap:.0f} points of Dice" in thresholds(facts).answer.text
-    assert f"overstates Dice by {optimism:.1f} points" in thresholds(facts).more[0].text
-    text = failures(facts).answer.text
+    assert f"loses {gap:.0f} points of Dice" in thresholds(facts).answer
+    assert f"overstates Dice by {optimism:.1f} points" in thresholds(facts).more[0]
+    text = failures(facts).answer
     for end, size in ((0, "smallest"), (-1, "largest")):
         value, count = 100 * run.areas[end].scores["pointing_game"].value, run.areas[end].count
         assert f"{value:.0f}% of the {count} {size}" in text
@@ -253,7 +253,7 @@ def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyse
             for key in ("elsewhere", "near_miss", "both")
         }
         share = f"{100 * counts['elsewhere'] / sum(counts.values()):.1f}% ({entry.run.label})"
-        assert share in recognition(facts).more[-1].text
+        assert share in recognition(facts).more[-1]
     for section in (best, recognition, failures, thresholds, differences):
         assert all(any(text in point for point in in_short(facts)) for text in section(facts).texts)
     assert in_short(facts_of(replace(three_analysed, datasets=(), correlations=()))) == ()
@@ -291,7 +291,7 @@ def test_a_run_that_was_never_tested_has_no_rank(three_analysed):
     labels = [run.run.label for run in dataset.runs]
     none = replace(dataset, tied_with_best={"pointing_game": frozenset(labels[:1])}, comparisons=())
     facts = facts_of(replace(three_analysed, datasets=(none,)))
-    assert {*facts.pointing.untested} == {*labels[1:]} and "scores highest" in best(facts).answer.text
+    assert {*facts.pointing.untested} == {*labels[1:]} and "scores highest" in best(facts).answer
     for ranked, of in ((True, dataset), (False, none)):
         assert of.ranked("dice_best") == of.ranked("f1") == ranked
         scores = scores_of(of, "dice_best", Column("Dice"))

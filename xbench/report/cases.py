@@ -52,6 +52,17 @@ class ChosenCase:
     scores: Mapping[str, CaseScores]
 
 
+_Rankings = dict[str, list[int]]
+"""By reason the pairs that have it, the clearest example first."""
+_FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
+    "Near miss": lambda score: score.recognised is not False and score.look == "near miss",
+    "Recognised, peak elsewhere": lambda score: score.recognised is True and score.look == "elsewhere",
+    "Peak elsewhere": lambda score: score.recognised is None and score.look == "elsewhere",
+    "Both wrong": lambda score: score.recognised is False and not score.grounded,
+    "Not recognised, on the lesion": lambda score: score.recognised is False and score.grounded,
+}
+
+
 def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tuple[ChosenCase, ...]:
     """Choose up to `count` pairs that all runs of one dataset scored on the same region and kept, none of them twice.
 
@@ -63,17 +74,16 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
     scored no pair in common with that run, are left out.
     """
     scored = {run.run.label: of_run for run in runs if (of_run := _scored_pairs(run))}
-    if not scored:
-        return ()
     scores: dict[str, Mapping[tuple[str, str, bytes], CaseScores]] = {}
     pairs: list[tuple[str, str, bytes]] = []
     for label in sorted(scored, key=lambda label: label != first):
         if common := [pair for pair in pairs or scored[label] if pair in scored[label]]:
             scores[label], pairs = scored[label], common
-    labels, findings = [*scores], [pair[1] for pair in pairs]
-    of_runs = [[of_run[at] for at in pairs] for of_run in scores.values()]
+    if not scores:
+        return ()
     chosen: dict[int, list[str]] = {}
-    for rankings in (*_failures(findings, of_runs), _by_dice(labels, findings, of_runs)):
+    table = {label: [of_run[pair] for pair in pairs] for label, of_run in scores.items()}
+    for rankings in _rankings([finding for _, finding, _ in pairs], table):
         while len(chosen) < count and any(rankings.values()):
             for reason, ranking in rankings.items():
                 while ranking:
@@ -86,14 +96,50 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
                         chosen[pair] = [reason]
                     break
     return tuple(
-        ChosenCase(
-            runs[0].run.dataset,
-            *pairs[pair][:2],
-            tuple(reasons),
-            {label: of_run[pairs[pair]] for label, of_run in scores.items()},
-        )
-        for pair, reasons in chosen.items()
+        ChosenCase(runs[0].run.dataset, *pairs[at][:2], tuple(reasons), {label: of[at] for label, of in table.items()})
+        for at, reasons in chosen.items()
     )
+
+
+def _rankings(findings: Sequence[str], scores: Mapping[str, Sequence[CaseScores]]) -> Iterator[_Rankings]:
+    """Yield failures of the first run, failures of the others alone, and what is remarkable about the Dice of pairs."""
+    dice = np.array([[score.dice for score in of_run] for of_run in scores.values()])
+    mean, spread = np.nan_to_num(dice).mean(axis=0), np.ptp(dice, axis=0)
+    of_first, of_others = _Rankings(), _Rankings()
+    for reason, fails in _FAILURES.items():
+        failed = np.array([[*map(fails, of_run)] for of_run in scores.values()])
+        # Among equal numbers of runs, a lower Dice is the clearer example; where the peak is right, a higher one is.
+        clearer = mean if reason.endswith("on the lesion") else -mean
+        ranked = _in_turns(failed.sum(axis=0) + clearer / 2 + len(scores) * failed[0], findings)
+        of_first[reason] = [pair for pair in ranked if failed[0, pair]]
+        of_others[reason] = [pair for pair in ranked if failed[:, pair].any() and not failed[0, pair]]
+    yield of_first
+    yield of_others
+
+    def worths(dice: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        # The lower median is the value of a pair.
+        median = np.sort(dice)[(len(dice) - 1) // 2]
+        return {"Best Dice": dice, "Worst Dice": -dice, "Median Dice": -np.abs(dice - median)}
+
+    best, worst, typical = worths(dice.mean(axis=0)).items()
+    worth = dict((best, worst, ("Largest disagreement", spread), typical))
+    if len(scores) > 1:
+        of_runs = {label: worths(row) for label, row in zip(scores, dice, strict=True)}
+        worth |= {f"{name} of {label}": of[name] for name, _ in (best, worst, typical) for label, of in of_runs.items()}
+    rankings = {reason: _in_turns(values, findings, 4) for reason, values in worth.items()}
+    yield rankings | {"Largest disagreement": [pair for pair in rankings["Largest disagreement"] if spread[pair] > 0]}
+
+
+def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1) -> list[int]:
+    """Order pairs by their worth, one finding after the other in turns; of each a `part`-th, one at least."""
+    turns: list[tuple[int, int]] = []
+    total, seen = Counter(findings), Counter[str]()
+    for pair in np.argsort(-worth, kind="stable").tolist():
+        turn = seen[findings[pair]]
+        seen[findings[pair]] += 1
+        if turn < max(1, total[findings[pair]] // part):
+            turns.append((turn, pair))
+    return [pair for _, pair in sorted(turns, key=lambda entry: entry[0])]
 
 
 def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCase]]:
@@ -137,64 +183,6 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
             recognised=None if quadrants is None else probability >= quadrants.threshold,
         )
     return scores
-
-
-_FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
-    "Near miss": lambda score: score.recognised is not False and score.look == "near miss",
-    "Recognised, peak elsewhere": lambda score: score.recognised is True and score.look == "elsewhere",
-    "Peak elsewhere": lambda score: score.recognised is None and score.look == "elsewhere",
-    "Both wrong": lambda score: score.recognised is False and not score.grounded,
-    "Not recognised, on the lesion": lambda score: score.recognised is False and score.grounded,
-}
-
-
-def _failures(
-    findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
-) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Order by every failure the pairs on which the first run fails so, and those on which only others do."""
-    mean = np.nan_to_num([[score.dice for score in row] for row in scores]).mean(axis=0)
-    rankings: tuple[dict[str, list[int]], dict[str, list[int]]] = {}, {}
-    for reason, fails in _FAILURES.items():
-        failed = np.array([[fails(score) for score in row] for row in scores])
-        # Among equal numbers of runs, a lower Dice is the clearer example; where the peak is right, a higher one is.
-        clearer = mean if reason.endswith("on the lesion") else -mean
-        ranked = _in_turns(failed.sum(axis=0) + clearer / 2 + len(scores) * failed[0], findings)
-        rankings[0][reason] = [pair for pair in ranked if failed[0, pair]]
-        rankings[1][reason] = [pair for pair in ranked if failed[:, pair].any() and not failed[0, pair]]
-    return rankings
-
-
-def _by_dice(
-    labels: Sequence[str], findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
-) -> dict[str, list[int]]:
-    """Order the pairs by what is remarkable about their Dice, in the mean over the runs and by each of several."""
-    dice = np.array([[score.dice for score in row] for row in scores])
-    spread = np.ptp(dice, axis=0)
-
-    def worths(dice: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        # The lower median is the value of a pair.
-        median = np.sort(dice)[(len(dice) - 1) // 2]
-        return {"Best Dice": dice, "Worst Dice": -dice, "Median Dice": -np.abs(dice - median)}
-
-    best, worst, typical = worths(dice.mean(axis=0)).items()
-    worth = dict((best, worst, ("Largest disagreement", spread), typical))
-    if len(labels) > 1:
-        of_runs = [(label, worths(row)) for label, row in zip(labels, dice, strict=True)]
-        worth |= {f"{name} of {label}": of_run[name] for name, _ in (best, worst, typical) for label, of_run in of_runs}
-    rankings = {reason: _in_turns(values, findings, 4) for reason, values in worth.items()}
-    return rankings | {"Largest disagreement": [pair for pair in rankings["Largest disagreement"] if spread[pair] > 0]}
-
-
-def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1) -> list[int]:
-    """Order pairs by their worth, one finding after the other in turns; of each a `part`-th, one at least."""
-    turns: list[tuple[int, int]] = []
-    total, seen = Counter(findings), Counter[str]()
-    for pair in np.argsort(-worth, kind="stable").tolist():
-        turn = seen[findings[pair]]
-        seen[findings[pair]] += 1
-        if turn < max(1, total[findings[pair]] // part):
-            turns.append((turn, pair))
-    return [pair for _, pair in sorted(turns, key=lambda entry: entry[0])]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from xbench.report.colors import series_of
 from xbench.report.facts import Facts, Standings
-from xbench.report.names import model_title, shared_name
+from xbench.report.names import model_title
 from xbench.report.runs import Run
 from xbench.report.schema import (
     NEAR,
@@ -27,8 +28,7 @@ from xbench.report.schema import (
     in_order,
     number_of,
 )
-from xbench.report.series import series_of
-from xbench.report.words import in_words, whole
+from xbench.report.words import mean_over, whole
 
 BAND = 8
 """How many columns of the matrix stand side by side."""
@@ -65,27 +65,22 @@ class Column:
 def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
     """Return the columns of the matrix in bands: the mean first, then datasets, or findings by their films."""
     means = {row.label: row.score for row in found.rows}
-    floor = None if found.floor is None else found.floor.value
     datasets = [dataset for dataset in analysis.datasets if dataset.values(found.number)]
     if len(datasets) > 1:
         labels = [label for label in in_order(analysis.runs) if any(label in d.values(found.number) for d in datasets)]
-        rest = [of_dataset(analysis, dataset, labels, found.number) for dataset in datasets]
-        scores = {label: means.get(label, _NONE) for label in labels}
-        first = _column("All datasets", f"mean of {len(found.datasets)}", scores, floor)
-        if len(found.datasets) < len(datasets):
-            return _bands(rest)
+        means = {label: means.get(label, _NONE) for label in labels}
+        columns = [of_dataset(analysis, dataset, labels, found.number) for dataset in datasets]
+        title, under = "All datasets", f"mean of {len(found.datasets)}"
     else:
-        rest = sorted(
-            _of_findings(datasets[0], list(means), found.number), key=lambda column: -int(column.under.split()[0])
-        )
-        first = _column("All findings" if len(rest) > 1 else (rest[0].title if rest else "Mean"), "mean", means, floor)
-        rest = rest if len(rest) > 1 else []
-    side_by_side, *more = _bands(rest) or [[]]
-    return [[replace(first, mean=True), *side_by_side], *more]
-
-
-def _bands(columns: Sequence[Column]) -> list[list[Column]]:
-    return [[*columns[start : start + BAND]] for start in range(0, len(columns), BAND)]
+        columns = [*_of_findings(datasets[0], [*means], found.number)]
+        title, under = "All findings" if len(columns) > 1 else columns[0].title if columns else "Mean", "mean"
+        columns = columns if len(columns) > 1 else []
+    bands = [columns[start : start + BAND] for start in range(0, len(columns), BAND)] or [[]]
+    # Without a dataset that all series were run on, or the only one, there is no mean.
+    if len(datasets) == 1 or len(found.datasets) == len(datasets):
+        mean = _column(title, under, means, None if found.floor is None else found.floor.value)
+        bands[0] = [replace(mean, mean=True), *bands[0]]
+    return bands
 
 
 def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Column:
@@ -93,7 +88,7 @@ def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, labels: Sequence[st
     by_label = {entry.run.label: number_of(entry, number) for entry in dataset.runs}
     under = f"{_count(dataset.runs, number):,} {'lesions' if number != 'auroc' else 'films'}"
     scores = {label: by_label.get(label, _NONE) for label in labels}
-    column = _column(analysis.heading(dataset), under, scores, _floor(dataset, number), {*by_label})
+    column = _column(analysis.heading(dataset), under, scores, floor_of(dataset, number).value, {*by_label})
     chance, ceiling = (_reference(dataset, title, number) for title in ("Random", "Reader agreement"))
     return replace(column, chance=chance, ceiling=ceiling)
 
@@ -102,30 +97,22 @@ def _reference(dataset: DatasetAnalysis, title: str, number: str) -> float | Non
     return next((number_of(one, number).value for one in dataset.references if one.title == title), None)
 
 
-def _floor(dataset: DatasetAnalysis, number: str) -> float | None:
-    values = [number_of(one, number).value for one in dataset.references if one.kind == "floor"]
-    return max((value for value in values if value is not None), default=None)
-
-
 def _count(runs: Sequence[RunAnalysis], number: str, finding: str | None = None) -> int:
     """Return how many lesions, or how many films where recognition is scored, the runs have at most."""
     if number == "auroc":
         return max((entry.run.results.counts.images for entry in runs), default=0)
-    counts = [
-        sum(scores.count for name, scores in entry.run.results.grounding.per_class.items() if finding in (None, name))
-        for entry in runs
-    ]
-    return max(counts, default=0)
+    of_findings = [entry.run.results.grounding.per_class for entry in runs]
+    return max((sum(of[name].count for name in of if finding in (None, name)) for of in of_findings), default=0)
 
 
 def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Iterator[Column]:
+    """Yield the scores on each finding with a score, that with the most films first."""
     by_label = {entry.run.label: entry for entry in dataset.runs}
-    for finding in dataset.findings:
+    films = {finding: _count(dataset.runs, number, finding) for finding in dataset.findings}
+    for finding in sorted(films, key=lambda finding: -films[finding]):
         scores = {label: number_of(by_label[label], number, finding) for label in labels}
         if any(score.value is not None for score in scores.values()):
-            floor = floor_of(dataset, finding, number)
-            films = _count(dataset.runs, number, finding)
-            yield _column(finding, f"{films} films", scores, None if floor is None else floor.value)
+            yield _column(finding, f"{films[finding]} films", scores, floor_of(dataset, number, finding).value)
 
 
 def _column(
@@ -133,10 +120,9 @@ def _column(
 ) -> Column:
     """Make a column; `run` are labels of runs, which may have no score all the same."""
     known = [score.value for score in scores.values() if score.value is not None]
+    best = max(known) if len(known) > 1 else None
     entries = [
-        Entry(
-            label, score, len(known) > 1 and score.value == max(known), none="no score" if label in run else "not run"
-        )
+        Entry(label, score, best is not None and score.value == best, none="no score" if label in run else "not run")
         for label, score in scores.items()
     ]
     return Column(title, under, tuple(entries), floor)
@@ -183,7 +169,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Scatter:
-    """A scatter of AUROC and pointing game.
+    """A scatter of AUROC and pointing game; points without one of the two are left out.
 
     Attributes:
         floor: Of the pointing game.
@@ -203,40 +189,46 @@ def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
 
     From three models on points are models with their own settings; below, they are the findings of a series.
     """
-    analysis, looks, found, recognised = facts.analysis, facts.series, facts.pointing, facts.recognition
-    own = [label for label, series in looks.items() if series.own]
+    analysis, found, recognised = facts.analysis, facts.pointing, facts.recognition
+    own, small = [label for label, series in facts.series.items() if series.own], list[Scatter]()
     if len(own) < 3:
-        return [scatter for label in looks if (scatter := _findings(analysis, label, looks[label].name)).points], []
-    xs = {row.label: row.score for row in recognised.rows} if recognised.datasets == found.datasets else {}
-    means = [Point(row.label, row.label, xs[row.label], row.score) for row in found.rows if row.own and row.label in xs]
-    floor = None if found.floor is None else found.floor.value
-    lines = dict(zip((id(dataset) for dataset in analysis.datasets), analysis.lines("models"), strict=False))
-    small = []
-    for dataset in analysis.datasets if len(analysis.datasets) > 1 else ():
-        points = [
-            Point(entry.run.label, looks[entry.run.label].name, entry.macro["auroc"], entry.macro["pointing_game"])
-            for entry in dataset.runs
-            if looks[entry.run.label].own
-        ]
-        line, _ = lines.get(id(dataset), (None, ""))
-        small.append(Scatter(analysis.heading(dataset), _placed(points), _floor(dataset, "pointing_game"), line))
-    large = [Scatter("", _placed(means), floor)] if means else []
-    return large, [scatter for scatter in small if scatter.points]
+        large = [_findings(analysis, label) for label in facts.series]
+    else:
+        xs = {row.label: row.score for row in recognised.rows} if recognised.datasets == found.datasets else {}
+        rows = [row for row in found.rows if row.own and row.label in xs]
+        means = [Point(row.label, row.label, xs[row.label], row.score) for row in rows]
+        large = [Scatter("", tuple(means), None if found.floor is None else found.floor.value)]
+        lines = dict(zip((id(dataset) for dataset in analysis.datasets), analysis.lines("models"), strict=False))
+        for dataset in analysis.datasets if len(analysis.datasets) > 1 else ():
+            line, _ = lines.get(id(dataset), (None, ""))
+            runs = [entry for entry in dataset.runs if entry.run.label in own]
+            points = _placed([(entry.run.label, entry.run.label, entry.macro) for entry in runs])
+            floor = floor_of(dataset, "pointing_game").value
+            small.append(Scatter(analysis.heading(dataset), points, floor, line))
+    return [one for one in large if one.points], [one for one in small if one.points]
 
 
-def _findings(analysis: Analysis, label: str, name: str) -> Scatter:
-    points: list[Point] = []
-    floors = [floor for dataset in analysis.datasets if (floor := _floor(dataset, "pointing_game")) is not None]
-    for dataset in analysis.datasets:
-        entry = next((entry for entry in dataset.runs if entry.run.label == label), None)
-        for finding, numbers in entry.findings.items() if entry else ():
-            where = f"{finding}, {analysis.heading(dataset)}" if len(analysis.datasets) > 1 else finding
-            points.append(Point(label, where, numbers.get("auroc", _NONE), numbers.get("pointing_game", _NONE)))
-    return Scatter(name, _placed(points), sum(floors) / len(floors) if floors else None)
+def _findings(analysis: Analysis, label: str) -> Scatter:
+    several = len(analysis.datasets) > 1
+    floors = [floor_of(dataset, "pointing_game").value for dataset in analysis.datasets]
+    known = [floor for floor in floors if floor is not None]
+    of_findings = [
+        (label, f"{finding}, {analysis.heading(dataset)}" if several else finding, numbers)
+        for dataset in analysis.datasets
+        for entry in dataset.runs
+        if entry.run.label == label
+        for finding, numbers in entry.findings.items()
+    ]
+    return Scatter(label, _placed(of_findings), sum(known) / len(known) if known else None)
 
 
-def _placed(points: Iterable[Point]) -> tuple[Point, ...]:
-    return tuple(point for point in points if point.x.value is not None and point.y.value is not None)
+def _placed(points: Iterable[tuple[str, str, Mapping[str, Estimate]]]) -> tuple[Point, ...]:
+    """Return the points with both numbers, each with its label, its name and all its numbers."""
+    found = [
+        Point(label, name, numbers.get("auroc", _NONE), numbers.get("pointing_game", _NONE))
+        for label, name, numbers in points
+    ]
+    return tuple(point for point in found if point.x.value is not None and point.y.value is not None)
 
 
 def lines_of(analysis: Analysis, scope: Literal["models", "findings"]) -> list[Scatter]:
@@ -246,28 +238,25 @@ def lines_of(analysis: Analysis, scope: Literal["models", "findings"]) -> list[S
     """
     own = {model_title(series.model): label for label, series in series_of(analysis.runs).items() if series.own}
     several = len(analysis.datasets) > 1
-    large: list[Scatter] = []
-    small: list[Scatter] = []
+    found: list[Scatter] = []
     for line, title in analysis.lines(scope):
-        if len(line.points) < {"models": 3, "findings": 2}[scope]:
+        if len(line.points) < {"models": 3, "findings": 2}[scope] or (line.dataset is None and not several):
             continue
-        points = []
+        points: list[Point] = []
+        by_owner: dict[str, list[tuple[float, float]]] = {}
         for name, x, y in line.points:
             # Findings are called `model: finding`.
             owner = max((model for model in own if name == model or name.startswith(f"{model}: ")), key=len)
             points.append(Point(own[owner], name.removeprefix(f"{owner}: "), Estimate(x), Estimate(y)))
-        scatter = Scatter(title if several else "", tuple(points), line=line)
-        if scope == "findings" and len({point.label for point in points}) > 1:
-            scatter = replace(scatter, means=tuple(_means(points, {label: model for model, label in own.items()})))
-        (large if (line.dataset is None) is several else small).append(scatter)
-    return [*large, *small] if several else large[:1]
-
-
-def _means(points: Sequence[Point], names: Mapping[str, str]) -> Iterator[Point]:
-    for label in dict.fromkeys(point.label for point in points):
-        places = [(point.x.value or 0.0, point.y.value or 0.0) for point in points if point.label == label]
-        x, y = (fmean(values) for values in zip(*places, strict=True))
-        yield Point(label, names[label], Estimate(x), Estimate(y))
+            by_owner.setdefault(owner, []).append((x, y))
+        means = [
+            Point(own[owner], owner, *(Estimate(fmean(values)) for values in zip(*places, strict=True)))
+            for owner, places in by_owner.items()
+            if scope == "findings" and len(by_owner) > 1
+        ]
+        scatter = Scatter(title if several else "", tuple(points), line=line, means=tuple(means))
+        found.insert(0 if line.dataset is None else len(found), scatter)
+    return found
 
 
 def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[float, float, str]]:
@@ -284,7 +273,10 @@ def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[f
                 break
         else:
             found.append((x, y, [point.name]))
-    return [(x, y, shared_name(names)) for x, y, names in found]
+    return [
+        (x, y, ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others")
+        for x, y, names in found
+    ]
 
 
 def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
@@ -320,10 +312,7 @@ class Thirds:
 
 def positions(facts: Facts) -> Iterator[Thirds]:
     """Yield the pointing game by part, of every series on one dataset or of the first on several; then the peaks."""
-    if not (standings := facts.shown).rows:
-        return
-    several = len(facts.analysis.datasets) > 1
-    head = standings.head
+    several, head = len(facts.analysis.datasets) > 1, facts.shown.head
     for dataset in facts.analysis.datasets:
         runs = {label: entry for label, entry in in_order(dataset.runs).items() if entry.positions}
         for label in [head.label] if several else [*runs][:7]:
@@ -344,7 +333,7 @@ class Line:
 
     label: str
     points: tuple[tuple[float, Estimate], ...]
-    marked: tuple[int, ...]
+    marked: Sequence[int]
 
     @property
     def known(self) -> list[tuple[float, float]]:
@@ -377,12 +366,11 @@ def curves(analysis: Analysis) -> list[Panel]:
             if any(point.value is not None for _, point in points):
                 # Symbols of several curves stand apart.
                 step = max(1, len(points) // 5)
-                lines.append(Line(label, points, tuple(range((3 * order.index(label)) % step, len(points), step))))
+                lines.append(Line(label, points, range((3 * order.index(label)) % step, len(points), step)))
         level = _reference(dataset, "Whole image", "dice_best")
-        floor = () if level is None else ((0.0, level), (1.0, level))
         if lines:
-            ticks = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
-            panels.append(Panel(analysis.heading(dataset), tuple(lines), ticks, floor))
+            floor = () if level is None else ((0.0, level), (1.0, level))
+            panels.append(Panel(analysis.heading(dataset), tuple(lines), ((0.0, "0"), (0.5, "0.5"), (1.0, "1")), floor))
     return panels
 
 
@@ -395,34 +383,35 @@ def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = Fal
     panels = []
     for dataset in analysis.datasets:
         entries = {label: entry.areas for label, entry in in_order(dataset.runs).items() if len(entry.areas) > 1}
-        if not entries:
-            continue
         lines: list[Line] = []
         floors: dict[float, float] = {}
         for label, areas in entries.items():
-            places = [(part.low * part.high) ** 0.5 for part in areas]
-            # A random point lies in the region as often as the region is large.
-            floors |= {
-                place: place if number == "pointing_game" else part.whole_image
-                for place, part in zip(places, areas, strict=True)
-            }
-            xs = places if by_area else [(place + 0.5) / len(areas) for place in range(len(areas))]
+            xs = _areas(areas) if by_area else _side_by_side(areas)
             points = tuple((x, part.scores.get(number, _NONE)) for x, part in zip(xs, areas, strict=True))
-            lines.append(Line(label, points, tuple(range(len(points)))))
-        floor, ticks = (tuple(sorted(floors.items())), ()) if by_area else _side_by_side(max(entries.values(), key=len))
-        panels.append(Panel(analysis.heading(dataset), tuple(lines), ticks, floor))
+            lines.append(Line(label, points, range(len(points))))
+            # A random point lies in the region as often as the region is large.
+            whole_image = xs if number == "pointing_game" else [part.whole_image for part in areas]
+            floors |= dict(zip(xs, whole_image, strict=True))
+        if not lines:
+            continue
+        floor, ticks = sorted(floors.items()), list[tuple[float, str]]()
+        if not by_area:
+            areas = max(entries.values(), key=len)
+            middles, chances = _side_by_side(areas), [(part.low + part.high) / 2 for part in areas]
+            floor = [(0.0, chances[0]), *zip(middles, chances, strict=True), (1.0, chances[-1])]
+            ticks = [
+                (middles[place], _area(areas[place])) for place in sorted({0, (len(areas) - 1) // 2, len(areas) - 1})
+            ]
+        panels.append(Panel(analysis.heading(dataset), tuple(lines), tuple(ticks), tuple(floor)))
     return panels
 
 
-def _side_by_side(
-    areas: Sequence[AreaBin],
-) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, str], ...]]:
-    """Return the chance of a random point and the ticks of groups that stand side by side."""
-    middles = [(place + 0.5) / len(areas) for place in range(len(areas))]
-    chances = [(part.low + part.high) / 2 for part in areas]
-    floor = zip([0.0, *middles, 1.0], [chances[0], *chances, chances[-1]], strict=True)
-    shown = sorted({0, (len(areas) - 1) // 2, len(areas) - 1})
-    return tuple(floor), tuple((middles[place], _area(areas[place])) for place in shown)
+def _areas(areas: Sequence[AreaBin]) -> list[float]:
+    return [(part.low * part.high) ** 0.5 for part in areas]
+
+
+def _side_by_side(areas: Sequence[AreaBin]) -> list[float]:
+    return [(place + 0.5) / len(areas) for place in range(len(areas))]
 
 
 def _area(part: AreaBin) -> str:
@@ -511,17 +500,14 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
     Where several places of a map are equally high, the share of them in the region counts as a hit, as in the pointing
     game, and the rest as what the map is otherwise.
     """
-    found, findings = [], 0
-    for entry in (entry for dataset in datasets for entry in dataset.runs if entry.run.label == label):
-        shares = [_outcomes(entry.run, finding, one.threshold) for finding, one in entry.quadrants.items()]
-        findings = max(findings, len(shares))
-        if shares:
-            found.append(np.mean(shares, axis=0))
-    if not found:
+    runs = [entry for dataset in datasets for entry in dataset.runs if entry.run.label == label and entry.quadrants]
+    if not runs:
         return None
-    over = f"{in_words(findings)} findings" if findings > 1 else ""
-    if len(found) > 1:
-        over = f"{in_words(len(found))} datasets{' and their findings' if over else ''}"
+    found = [
+        np.mean([_outcomes(entry.run, name, one.threshold) for name, one in entry.quadrants.items()], axis=0)
+        for entry in runs
+    ]
+    over = mean_over(len(runs), max(len(entry.quadrants) for entry in runs))
     hit, near, elsewhere, missed, silent = np.mean(found, axis=0).tolist()
     return Outcomes(hit, near, elsewhere, missed, silent, over)
 

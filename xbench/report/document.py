@@ -39,21 +39,27 @@ def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Draw
     """Return the text of `report.md`, with links to the files of tables and figures beside it."""
     facts = facts_of(analysis)
     reply = answer(facts)
-    parts = ["# Report", f"{escaped(reply.question)} **{escaped(reply.answer.text)}**"]
-    parts += [escaped(sentence.text) for sentence in reply.more]
+    parts = ["# Report", f"{escaped(reply.question)} **{escaped(reply.answer)}**", *map(escaped, reply.more)]
     parts += _compared(analysis)
     if short := (*warnings(analysis.runs), *in_short(facts)):
         parts += ["## In short", _points(short)]
-    parts += [escaped(note) for note in analysis.notes]
+    parts += map(escaped, analysis.notes)
     of_datasets = [(analysis.heading(dataset), on_dataset(analysis, dataset)) for dataset in analysis.datasets]
     said = [part for title, texts in of_datasets if texts for part in (f"### {escaped(title)}", _points(texts))]
     parts += ["## Dataset by dataset", *said] if said else []
-    tables = each_note_once(tables, (*analysis.notes, *notes_of(analysis)))
-    for title in (*(section for section, _, _ in _SECTIONS), _MORE):
-        shown = [_table(table) for table in tables if _section(table.name, 1) == title]
-        shown += [_figure(figure) for figure in figures if _section(figure.name, 2) == title]
-        if shown:
-            parts += [f"## {title}", *shown]
+    shown: dict[str, list[str]] = {title: [] for title in (*(section for section, _, _ in _SECTIONS), _MORE)}
+    for table in each_note_once(tables, (*analysis.notes, *notes_of(analysis))):
+        text = f"{to_markdown(table)}\n[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
+        # Long tables are folded up.
+        if (count := len(table.rows)) >= 30:
+            text = f"<details>\n<summary>{escaped(table.title)}: {count} rows</summary>\n\n{text}\n\n</details>"
+        shown[_section(table.name, 1)].append(text)
+    for figure in figures:
+        path, title = f"figures/{figure.name}", escaped(figure.title)
+        about = f"**{title}.** {escaped(figure.caption)} [PDF]({path}.pdf), [SVG]({path}.svg)"
+        shown[_section(figure.name, 2)].append(f"![{title}]({path}.png)\n\n{about}")
+    for section, texts in shown.items():
+        parts += [f"## {section}", *texts] if texts else []
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
@@ -64,12 +70,11 @@ def _section(name: str, names: Literal[1, 2]) -> str:
 
 
 def _compared(analysis: Analysis) -> Iterator[str]:
-    labels = list(in_order(analysis.runs))
     yield (
-        f"{count_of(len(labels), 'model or setting', 'models or settings')} on "
-        f"{count_of(len(analysis.datasets), 'dataset')}; "
-        f"thresholds cross-fitted in {analysis.folds} folds. The page [index.html](index.html) shows the "
-        "same with curves to explore and cases to look through, [analysis.json](analysis.json) has every number."
+        f"{count_of(len(in_order(analysis.runs)), 'model or setting', 'models or settings')} on "
+        f"{count_of(len(analysis.datasets), 'dataset')}; thresholds cross-fitted in {analysis.folds} folds. The page "
+        "[index.html](index.html) shows the same with curves to explore and cases to look through, "
+        "[analysis.json](analysis.json) has every number."
     )
     lines = ["| Dataset | Split | Images | Counted as independent | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
     for dataset in analysis.datasets:
@@ -82,22 +87,6 @@ def _compared(analysis: Analysis) -> Iterator[str]:
     if analysis.set_aside:
         yield "Left out:"
         yield _points([f"{entry.folder}: {entry.reason}" for entry in analysis.set_aside])
-
-
-def _table(table: Table) -> str:
-    text = f"{to_markdown(table)}\n[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
-    # Long tables are folded up.
-    if len(table.rows) < 30:
-        return text
-    return f"<details>\n<summary>{escaped(table.title)}: {len(table.rows)} rows</summary>\n\n{text}\n\n</details>"
-
-
-def _figure(figure: Drawn) -> str:
-    path = f"figures/{figure.name}"
-    return (
-        f"![{escaped(figure.title)}]({path}.png)\n\n**{escaped(figure.title)}.** {escaped(figure.caption)} "
-        f"[PDF]({path}.pdf), [SVG]({path}.svg)"
-    )
 
 
 def _points(texts: Sequence[str]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from xbench.report.colors import Series, series_of
 from xbench.report.names import model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, number_of, parts_of, shared_datasets
-from xbench.report.series import Series, series_of
 
 FAR_APART = 0.10
-"""Films that cannot tell scores apart that differ by more than this are too few for a shared place to mean anything."""
+"""Tied scores that differ by more come from too few films for a shared place to mean anything."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,6 @@ class Standings:
         lowest = row.value if row.score.low is None else row.score.low
         return self.floor is not None and lowest <= self.floor.value
 
-    def p_between(self, first: str, second: str) -> float | None:
-        """Return the adjusted p-value of the paired test of two labels; None where there is none."""
-        tests = (test for dataset in self.datasets for test in dataset.comparisons if test.number == self.number)
-        return next((test.p_adjusted for test in tests if {test.first, test.second} == {first, second}), None)
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -132,8 +127,7 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
 
     Means are over the datasets that all of them were run on; without one, over the dataset that most were run on.
     """
-    parts = parts_of(analysis.datasets)
-    shared = shared_datasets(analysis.datasets, number)
+    parts, shared = parts_of(analysis.datasets), shared_datasets(analysis.datasets, number)
     if not any(dataset.values(number) for dataset in shared):
         return Standings(number)
     rows = []
@@ -142,24 +136,18 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
         scores = [run.macro[number] for run in runs if run.macro[number].value is not None]
         if label not in parts and len(scores) == len(shared):
             findings = max(sum(one[number].value is not None for one in run.findings.values()) for run in runs)
-            score = over_datasets(scores)
-            rows.append(Standing(label, series.model, series.own, score, tuple(runs), findings))
+            rows.append(Standing(label, series.model, series.own, over_datasets(scores), tuple(runs), findings))
     rows.sort(key=lambda row: -row.value)
     untested: list[str] = []
     if len(shared) == 1:
         (dataset,) = shared
         rows = [replace(row, tied=row.label in dataset.tied_with_best.get(number, ())) for row in rows]
-        untested = [label for label in dataset.untested(number, rows[0].label) if label not in parts]
+        untested = [label for label in dataset.untested(number, rows[0].label) if label not in parts and len(rows) > 1]
     floors = _floors(shared, number)
     best = max(floors, key=lambda title: floors[title], default=None)
-    return Standings(
-        number,
-        shared,
-        tuple(rows),
-        None if best is None else Floor(_does(best), floors[best]),
-        floors.get("Whole image") if number == "pointing_game" else None,
-        tuple(untested) if len(rows) > 1 else (),
-    )
+    floor = None if best is None else Floor(_does(best), floors[best])
+    chance = floors.get("Whole image") if number == "pointing_game" else None
+    return Standings(number, shared, tuple(rows), floor, chance, tuple(untested))
 
 
 def _does(title: str) -> str:
@@ -170,16 +158,12 @@ def _does(title: str) -> str:
 
 def _floors(datasets: Sequence[DatasetAnalysis], number: str) -> dict[str, float]:
     """Return the mean over datasets of each floor that all of them have, by title."""
-    scores = [
-        {floor.title: number_of(floor, number).value for floor in dataset.references if floor.kind == "floor"}
-        for dataset in datasets
-    ]
-    floors = {}
-    for title in scores[0]:
-        values = [value for of_dataset in scores if (value := of_dataset.get(title)) is not None]
-        if len(values) == len(datasets):
-            floors[title] = sum(values) / len(values)
-    return floors
+    scores: dict[str, list[float]] = {}
+    for dataset in datasets:
+        for floor in dataset.references:
+            if floor.kind == "floor" and (value := number_of(floor, number).value) is not None:
+                scores.setdefault(floor.title, []).append(value)
+    return {title: sum(values) / len(values) for title, values in scores.items() if len(values) == len(datasets)}
 
 
 def over_datasets(scores: Sequence[Estimate]) -> Estimate:

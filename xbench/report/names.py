@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 _MODELS = {
     "clip": "CLIP",
     "biomedclip": "BiomedCLIP",
@@ -51,8 +49,3 @@ def model_title(name: str) -> str:
 def dataset_title(name: str) -> str:
     """Return a dataset's title by its name in results.json; the name itself for others' datasets."""
     return _DATASETS.get(name, name)
-
-
-def shared_name(names: Sequence[str]) -> str:
-    """Return what points in one place are called: both names, or the first and how many others."""
-    return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -52,24 +51,22 @@ def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]
         if (whole := part_of(run, runs))
     ]
     notes += _ground_notes(runs, different)
-    # Runs are told apart by all of a value; a note shows its last part.
-    values: dict[str, list[tuple[str, ...]]] = {
+    # Runs are told apart by a value; a note shows it in words.
+    values: dict[str, list[tuple[Hashable, str]]] = {
         "The runs scored different findings, so their means over findings are over different ones": [
-            (*run.results.findings, count_of(len(run.results.findings), "finding")) for run in runs
+            (run.results.findings, count_of(len(run.results.findings), "finding")) for run in runs
         ],
         "The runs read different annotation files; paired tests use the labels and regions that agree": [
-            (run.settings.get("annotation", "none"),) for run in runs
+            ("", run.settings.get("annotation", "none")) for run in runs
         ],
         "The runs swept different numbers of thresholds": [
-            (str(len(run.results.grounding.thresholds)),) for run in runs
+            ("", str(len(run.results.grounding.thresholds))) for run in runs
         ],
     }
     for sentence, of_runs in values.items():
-        groups: defaultdict[tuple[str, ...], list[Run]] = defaultdict(list)
-        for run, value in zip(runs, of_runs, strict=True):
-            groups[value].append(run)
+        groups = {value: [run for run, of in zip(runs, of_runs, strict=True) if of == value] for value in of_runs}
         if len(groups) > 1:
-            said = [f"{value[-1]} ({_labels(group)})" for value, group in groups.items()]
+            said = [f"{words} ({_labels(group)})" for (_, words), group in groups.items()]
             notes.append(f"{sentence}: {'; '.join(said)}.")
     return (*notes, *(note for entry in entries for note in _notes_of(entry)))
 
@@ -106,29 +103,23 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
 
 def _disagreement(entry: RunAnalysis) -> Iterator[str]:
     """Say that the run's tables give other numbers than its results.json, if so."""
-    results, derived = entry.run.results, {"macro": entry.macro, **entry.findings}
-    stored = {"macro": results.macro}
-    for finding in entry.findings:
-        both = results.grounding.per_class.get(finding), results.classification.per_class.get(finding)
-        stored[finding] = {key: value for half in both if half is not None for key, value in vars(half).items()}
-    wrong = [
-        (finding, key, value, derived[finding][key].value)
-        for finding, numbers in stored.items()
-        for key, value in numbers.items()
-        if key in NUMBERS and not _agree(value, derived[finding][key].value)
-    ]
+    results, wrong = entry.run.results, []
+    for finding, derived in {"macro": entry.macro, **entry.findings}.items():
+        halves = results.grounding.per_class.get(finding), results.classification.per_class.get(finding)
+        stored = dict(results.macro) if finding == "macro" else {}
+        for half in halves:
+            stored |= {} if half is None else vars(half)
+        for key in (key for key in stored if key in NUMBERS):
+            value, own = stored[key], derived[key].value
+            # Far above the rounding of a run's sums, far below what a table shows.
+            if (value is None) is not (own is None) or abs((value or 0.0) - (own or 0.0)) > 1e-9:
+                wrong.append(f"{key} of {finding}, {value} there and {own} by the tables")
     if wrong:
-        finding, key, says, give = wrong[0]
         yield (
             f"{entry.run.label}: results.json in {entry.run.folder} disagrees with the tables beside it in "
-            f"{count_of(len(wrong), 'number')}; the first is {key} of {finding}, {says} there and {give} by the "
-            "tables, which this report follows. Do these files belong together?"
+            f"{count_of(len(wrong), 'number')}; the first is {wrong[0]}, which this report follows. Do these files "
+            "belong together?"
         )
-
-
-def _agree(one: float | None, other: float | None) -> bool:
-    # Far above the rounding of a run's sums, far below what a table shows.
-    return one is other if one is None or other is None else abs(one - other) <= 1e-9
 
 
 def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[str]:
@@ -159,8 +150,7 @@ def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[s
 def _options(group: Sequence[Run], usual: Sequence[Run]) -> str:
     """Name the settings of the dataset in which no run of a group agrees with a run of the other."""
     said = []
-    names = {name for run in (*group, *usual) for name in run.data_settings} | {"annotation"}
-    for name in sorted(names):
+    for name in sorted({"annotation"}.union(*(run.data_settings for run in (*group, *usual)))):
         mine, theirs = ({run.settings.get(name, "none") for run in runs} for runs in (group, usual))
         if not mine & theirs:
             said.append(f"{name.replace('_', ' ')} {' or '.join(sorted(mine))} against {' or '.join(sorted(theirs))}")

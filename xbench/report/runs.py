@@ -104,43 +104,40 @@ def collect(paths: Sequence[Path]) -> Collection:
             raise UserError(f"{path} is not a folder: give the folder of a run, or one above it.", exit_status=2)
         # A run's configuration is written first and its results last.
         folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name) if _began(file.parent)}
-    found: list[Run] = []
+    newest: dict[tuple[Any, ...], Run] = {}
+    unread: list[SetAside] = []
     aside: list[SetAside] = []
-    for folder in sorted(folders):
+    for folder in sorted(folders, key=lambda folder: (folder.name, folder)):
         try:
-            found.append(_read(folder))
+            run = _read(folder)
         except RunFileError as error:
-            aside.append(SetAside(folder, error.reason))
-    if not found:
-        more = f" {len(aside)} unfinished or unreadable: {aside[0].folder} ({aside[0].reason})." if aside else ""
+            unread.append(SetAside(folder, error.reason))
+            continue
+        # What it was scored on is among the settings.
+        key = (run.model, run.dataset, *sorted(run.settings.items()))
+        if older := newest.get(key):
+            reason = f"an older run of the same configuration, scored on the same images and regions, as {folder}"
+            aside.append(SetAside(older.folder, reason))
+        newest[key] = run
+    unread.sort(key=lambda entry: entry.folder)
+    if not newest:
+        more = f" {len(unread)} unfinished or unreadable: {unread[0].folder} ({unread[0].reason})." if unread else ""
         raise UserError(
             f"There is no finished run, that is no results.json, in {', '.join(map(str, paths))}.{more} Give the "
             "folder that xbench test wrote to, runs by default."
         )
-    newest: dict[tuple[Any, ...], Run] = {}
-    for run in sorted(found, key=lambda run: run.folder.name):
-        # What it was scored on is among the settings.
-        key = (run.model, run.dataset, *sorted(run.settings.items()))
-        if older := newest.get(key):
-            reason = f"an older run of the same configuration, scored on the same images and regions, as {run.folder}"
-            aside.append(SetAside(older.folder, reason))
-        newest[key] = run
-    chosen = []
-    for run in newest.values():
+    for key, run in newest.items():
         try:
             if run.stored.saves_images:
                 run.stored.check_maps()
-                run = replace(run, pictured=True)
+                newest[key] = replace(run, pictured=True)
         except RunFileError as error:
             reason = f"its pictures and maps only, its numbers are in the report. {error}"
             aside.append(SetAside(run.folder, reason))
-        chosen.append(run)
-    wholes = sorted(chosen, key=lambda run: -run.results.counts.images)
-    chosen = [
-        replace(run, split=next((one.split for one in wholes if _is_part(run, one)), run.split)) for run in chosen
-    ]
-    runs = sorted(_labelled(chosen), key=lambda run: (run.dataset, run.label))
-    return Collection(tuple(runs), tuple(aside))
+    wholes = sorted(newest.values(), key=lambda run: -run.results.counts.images)
+    splits = {run.folder: next((one.split for one in wholes if _is_part(run, one)), run.split) for run in wholes}
+    runs = _labelled([replace(run, split=splits[run.folder]) for run in newest.values()])
+    return Collection(tuple(sorted(runs, key=lambda run: (run.dataset, run.label))), (*unread, *aside))
 
 
 def _is_part(run: Run, whole: Run) -> bool:
@@ -187,8 +184,7 @@ def _read(folder: Path) -> Run:
     stored = FinishedRun.open(folder, PAIRS)
     stored.check_tables()
     results, rows = stored.results, stored.rows
-    settings = _settings(results, results.scored_on)
-    tables = Images.of(rows), Pairs.of(rows)
+    tables, settings = (Images.of(rows), Pairs.of(rows)), _settings(results)
     return Run(folder, results, *tables, results.scored_on, *settings, "", stored, split=results.split)
 
 
@@ -220,29 +216,35 @@ def setting_in_words(key: str, value: str) -> str:
 
 def _labelled(runs: Sequence[Run]) -> list[Run]:
     """Label runs with what differs from their model's own settings, of what varies on some one dataset and split."""
-    values: defaultdict[tuple[str, str, str, str], set[str]] = defaultdict(set)
+    groups: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        for key in {key for other in runs if other.model == run.model for key in other.settings}:
-            values[run.model, run.dataset, run.split, key].add(run.settings.get(key, "none"))
+        groups[run.model, run.dataset, run.split].append(run)
+    varying: dict[tuple[str, str, str], set[str]] = {}
+    anywhere: defaultdict[str, set[str]] = defaultdict(set)
+    for group, of_group in groups.items():
+        keys = {key for run in of_group for key in run.settings}
+        varying[group] = {key for key in keys if len({run.settings.get(key, "none") for run in of_group}) > 1}
+        anywhere[group[0]] |= varying[group]
     # Digests are a last resort: texts differ wherever their source does. Not the other way round: two sources may
     # have one name, and one source may have had other texts before.
     alike = _alike(runs, ("prompt_texts",))
     # And so does what runs were scored on where options of the dataset do.
-    unexplained = [_alike(runs, _GROUND[count:]) for count in range(len(_GROUND))]
+    unexplained = {key: _alike(runs, _GROUND[place:]) for place, key in enumerate(_GROUND)}
     labelled = []
     for run in runs:
-        own = run.model, run.dataset, run.split
-        varying = sorted({key for (model, _, _, key), seen in values.items() if model == run.model and len(seen) > 1})
-        varying = [key for key in varying if key != "prompt_texts" or "prompts" not in varying or run.model in alike]
-        varying = [key for key in varying if key != "split" or run.split != run.results.split]
-        # What was asked of one dataset is no matter of another.
-        varying = [
-            key
-            for key in varying
-            if key not in run.data_settings | {*_GROUND}
-            or (len(values[*own, key]) > 1 and (key not in _GROUND or run.model in unexplained[_GROUND.index(key)]))
-        ]
-        labelled.append(replace(run, told_by={key: run.settings.get(key, "none") for key in varying}))
+        own, told_by = varying[run.model, run.dataset, run.split], {}
+        for key in sorted(anywhere[run.model]):
+            # What was asked of one dataset is no matter of another.
+            of_data = key in run.data_settings or key in unexplained
+            if (
+                (key == "prompt_texts" and "prompts" in anywhere[run.model] and run.model not in alike)
+                or (key == "split" and run.split == run.results.split)
+                or (of_data and key not in own)
+                or (key in unexplained and run.model not in unexplained[key])
+            ):
+                continue
+            told_by[key] = run.settings.get(key, "none")
+        labelled.append(replace(run, told_by=told_by))
     own_runs = own_settings([run for run in labelled if run.is_reference])
     own_runs |= own_settings([run for run in labelled if not run.is_reference])
     titles = Counter(map(model_title, own_runs))
@@ -264,25 +266,12 @@ def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
 
 
 # Options that have a place of their own, or move no number of a run that has finished.
-_NO_SETTING = {
-    *(
-        "class",
-        "checkpoint",
-        "text_encoder",
-        "prompt_source",
-        "book",
-        "asked",
-        "limit",
-        "batch_size",
-        "prompts",
-        "map_scale",
-    ),
-}
-_NO_SETTING_OF_DATA = {*_NO_SETTING, "on_error", "split"}
+_SOURCES = {"class", "checkpoint", "text_encoder", "prompt_source", "prompts", "book"}
+_NO_SETTING = _SOURCES | {"asked", "limit", "batch_size", "map_scale"}
 _GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 
-def _settings(results: Results, truth: Mapping[str, ScoredOn]) -> tuple[dict[str, str], frozenset[str]]:
+def _settings(results: Results) -> tuple[dict[str, str], frozenset[str]]:
     """What tells runs of a model on a dataset apart, as digests if long, and which of it are options of the dataset."""
     provenance = results.provenance
     model, data = provenance.get("model") or {}, provenance.get("data") or {}
@@ -295,8 +284,8 @@ def _settings(results: Results, truth: Mapping[str, ScoredOn]) -> tuple[dict[str
         **{key: value for key, value in model.items() if key not in _NO_SETTING},
         **(provenance.get("evaluation") or {}),
         "scored_images": results.counts.images,
-        "scored_labels": _digest([truth[finding].labels for finding in results.findings]),
-        "scored_regions": _digest([truth[finding].regions for finding in results.findings]),
+        "scored_labels": _digest([results.scored_on[finding].labels for finding in results.findings]),
+        "scored_regions": _digest([results.scored_on[finding].regions for finding in results.findings]),
     }
     if prompts is not None:
         source = model.get("prompt_source")
@@ -308,9 +297,9 @@ def _settings(results: Results, truth: Mapping[str, ScoredOn]) -> tuple[dict[str
             settings[name.removesuffix("_sha256")] = _digest(provenance[name])
     if model.get("book"):
         settings["book"] = _digest(model["book"])
-    own = {key: value for key, value in data.items() if key not in _NO_SETTING_OF_DATA}
     # A model and a dataset may have options of one name.
-    of_data = {f"data_{key}" if key in settings else key: value for key, value in own.items()}
+    own = data.keys() - _NO_SETTING - {"on_error", "split"}
+    of_data = {f"data_{key}" if key in settings else key: data[key] for key in data if key in own}
     words = {key: _in_words(value) for key, value in (settings | of_data).items() if value is not None}
     return words, frozenset(of_data)
 

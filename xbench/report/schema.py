@@ -23,32 +23,27 @@ class Number:
 
 
 _CROSS_FITTED = "where every image is scored at the threshold that is best on other images."
+_HIT = "Share of images with the finding where the maximum of the map lies in the annotated region."
+_OPTIMISM = "Dice at the threshold best on these images, less Dice with cross-fitted thresholds."
+_GAP = "Dice at the best threshold less Dice at 0.5: what the fixed threshold costs."
 NUMBERS: Mapping[str, Number] = {
-    "pointing_game": Number(
-        "Pointing game", "Share of images with the finding where the maximum of the map lies in the annotated region."
-    ),
+    "pointing_game": Number("Pointing game", _HIT),
     "dice_best": Number("Dice, best threshold", "Mean Dice at the threshold best on these same images."),
     "iou_best": Number("IoU, best threshold", "Mean IoU at the threshold best on these same images."),
     "dice_cross_fitted": Number("Dice, cross-fitted threshold", f"Mean Dice {_CROSS_FITTED}"),
     "iou_cross_fitted": Number("IoU, cross-fitted threshold", f"Mean IoU {_CROSS_FITTED}"),
     "dice_fixed": Number("Dice at 0.5", "Mean Dice at threshold 0.5."),
     "iou_fixed": Number("IoU at 0.5", "Mean IoU at threshold 0.5."),
-    "dice_optimism": Number(
-        "Optimism",
-        "Dice at the threshold best on these images, less Dice with cross-fitted thresholds.",
-        more_is_better=None,
-    ),
-    "dice_gap": Number(
-        "Calibration gap",
-        "Dice at the best threshold less Dice at 0.5: what the fixed threshold costs.",
-        more_is_better=False,
-    ),
+    "dice_optimism": Number("Optimism", _OPTIMISM, more_is_better=None),
+    "dice_gap": Number("Calibration gap", _GAP, more_is_better=False),
     "auroc": Number("AUROC", "Area under the ROC curve.", "classification"),
     "average_precision": Number("Average precision", "Area under the precision-recall curve.", "classification"),
     "f1": Number("F1", "F1 at probability 0.5 and above.", "classification"),
     "accuracy": Number("Accuracy", "Accuracy at probability 0.5 and above.", "classification"),
 }
 """Every number of a report, by key, in the order of tables."""
+NEAR = 0.05
+"""Largest distance in film widths from the region to a peak outside it that is a near miss, not elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class Estimate:
 class AreaBin:
     """Scored pairs of a run whose regions take from `low` to `high` of the grid.
 
-    `scores` are means over the pairs; `whole_image` is the mean Dice that marking the whole image gets on them.
+    `scores` are means over the pairs; `whole_image` is the mean Dice of marking the whole image on them.
     """
 
     low: float
@@ -88,10 +83,6 @@ class PositionCell:
     peaks: float
 
 
-NEAR = 0.05
-"""Up to this distance from the region, in film widths, a peak outside of it is a near miss; beyond, it is elsewhere."""
-
-
 @dataclass(frozen=True)
 class Quadrants:
     """Shares of a finding's scored pairs by whether they are recognised and grounded.
@@ -108,11 +99,6 @@ class Quadrants:
     grounded_only: float
     neither: float
     count: int
-
-    @property
-    def recognised_only(self) -> float:
-        """Share recognised but not grounded."""
-        return self.near_miss + self.elsewhere
 
 
 @dataclass(frozen=True)
@@ -278,10 +264,10 @@ def parts_of(datasets: Sequence[DatasetAnalysis]) -> set[str]:
 def shared_datasets(datasets: Sequence[DatasetAnalysis], number: str) -> tuple[DatasetAnalysis, ...]:
     """Return the datasets on which everyone with a number has it; without one, that on which most have it."""
     parts = parts_of(datasets)
-    labels = {id(dataset): dataset.values(number).keys() - parts for dataset in datasets}
-    everyone = set[str]().union(*labels.values())
-    shared = tuple(dataset for dataset in datasets if labels[id(dataset)] == everyone)
-    return shared or tuple(sorted(datasets, key=lambda dataset: -len(labels[id(dataset)]))[:1])
+    having = [dataset.values(number).keys() - parts for dataset in datasets]
+    everyone = set[str]().union(*having)
+    shared = tuple(dataset for dataset, labels in zip(datasets, having, strict=True) if labels == everyone)
+    return shared or tuple(sorted(datasets, key=lambda dataset: -len(dataset.values(number).keys() - parts))[:1])
 
 
 def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
@@ -290,30 +276,30 @@ def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
     First come those that the answer ranks, by mean pointing game over shared datasets, the best first; then others with
     a pointing game, then those with an AUROC alone, each by mean.
     """
-    ranks: dict[str, tuple[int, float, str]] = {}
-    parts = parts_of(datasets)
-    for tier, (number, shared) in enumerate(product(("pointing_game", "auroc"), (True, False))):
+    parts, order = parts_of(datasets), dict[str, int]()
+    for number, shared in product(("pointing_game", "auroc"), (True, False)):
+        means: dict[str, float] = {}
         scores = [of.values(number) for of in (shared_datasets(datasets, number) if shared else datasets)]
         for label in set[str]().union(*scores):
             known = [values[label] for values in scores if label in values]
             if not shared or (len(known) == len(scores) and label not in parts):
-                ranks.setdefault(label, (tier, -sum(known) / len(known), label))
-    labels = {entry.run.label for dataset in datasets for entry in dataset.runs}
-    order = sorted(labels, key=lambda label: ranks.get(label, (4, 0.0, label)))
-    at = {label: place for place, label in enumerate(order)}
+                means[label] = -sum(known) / len(known)
+        for label in sorted(means, key=lambda label: (means[label], label)):
+            order.setdefault(label, len(order))
+    for label in sorted(entry.run.label for dataset in datasets for entry in dataset.runs):
+        order.setdefault(label, len(order))
 
     def put(runs: Iterable[RunAnalysis]) -> tuple[RunAnalysis, ...]:
-        runs = (replace(entry, run=replace(entry.run, place=at[entry.run.label])) for entry in runs)
+        runs = (replace(entry, run=replace(entry.run, place=order[entry.run.label])) for entry in runs)
         return tuple(in_order(runs).values())
 
     return [replace(dataset, runs=put(dataset.runs)) for dataset in datasets]
 
 
-def floor_of(dataset: DatasetAnalysis, finding: str, number: str) -> Estimate | None:
-    """Return the highest floor of a number on a finding; None without one."""
-    floors = [reference.findings.get(finding, {}) for reference in dataset.references if reference.kind == "floor"]
-    known = [numbers[number] for numbers in floors if number in numbers]
-    return max(known, key=lambda floor: -1.0 if floor.value is None else floor.value, default=None)
+def floor_of(dataset: DatasetAnalysis, number: str, finding: str | None = None) -> Estimate:
+    """Return the highest floor of a number, as a mean or on a finding; an empty estimate without one."""
+    floors = [number_of(reference, number, finding) for reference in dataset.references if reference.kind == "floor"]
+    return max(floors, key=lambda floor: -1.0 if floor.value is None else floor.value, default=Estimate(None))
 
 
 @dataclass(frozen=True)

@@ -8,61 +8,57 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
 from xbench.report.facts import Facts, Standing, Standings, facts_of, over_datasets
 from xbench.report.names import dataset_title, model_title
+from xbench.report.runs import setting_in_words
 from xbench.report.schema import (
     NEAR,
     Analysis,
     Correlation,
     DatasetAnalysis,
+    Estimate,
     RunAnalysis,
     floor_of,
-    in_order,
     number_of,
 )
+from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.paired import SIGNIFICANT
 from xbench.report.tables.table import Table
-from xbench.report.words import count_of, in_words, listed, whole
+from xbench.report.words import count_of, in_words, listed, mean_over, whole
 from xbench.scoring.numbers import macro_mean
 
 FEW_FILMS = 500
 """Below this number of films the answer says that they are few."""
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(str):
     """A text, of which the page marks the first occurrence of `strong`."""
 
-    text: str
-    strong: str = ""
+    strong: str
+
+    def __new__(cls, text: str, strong: str = "") -> Sentence:
+        """Return the text with what is marked in it."""
+        made = super().__new__(cls, text)
+        made.strong = strong
+        return made
 
     @property
     def parts(self) -> tuple[str, str, str]:
         """The text before, in, and behind what is marked."""
-        return self.text.partition(self.strong) if self.strong else (self.text, "", "")
+        return self.partition(self.strong) if self.strong else (self, "", "")
 
 
-@dataclass(frozen=True)
 class Answer:
-    """A question, its answer, and what else must be known."""
+    """A question, its answer, and what else must be known; texts that are empty are left out."""
 
-    question: str
-    answer: Sentence
-    more: tuple[Sentence, ...] = ()
-
-    @classmethod
-    def of(cls, question: str, answer: str, *more: str) -> Answer:
-        """Return an answer in which nothing is marked; texts that are empty are left out."""
-        return cls(question, Sentence(answer), tuple(Sentence(text) for text in more if text))
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Everything but the question, as plain text."""
-        return (self.answer.text, *(sentence.text for sentence in self.more))
+    def __init__(self, question: str, *texts: str) -> None:
+        self.question = question
+        self.texts = tuple(text if isinstance(text, Sentence) else Sentence(text) for text in texts if text)
+        self.answer, *self.more = self.texts
 
 
 # The answer
@@ -73,12 +69,12 @@ def answer(facts: Facts) -> Answer:
     found, models = facts.pointing, facts.shown.models or list({run.run.model for run in facts.analysis.runs})
     if not models:
         text = "No model was run: these are references, which show what a number is worth."
-        return Answer.of("Does the model look at the lesion, or only guess the label?", text)
+        return Answer("Does the model look at the lesion, or only guess the label?", text)
     who = f"Does {model_title(models[0])}" if len(models) == 1 else f"Do {in_words(len(models))} models"
     if not found.rows:
         return _labels_only(facts, who)
     question = f"{who} look at the lesion, or only guess the label?"
-    return Answer(question, _looks(found), (_interval(found), *_further(facts)))
+    return Answer(question, _looks(found), _interval(found), *_further(facts))
 
 
 def in_a_line(facts: Facts) -> str:
@@ -88,25 +84,32 @@ def in_a_line(facts: Facts) -> str:
         return " ".join(reply.texts)
     score = found.head.score
     if score.low is None or score.high is None:
-        return reply.answer.text
+        return reply.answer
     whose = "" if len(found.models) == 1 else f" of {found.head.label}"
-    return f"{reply.answer.text.removesuffix('.')}; 95% interval{whose} {whole(score.low)}% to {whole(score.high)}%."
+    return f"{reply.answer.removesuffix('.')}; 95% interval{whose} {whole(score.low)}% to {whole(score.high)}%."
 
 
 def _looks(found: Standings) -> Sentence:
-    head, alone, percent = found.head, len(found.models) == 1, _percent(found.head)
-    if found.floor is not None and all(map(found.at_floor, found.rows)):
-        floor = f"{whole(found.floor.value)}%"
-        than = f"significantly more often than {found.floor.does} does ({floor})."
+    head, floor, alone, percent = found.head, found.floor, len(found.models) == 1, _percent(found.head)
+    if floor is not None and all(map(found.at_floor, found.rows)):
+        than = f"significantly more often than {floor.does} does ({whole(floor.value)}%)."
         if alone:
             return Sentence(f"It guesses: {_points(head)} at {_rate(head)}. That is not {than}", percent)
         none = "none" if any(row.answers for row in found.rows) else "no map"
-        return Sentence(f"They guess: {none} points at lesions {than}", floor)
-    verdict = _verdict(found)
+        return Sentence(f"They guess: {none} points at lesions {than}", f"{whole(floor.value)}%")
+    low = head.value if head.score.low is None else head.score.low
+    high = head.value if head.score.high is None else head.score.high
+    verdict = "Nearly always at the lesion" if low > 0.9 else "Mostly at the lesion"
+    if floor is not None and low <= floor.value:
+        verdict = f"No better than {'pointing at ' if floor.does.startswith('the middle') else ''}{floor.does}"
+    elif high < 0.5:
+        verdict = "Less than half the time"
+    elif low <= 0.5:
+        verdict = "About half the time"
     if alone:
         scores = _by_title(found)
-        (low, first), (high, last) = scores[0], scores[-1]
-        span = f", from {whole(low)}% ({first}) to {whole(high)}% ({last})" if len(scores) > 1 else ""
+        (least, first), (most, last) = scores[0], scores[-1]
+        span = f", from {whole(least)}% ({first}) to {whole(most)}% ({last})" if len(scores) > 1 else ""
         return Sentence(f"{verdict}: {_points(head)} at {_rate(head, span)}.", percent)
     if len(found.tied) > 1:
         return _tie(found, verdict)
@@ -121,8 +124,8 @@ def _tie(found: Standings, verdict: str) -> Sentence:
     each = len(tied) < 4 and (few or not every)
     names = listed([row.label for row in tied])
     if every and not each:
-        all_of = "both" if len(tied) == 2 else f"all {in_words(len(tied))}"
-        names = f"the {in_words(len(tied))} models" if len(found.models) == len(tied) else f"{all_of} settings"
+        count = "both" if len(tied) == 2 else f"all {in_words(len(tied))}"
+        names = f"{f'the {in_words(len(tied))}' if _kind(found) == 'models' else count} {_kind(found)}"
     rates = _rates(tied, listed) if each else _rates((tied[-1], tied[0]), " to ".join)
     end = "and no difference is significant" if every else "not significantly different"
     verb = "point at" if few or every else "share first place with"
@@ -130,29 +133,13 @@ def _tie(found: Standings, verdict: str) -> Sentence:
     return Sentence(text, rates.partition(" of ")[0])
 
 
+def _kind(found: Standings) -> str:
+    """Return what those that are tied are: `models`, or `settings` of one or several."""
+    return "models" if len(found.models) == len(found.tied) else "settings"
+
+
 def _points(row: Standing) -> str:
     return {"": "its map points", "boxes": "its boxes point", "points": "it points"}[row.answers]
-
-
-def _verdict(found: Standings) -> str:
-    """Return how often the head looks at the lesion, in words, by the interval of its score."""
-    head, floor = found.head, found.floor
-    low = head.value if head.score.low is None else head.score.low
-    high = head.value if head.score.high is None else head.score.high
-    if floor is not None and low <= floor.value:
-        return f"No better than {'pointing at ' if floor.does.startswith('the middle') else ''}{floor.does}"
-    if high < 0.5:
-        return "Less than half the time"
-    if low <= 0.5:
-        return "About half the time"
-    return "Nearly always at the lesion" if low > 0.9 else "Mostly at the lesion"
-
-
-def _over(row: Standing) -> str:
-    """Return what a score is a mean over: `eight findings`; empty for a share of one finding's lesions."""
-    if len(row.runs) > 1:
-        return f"{in_words(len(row.runs))} datasets{' and their findings' if row.findings > 1 else ''}"
-    return f"{in_words(row.findings)} findings" if row.findings > 1 else ""
 
 
 def _percent(row: Standing) -> str:
@@ -165,22 +152,21 @@ def _hits(row: Standing) -> str:
 
 def _rate(row: Standing, more: str = "") -> str:
     """Return a rate with what it is: `91% on average over eight findings; 243 of 272 lesions`."""
-    lesions = f"{_hits(row)} of {row.lesions:,} lesions"
-    if not _over(row):
-        return f"{lesions} ({_percent(row)})"
-    return f"{_percent(row)} on average over {_over(row)}{more}; {lesions}"
+    lesions, over = f"{_hits(row)} of {row.lesions:,} lesions", mean_over(len(row.runs), row.findings)
+    return f"{_percent(row)} on average over {over}{more}; {lesions}" if over else f"{lesions} ({_percent(row)})"
 
 
 def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> str:
     """Return the rates of several as one text, with the lesions pointed at where all have as many."""
     rates, hits = ([*dict.fromkeys(map(text, rows))] for text in (_percent, _hits))
-    over = f" on average over {_over(rows[0])}" if _over(rows[0]) else ""
+    over = mean_over(len(rows[0].runs), rows[0].findings)
     beside = f" ({join(hits)} of {rows[0].lesions:,})" if len({row.lesions for row in rows}) == 1 else ""
-    return f"{join(rates)} of lesions{over}{beside}"
+    return f"{join(rates)} of lesions{f' on average over {over}' if over else ''}{beside}"
 
 
 def _interval(found: Standings) -> Sentence:
-    score, films = found.head.score, max(run.run.results.counts.images for run in _runs(found))
+    score, runs = found.head.score, [run for dataset in found.datasets for run in dataset.runs]
+    films = max(run.run.results.counts.images for run in runs)
     # Nobody should take a number of phantoms for one of patients.
     kind = "synthetic film" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "film"
     texts, span = [f"Measured on {count_of(films, kind)}, too few for an interval."], ""
@@ -195,19 +181,15 @@ def _interval(found: Standings) -> Sentence:
         does = found.floor.does
         guess = "Pointing at the middle of every film" if does.startswith("the middle") else does[0].upper() + does[1:]
         texts.append(f"{guess} would score {whole(found.floor.value)}%, perfection 100%.")
-    if any(len(run.findings) > 1 for run in _runs(found)):
+    if any(len(run.findings) > 1 for run in runs):
         texts.append("Every finding counts the same.")
     return Sentence(" ".join(texts), span)
-
-
-def _runs(found: Standings) -> list[RunAnalysis]:
-    return [run for dataset in found.datasets for run in dataset.runs]
 
 
 def _further(facts: Facts) -> Iterator[Sentence]:
     """Say what else the answer depends on: datasets, models that show nothing or guess, settings, missing tests."""
     found, datasets = facts.pointing, facts.analysis.datasets
-    alone, several = len(found.models) == 1, len(found.datasets) > 1
+    alone = len(found.models) == 1
     scored = {label for dataset in datasets for label in dataset.values(found.number)}
     if len(found.datasets) < sum(bool(dataset.values(found.number)) for dataset in datasets):
         lead = f"Only on {listed([facts.analysis.heading(dataset) for dataset in found.datasets])}:"
@@ -222,7 +204,7 @@ def _further(facts: Facts) -> Iterator[Sentence]:
     guessing = [row for row in found.rows if found.at_floor(row)]
     if not alone and 0 < len(guessing) < len(found.rows):
         yield _at_the_floor(facts, guessing)
-    if several:
+    if len(found.datasets) > 1:
         yield _by_dataset(found)
     elif alone and len(found.rows) > 1:
         yield _settings(found)
@@ -246,11 +228,9 @@ def _by_dataset(found: Standings) -> Sentence:
     label, (low, title) = found.head.label, _by_title(found)[0]
     if len(found.rows) == 1:
         return Sentence(f"Lowest on {title} ({whole(low)}%).")
-    ahead = 0
-    for dataset in found.datasets:
-        values = dataset.values(found.number)
-        ahead += values[label] == max(values.values())
-    lead = f"{found.head.label} is ahead on {ahead} of {len(found.datasets)} datasets, and"
+    of_datasets = [dataset.values(found.number) for dataset in found.datasets]
+    ahead = sum(values[label] == max(values.values()) for values in of_datasets)
+    lead = f"{label} is ahead on {ahead} of {len(of_datasets)} datasets, and"
     return Sentence(f"{lead} lowest on {title} ({whole(low)}%).", lead)
 
 
@@ -264,12 +244,12 @@ def _by_title(found: Standings) -> list[tuple[float, str]]:
 def _settings(found: Standings) -> Sentence:
     """Say which settings change the score of a model's own settings, by the paired tests."""
     own, lead, texts = found.head, "", []
-    groups: dict[str, list[Standing]] = {"changed": [], "same": [], "untested": []}
-    for row in found.rows:
-        p = found.p_between(own.label, row.label)
-        if row is not own:
-            groups["untested" if p is None else "changed" if p <= SIGNIFICANT else "same"].append(row)
-    changed, same, untested = groups.values()
+    tests = [test for dataset in found.datasets for test in dataset.comparisons if test.number == found.number]
+    p_of = {frozenset((test.first, test.second)): test.p_adjusted for test in tests}
+    p_values = [(row, p_of.get(frozenset((own.label, row.label)))) for row in found.rows if row is not own]
+    changed = [row for row, p in p_values if p is not None and p <= SIGNIFICANT]
+    same = [row for row, p in p_values if p is not None and p > SIGNIFICANT]
+    untested = [row for row, p in p_values if p is None]
 
     def setting(row: Standing) -> str:
         return row.label.removeprefix(f"{own.label} (").removesuffix(")")
@@ -290,9 +270,10 @@ def _settings(found: Standings) -> Sentence:
     if same and changed:
         texts.append(f"{begin(same)} {'makes' if len(same) == 1 else 'make'} no significant difference to that.")
     elif same:
-        several = f"None of the {in_words(len(same))} other settings makes a"
         span = " to ".join(dict.fromkeys((_percent(same[-1]), _percent(same[0]))))
-        which = several if len(same) > 1 else "The other setting makes no"
+        which = "The other setting makes no"
+        if len(same) > 1:
+            which = f"None of the {in_words(len(same))} other settings makes a"
         texts.append(f"{which} significant difference to where it points ({span}).")
     if untested:
         texts.append(f"{begin(untested)} could not be tested against it.")
@@ -302,7 +283,7 @@ def _settings(found: Standings) -> Sentence:
 def _labels_only(facts: Facts, who: str) -> Answer:
     found = facts.recognition
     if not found.rows:
-        return Answer.of(f"{who} look at the lesion?", "The runs hold no scored film, so there is nothing to say.")
+        return Answer(f"{who} look at the lesion?", "The runs hold no scored film, so there is nothing to say.")
     best = found.rows[0]
     over = f", averaged over {in_words(len(found.datasets))} datasets" if len(found.datasets) > 1 else ""
     limits = ""
@@ -311,8 +292,8 @@ def _labels_only(facts: Facts, who: str) -> Answer:
     whose = "AUROC is" if len(found.rows) == 1 else f"The highest AUROC is that of {best.label}:"
     return Answer(
         f"{who} recognise findings?",
-        Sentence("These runs have no annotated regions or no maps, so they cannot show where the model looks."),
-        (Sentence(f"{whose} {whole(best.value)}{limits}{over}; a coin flip has 50.", whole(best.value)),),
+        "These runs have no annotated regions or no maps, so they cannot show where the model looks.",
+        Sentence(f"{whose} {whole(best.value)}{limits}{over}; a coin flip has 50.", whole(best.value)),
     )
 
 
@@ -336,41 +317,49 @@ def averaged(found: Standings) -> str:
     return count_of(len(found.datasets[0].findings) if found.datasets else 0, "finding")
 
 
+def own_in_words(runs: Sequence[RunAnalysis]) -> str:
+    """Return the settings that labels leave out, of models that were run with others: `Demo: 224 px`."""
+    told = {
+        run.run.label: [setting_in_words(*setting) for setting in run.run.told_by.items()] for run in own_settings(runs)
+    }
+    return "; ".join(f"{label}: {', '.join(settings)}" for label, settings in told.items() if settings)
+
+
 # The findings above the sections
 
 
 def best(facts: Facts) -> Answer:
     """Say who grounds best, and where even the best does not; where nothing is grounded, what is recognised best."""
-    found = facts.pointing
-    if not found.rows:
-        return _best_recognised(facts.recognition)
-    several, head = len(found.models) > 1, found.head
-    question = f"Which {'model' if several else 'setting'} grounds best?"
-    if len(found.rows) == 1:
+    found, head, alone = facts.shown, facts.shown.head, len(facts.shown.rows) == 1
+    scores = _by_finding(head.runs[0], found.number)
+    (low, worst), (high, top) = scores[0], scores[-1]
+    if found is not facts.pointing:
+        if alone:
+            text = f"AUROC is {whole(high)} for {top}{f', and {whole(low)} for {worst}' if len(scores) > 1 else ''}."
+            return Answer("Which findings does it recognise best?", text)
+        first, last = found.rows[0], found.rows[-1]
+        text = f"{first.label} has the highest AUROC, {whole(first.value)}"
+        return Answer("Who recognises best?", f"{text}; {last.label} the lowest, {whole(last.value)}.")
+    question = f"Which {'model' if len(found.models) > 1 else 'setting'} grounds best?"
+    if alone:
         question = "Which findings does it look at?"
     if len(found.datasets) > 1:
         return Answer(question, _by_dataset(found))
-    scores = _by_finding(head.runs[0], found.number)
-    (low, worst), (high, top) = scores[0], scores[-1]
-    if len(found.rows) == 1:
+    if alone:
         text = f"{top}: {whole(high)}% of lesions. {worst} is the weakest: {whole(low)}%."
-        return Answer.of(question, text if len(scores) > 1 else f"There is only one: {_points(head)} at {_rate(head)}.")
+        return Answer(question, text if len(scores) > 1 else f"There is only one: {_points(head)} at {_rate(head)}.")
     tied = [row.label for row in found.tied]
     if found.too_few_films:
         text = f"Too few films to tell {listed(tied)} apart"
     elif len(tied) == len(found.rows):
-        text = f"No difference between {_both(found)} is significant"
+        count = "both" if len(tied) == 2 else f"the {in_words(len(tied))}"
+        text = f"No difference between {count} {_kind(found)} is significant"
     elif len(tied) > 1:
         text = f"{listed(tied)} are tied by the pointing game"
     else:
         text = f"{found.rows[0].label} {'scores highest' if found.untested else 'is ahead of every other'}"
     weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of lesions."
-    return Answer.of(question, f"{text}.{weakest if len(scores) > 1 else ''}")
-
-
-def _both(found: Standings) -> str:
-    count, what = len(found.tied), "models" if len(found.models) == len(found.tied) else "settings"
-    return f"both {what}" if count == 2 else f"the {in_words(count)} {what}"
+    return Answer(question, f"{text}.{weakest if len(scores) > 1 else ''}")
 
 
 def _by_finding(run: RunAnalysis, number: str) -> list[tuple[float, str]]:
@@ -378,21 +367,10 @@ def _by_finding(run: RunAnalysis, number: str) -> list[tuple[float, str]]:
     return sorted((value, finding) for value, finding in scores if value is not None)
 
 
-def _best_recognised(found: Standings) -> Answer:
-    first, last = found.rows[0], found.rows[-1]
-    if len(found.rows) > 1:
-        text = f"{first.label} has the highest AUROC, {whole(first.value)}"
-        return Answer.of("Who recognises best?", f"{text}; {last.label} the lowest, {whole(last.value)}.")
-    scores = _by_finding(first.runs[0], found.number)
-    (low, worst), (high, top) = scores[0], scores[-1]
-    text = f"AUROC is {whole(high)} for {top}" + (f", and {whole(low)} for {worst}." if len(scores) > 1 else ".")
-    return Answer.of("Which findings does it recognise best?", text)
-
-
 def recognition(facts: Facts) -> Answer:
     """Say whether recognition predicts grounding, and how often what is recognised is not looked at."""
-    reply, elsewhere = _explained(line_of(facts.analysis)), _recognised_elsewhere(facts.analysis.runs)
-    return replace(reply, more=(*reply.more, Sentence(elsewhere))) if elsewhere else reply
+    explained = _explained(line_of(facts.analysis))
+    return Answer("Does recognition predict grounding?", *explained, _recognised_elsewhere(facts.analysis.runs))
 
 
 def line_of(analysis: Analysis) -> Correlation | None:
@@ -404,10 +382,9 @@ def line_of(analysis: Analysis) -> Correlation | None:
     return None
 
 
-def _explained(line: Correlation | None) -> Answer:
-    question = "Does recognition predict grounding?"
+def _explained(line: Correlation | None) -> tuple[str, ...]:
     if line is None:
-        return Answer.of(question, "There are too few points to tell.")
+        return ("There are too few points to tell.",)
     xs, ys = [point[1] for point in line.points], [point[2] for point in line.points]
     low, high = whole(min(xs)), whole(max(xs))
     span = f"AUROC {low} to {high}" if low != high else f"AUROC {high}"
@@ -416,39 +393,34 @@ def _explained(line: Correlation | None) -> Answer:
     alike = max(xs) - min(xs) < 0.05 <= max(ys) - min(ys)
     text = f"Not here. Every {what} is recognised about equally well ({span}), but the model points at {apart}."
     if line.r_squared is None:
-        return Answer.of(question, text if alike else f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.")
-    p = line.p_in_words.replace(" ", "\u00a0")
-    points = f"{in_words(len(xs))} {what}s" if line.independent else _pairs(line)
+        return (text if alike else f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.",)
+    p, points = line.p_in_words.replace(" ", "\u00a0"), f"{in_words(len(xs))} {what}s"
+    if not line.independent:
+        models = "one model" if line.models == 1 else f"{in_words(line.models)} models"
+        points = f"{len(xs)} pairs of {'model' if line.models > 1 else 'dataset'} and finding, of {models}"
     explains = (
         f"Between {points}, AUROC explains {whole(line.r_squared)}% of the variation in the pointing game "
         f"(R\u00b2\u00a0{line.r_squared:.2f}{', ' if p else ''}{p})"
     )
     if alike:
-        return Answer.of(question, text, f"{explains}.")
+        return text, f"{explains}."
     if not line.independent:
-        return Answer.of(question, f"Too few models to tell. {explains}; pairs of one model are not independent.")
+        return (f"Too few models to tell. {explains}; pairs of one model are not independent.",)
     if line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
-        return Answer.of(question, f"Too few points to tell. {explains}, which so few points could show by chance.")
+        return (f"Too few points to tell. {explains}, which so few points could show by chance.",)
     if line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
-        text = "The other way round: where AUROC is higher, the model points at fewer lesions."
-        return Answer.of(question, text, f"{explains}.")
+        return "The other way round: where AUROC is higher, the model points at fewer lesions.", f"{explains}."
     how = "Largely" if line.r_squared >= 0.6 else "In part" if line.r_squared >= 0.3 else "Hardly"
-    return Answer.of(question, f"{how}. {explains}.")
-
-
-def _pairs(line: Correlation) -> str:
-    """Return how many points there are, of whom: `16 pairs of model and finding, of two models`."""
-    models = "one model" if line.models == 1 else f"{in_words(line.models)} models"
-    return f"{len(line.points)} pairs of {'model' if line.models > 1 else 'dataset'} and finding, of {models}"
+    return (f"{how}. {explains}.",)
 
 
 def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
     """Say how often a model recognises a finding and looks elsewhere, near misses left out."""
     recognised, elsewhere = Counter[str](), Counter[str]()
     for run in runs:
-        for quadrants in run.quadrants.values():
-            recognised[run.run.label] += round(quadrants.count * (quadrants.both + quadrants.recognised_only))
-            elsewhere[run.run.label] += round(quadrants.count * quadrants.elsewhere)
+        for of in run.quadrants.values():
+            recognised[run.run.label] += round(of.count * (of.both + of.near_miss + of.elsewhere))
+            elsewhere[run.run.label] += round(of.count * of.elsewhere)
     shares = sorted((elsewhere[label] / count, label) for label, count in recognised.items() if count)
     if not shares:
         return ""
@@ -471,7 +443,7 @@ def failures(facts: Facts) -> Answer:
     sized = [run for run in found.head.runs if len(run.areas) > 1]
     small, large = (over_datasets([run.areas[end].scores["pointing_game"] for run in sized]) for end in (0, -1))
     if small.value is None or large.value is None:
-        return Answer.of(question, f"By finding: {best(facts).answer.text}", guesses)
+        return Answer(question, f"By finding: {best(facts).answer}", guesses)
     count = [sum(run.areas[end].count for run in sized) for end in (0, -1)]
     titles = listed([dataset_title(run.run.dataset) for run in sized])
     text = (
@@ -481,10 +453,10 @@ def failures(facts: Facts) -> Answer:
     )
     few, many = (small, large) if small.value <= large.value else (large, small)
     if abs(large.value - small.value) < 0.05:
-        return Answer.of(question, f"Hardly by size: {text}.", guesses)
+        return Answer(question, f"Hardly by size: {text}.", guesses)
     if few.high is None or many.low is None or few.high >= many.low:
-        return Answer.of(question, f"Not clearly by size: {text}, and the intervals overlap.", guesses)
-    return Answer.of(question, f"On {'small' if few is small else 'large'} lesions: {text}.", guesses)
+        return Answer(question, f"Not clearly by size: {text}, and the intervals overlap.", guesses)
+    return Answer(question, f"On {'small' if few is small else 'large'} lesions: {text}.", guesses)
 
 
 def _guesses(facts: Facts, row: Standing) -> str:
@@ -493,10 +465,7 @@ def _guesses(facts: Facts, row: Standing) -> str:
     for dataset, run in zip(facts.pointing.datasets, row.runs, strict=True):
         # A floor of the mean would mix findings that the middle of the film hits always with those that it never hits.
         beaten = [
-            finding
-            for finding in run.findings
-            if (floor := floor_of(dataset, finding, number))
-            if _at_most(number_of(run, number, finding).value, floor.value)
+            name for name in run.findings if _at_most(number_of(run, number, name), floor_of(dataset, number, name))
         ]
         if beaten:
             on = f" (on {facts.analysis.heading(dataset)})" if len(row.runs) > 1 else ""
@@ -505,8 +474,8 @@ def _guesses(facts: Facts, row: Standing) -> str:
     return f"On {listed(where)} a map that ignores the film does as well as {name}." if where else ""
 
 
-def _at_most(value: float | None, floor: float | None, slack: float = 0.0) -> bool:
-    return value is not None and floor is not None and value <= floor + slack
+def _at_most(score: Estimate, floor: Estimate, slack: float = 0.0) -> bool:
+    return score.value is not None and floor.value is not None and score.value <= floor.value + slack
 
 
 def _name(found: Standings, row: Standing) -> str:
@@ -516,19 +485,18 @@ def _name(found: Standings, row: Standing) -> str:
 
 def thresholds(facts: Facts) -> Answer:
     """Say what the fixed threshold costs, and by how much the best one flatters."""
-    question, found = "Can the thresholds be trusted?", facts.pointing
-    runs = facts.analysis.runs
+    question, found, runs = "Can the thresholds be trusted?", facts.pointing, facts.analysis.runs
     swept = {run.run.label for run in runs if run.macro["dice_gap"].value is not None}
     row = next((row for row in (found.head, *found.rows) if row.label in swept), None)
     of_label = [run for run in runs if row is not None and run.run.label == row.label]
     gap, optimism = (macro_mean([run.macro[key].value for run in of_label]) for key in ("dice_gap", "dice_optimism"))
     if row is None or gap is None:
-        return Answer.of(question, "There is none to choose: boxes are one mask, and points have no area.")
+        return Answer(question, "There is none to choose: boxes are one mask, and points have no area.")
     points = count_of(round(100 * gap), "point")
     over = f", averaged over {in_words(len(of_label))} datasets" if len(of_label) > 1 else ""
     cost = f"there {_name(found, row)} loses {points} of Dice against the best threshold of each finding{over}"
     flatters = "Choosing the best threshold on the very films that are scored overstates Dice by"
-    return Answer.of(
+    return Answer(
         question,
         f"{'Not 0.5' if gap >= 0.05 else '0.5 is a fair choice'}: {cost}.",
         "" if optimism is None else f"{flatters} {100 * optimism:.1f} points.",
@@ -542,12 +510,12 @@ def differences(facts: Facts) -> Answer:
     tested = [one.p_adjusted for one in pairs if one.p_adjusted is not None]
     real = sum(p <= SIGNIFICANT for p in tested)
     if not tested:
-        return Answer.of(question, f"No difference {what} could be tested.")
+        return Answer(question, f"No difference {what} could be tested.")
     if len(tested) == 1:
-        return Answer.of(question, f"The one difference {what} is {'' if real else 'not '}significant.")
+        return Answer(question, f"The one difference {what} is {'' if real else 'not '}significant.")
     which = {0: "None", len(tested): "All"}.get(real, in_words(real).capitalize())
     verb = "is" if real in (0, 1) else "are"
-    return Answer.of(question, f"{which} of the {in_words(len(tested))} differences {what} {verb} significant.")
+    return Answer(question, f"{which} of the {in_words(len(tested))} differences {what} {verb} significant.")
 
 
 def answered(analysis: Analysis) -> str:
@@ -569,9 +537,8 @@ def order_of_protocols(analysis: Analysis) -> str:
     """Say how many pairs of models change their order from one protocol to another."""
     turned, several = 0, False
     for dataset in analysis.datasets:
-        labels = [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
         several = several or any(len(one.values) > 1 for one in dataset.protocols)
-        for pair in combinations(labels, 2):
+        for pair in combinations({label for one in dataset.protocols for label in one.values}, 2):
             turned += len({lead > 0 for one in dataset.protocols if (lead := one.lead(*pair))}) > 1
     if turned:
         what = "models" if len({run.run.model for run in analysis.runs}) > 1 else "settings"
@@ -601,7 +568,7 @@ def in_short(facts: Facts) -> tuple[str, ...]:
         guesses = [_guesses(facts, row) for row in found.rows if row is not found.head]
     if any(dataset.comparisons for dataset in facts.analysis.datasets):
         sections.append(differences(facts))
-    texts = [f"{section.question} {' '.join(section.texts)}" for section in sections]
+    texts = [" ".join([section.question, *section.texts]) for section in sections]
     return (*texts, *filter(None, (*guesses, _useless_dice(facts.analysis))))
 
 
@@ -612,7 +579,7 @@ def _useless_dice(analysis: Analysis) -> str:
         for floor in dataset.references
         if floor.title == "Whole image"
         for run in dataset.runs
-        if _at_most(number_of(run, "dice_best").value, number_of(floor, "dice_best").value, 1e-4)
+        if _at_most(number_of(run, "dice_best"), number_of(floor, "dice_best"), 1e-4)
     ]
     what = "At the best threshold, Dice is no higher than for marking the whole image, so it is no sign of grounding"
     return f"{what}: {listed(where)}." if where else ""
@@ -626,15 +593,12 @@ def on_dataset(analysis: Analysis, dataset: DatasetAnalysis) -> tuple[str, ...]:
         heading = analysis.heading(dataset)
         lines = [line for scope in scopes for line, where in analysis.lines(scope) if where == heading]
         facts = facts_of(replace(analysis, datasets=(dataset,), correlations=tuple(lines)))
-        texts = [answer(facts).answer.text, *in_short(facts)]
-    return (*texts, *_random_maps(dataset), *dataset.notes)
-
-
-def _random_maps(dataset: DatasetAnalysis) -> Iterator[str]:
+        texts = [answer(facts).answer, *in_short(facts)]
     for reference in dataset.references:
         expected, spread = number_of(reference, "pointing_game").value, reference.spread.get("pointing_game")
         if expected is not None and spread is not None:
-            yield (
+            texts.append(
                 f"Random maps have a pointing game of {100 * expected:.2f}% on average; single runs of random maps "
                 f"have a standard deviation of {100 * spread:.2f} points."
             )
+    return (*texts, *dataset.notes)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from xbench.data.annotations.folder import IMAGE_SUFFIXES
-from xbench.report.overlay import tinted
+from xbench.report.colors import tinted
 
 SIDE = 448
 """The longer side of a film in pixels."""

@@ -28,8 +28,20 @@ def count_of(number: int, thing: str, things: str = "") -> str:
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
+def mean_over(datasets: int, findings: int) -> str:
+    """Return what a score is a mean over: `eight findings`; empty for a share of one finding's lesions."""
+    if datasets > 1:
+        return f"{in_words(datasets)} datasets{' and their findings' if findings > 1 else ''}"
+    return f"{in_words(findings)} findings" if findings > 1 else ""
+
+
 def p_words(p: float | None) -> str:
     """Return a p-value as the charts show it; small ones never read as zero."""
     if p is None:
         return "not tested"
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.0995 else f"p = {p:.2f}"
+
+
+def in_thousandths(probability: float) -> str:
+    """Return a probability with three digits; small ones never read as zero."""
+    return "< 0.001" if probability < 0.001 else f"{probability:.3f}"

@@ -16,7 +16,7 @@ from wandb_offline import OfflineRun, shut_out
 
 from xbench.callbacks import case_keeper, experiment_logging
 from xbench.cli import main
-from xbench.report.overlay import tinted
+from xbench.report.colors import tinted
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.wandb.log_run import read_chosen_maps

@@ -15,10 +15,9 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from xbench.report.cases import CaseMap, ChosenCase, read_maps
+from xbench.report.colors import Series, tinted
 from xbench.report.figures.style import COLUMN, PAGE, bare, legend, name_rows, wrapped, write_number
-from xbench.report.overlay import tinted
 from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell, in_order
-from xbench.report.series import Series
 from xbench.runs.images import shrunk
 
 _CELLS = LinearSegmentedColormap.from_list("cells", ["#f4f7fb", "#2b6dff", "#0c2350"]).with_extremes(bad="#eeeeee")
@@ -64,7 +63,7 @@ def quadrants(dataset: DatasetAnalysis, look: Mapping[str, Series]) -> Figure | 
             of = shares[findings[place]]
             write_number(axis, place, f"{100 * (of.both + of.grounded_only):.0f}")
         if len(runs) > 1:
-            axis.set_title(wrapped(look[label].name, 20 if columns < 5 else 15), linespacing=1.05)
+            axis.set_title(wrapped(label, 20 if columns < 5 else 15), linespacing=1.05)
         name_rows(axis, names, [0, 50, 100], linespacing=1.0)
     for axis in places[max(0, len(runs) - columns) : len(runs)]:
         axis.tick_params(labelbottom=True)
@@ -90,7 +89,7 @@ def positions(dataset: DatasetAnalysis, look: Mapping[str, Series]) -> Figure | 
             _draw_cells(axis, _values(cells, key))
     if len(runs) > 1:
         for axis, label in zip(axes[:, 0], runs, strict=True):
-            name = wrapped(look[label].name, 19)
+            name = wrapped(label, 19)
             axis.set_ylabel(name, rotation=0, ha="right", va="center", multialignment="right")
     return figure
 
@@ -125,7 +124,7 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase], look: Mappin
     words = 0.95 if len(runs) == 1 else 1.25
     width = COLUMN if len(runs) == 1 else PAGE
     side = (width - words) / (1 + len(runs))
-    titles = [wrapped(look[label].name, max(10, int(side / 0.075))) if len(runs) > 1 else "" for label in runs]
+    titles = [wrapped(label, max(10, int(side / 0.075))) if len(runs) > 1 else "" for label in runs]
     top = 0.06 + 0.14 * max(title.count("\n") + 1 for title in titles) if len(runs) > 1 else 0.0
     side = min(side, (_HEIGHT - top) / len(cases) - 0.3)
     words = width - side * (1 + len(runs))

@@ -1,9 +1,10 @@
-"""Figures that compare runs, a panel per dataset: intervals, gaps, and curves over thresholds and area."""
+"""Figures that compare runs, a panel per dataset: intervals, gaps, curves over thresholds and area, and scatters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from math import ceil
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,13 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from xbench.report import charts
+from xbench.report.colors import Series
 from xbench.report.figures.style import (
+    COLUMN,
     EDGE,
     FAINT,
+    PAGE,
     ZONE,
-    draw_interval,
     draw_mark,
-    label_left,
     look_of,
     name_curves,
     name_rows,
@@ -26,7 +28,7 @@ from xbench.report.figures.style import (
     write_number,
 )
 from xbench.report.schema import NUMBERS, Analysis, in_order
-from xbench.report.series import Series
+from xbench.report.words import whole
 
 INTERVALS = {
     "pointing_game": "pointing game \u00d7 100, mean over findings",
@@ -38,56 +40,60 @@ _ROW = 0.24
 """Height of a row in inches."""
 _MARKED = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Thresholds at which curves have their marks."""
+_NAMED = 16
+"""Points of a scatter that have room for their names."""
+Looks = Mapping[str, Series]
 
 
-def intervals(analysis: Analysis, number: str, look: Mapping[str, Series]) -> Figure:
+def intervals(analysis: Analysis, number: str, looks: Looks) -> Figure:
     """Draw a row per run with its interval between floor and ceiling."""
     labels = list(in_order(analysis.runs))
     columns = [charts.of_dataset(analysis, dataset, labels, number) for dataset in analysis.datasets]
-    figure, axes = _rows(analysis, columns, INTERVALS[number], look)
+    figure, axes = _rows(analysis, columns, INTERVALS[number])
     narrow = len(axes) > 3
     for axis, column in zip(axes, columns, strict=True):
         _draw_ends(axis, column, narrow)
         for row, (entry, score) in enumerate((entry, entry.score) for entry in column.entries):
             if score.value is None:
                 continue
-            draw_interval(axis, score, row, look[entry.label].colour)
-            draw_mark(axis, 100 * score.value, row, look[entry.label])
-            ends = [_whole(end) for end in (score.low, score.high) if end is not None]
-            write_number(axis, row, _whole(score.value), "\u2013".join(ends) if len(ends) == 2 and not narrow else "")
+            between = ""
+            if score.low is not None and score.high is not None:
+                bar: dict[str, Any] = {"alpha": 0.42, "linewidth": 2.6, "solid_capstyle": "butt", "zorder": 2}
+                ends = [100 * score.low, 100 * score.high]
+                axis.plot(ends, [row, row], color=looks[entry.label].color, **bar, clip_on=False)
+                between = "" if narrow else f"{whole(score.low)}\u2013{whole(score.high)}"
+            draw_mark(axis, 100 * score.value, row, looks[entry.label])
+            write_number(axis, row, whole(score.value), between)
     return figure
 
 
-def dice_gap(analysis: Analysis, look: Mapping[str, Series]) -> Figure | None:
+def dice_gap(analysis: Analysis, looks: Looks) -> Figure | None:
     """Draw a row per run from Dice at 0.5 to Dice at the best threshold, with what lies between as a number."""
     columns = charts.gaps(analysis)
     if not columns:
         return None
-    figure, axes = _rows(analysis, columns, "", look)
+    figure, axes = _rows(analysis, columns, "Dice \u00d7 100:  \u25cb at 0.5   | cross-fitted   \u25cf best")
     for axis, column in zip(axes, columns, strict=True):
         for row, entry in enumerate(column.entries):
             if len(entry.marks) < 2:
                 continue
-            fixed, best = entry.marks["fixed"], entry.marks["best"]
-            dot: dict[str, Any] = {"color": look[entry.label].colour, "clip_on": False}
-            axis.plot([100 * fixed, 100 * best], [row, row], **dot)
+            fixed, best = 100 * entry.marks["fixed"], 100 * entry.marks["best"]
+            dot: dict[str, Any] = {"color": looks[entry.label].color, "clip_on": False}
+            axis.plot([fixed, best], [row, row], **dot)
             dot |= {"markersize": 4.5, "zorder": 3}
-            axis.plot(100 * fixed, row, "o", markerfacecolor="white", **dot)
-            axis.plot(100 * best, row, "o", **dot)
+            axis.plot(fixed, row, "o", markerfacecolor="white", **dot)
+            axis.plot(best, row, "o", **dot)
             if entry.score.value is not None:
                 axis.plot(100 * entry.score.value, row, "|", **{**dot, "color": "black", "markersize": 8})
-            write_number(axis, row, f"{100 * (best - fixed):.1f}")
+            write_number(axis, row, f"{best - fixed:.1f}")
         axis.text(1.04, 1.0, "gap", transform=axis.transAxes, va="bottom", color=FAINT)
-    figure.supxlabel("Dice \u00d7 100:  \u25cb at 0.5   | cross-fitted   \u25cf best", fontsize="medium")
     return figure
 
 
-def _rows(
-    analysis: Analysis, columns: Sequence[charts.Column], quantity: str, look: Mapping[str, Series]
-) -> tuple[Figure, list[Axes]]:
+def _rows(analysis: Analysis, columns: Sequence[charts.Column], quantity: str) -> tuple[Figure, list[Axes]]:
     """Make panels with a row per run, on an axis from 0 to 100."""
     several = len(analysis.datasets) > 1
-    names = [wrapped(look[entry.label].name, 19 if several else 16) for entry in columns[0].entries]
+    names = [wrapped(entry.label, 19 if several else 16) for entry in columns[0].entries]
     lines = max(name.count("\n") + 1 for name in names)
     # Longer names take more than a row of one line has.
     height = max(_ROW, 0.04 + 0.13 * lines) * len(names) + (0.75 if several else 0.5)
@@ -113,94 +119,143 @@ def _draw_ends(axis: Axes, column: charts.Column, narrow: bool) -> None:
         axis.axvline(100 * floor, **EDGE)
         if column.chance is not None and floor - column.chance > 0.01:
             axis.axvline(100 * column.chance, **{**EDGE, "linestyle": ":"})
-        axis.text(0, 1.0, f"floor {_whole(floor)}", **words)
+        axis.text(0, 1.0, f"floor {whole(floor)}", **words)
     if narrow:
         return
     name = "perfect 100"
     if column.ceiling is not None:
         axis.axvline(100 * column.ceiling, **{**EDGE, "linestyle": (0, (5, 1.5))})
-        name = f"two readers {_whole(column.ceiling)}"
+        name = f"two readers {whole(column.ceiling)}"
     axis.text(100, 1.0, name, ha="right", **words)
 
 
-def _whole(share: float) -> str:
-    """Write a share in per cent, rounded half up."""
-    return str(int(100 * share + 0.5))
-
-
-def dice_over_thresholds(analysis: Analysis, look: Mapping[str, Series]) -> Figure | None:
+def dice_over_thresholds(analysis: Analysis, looks: Looks) -> Figure | None:
     """Draw a curve per run over the ground that the whole image's Dice reaches; None without a curve."""
-    if not (shown := charts.curves(analysis)):
-        return None
-    figure, axes, key = _curve_panels(analysis, shown)
-    for axis, panel in zip(axes, shown, strict=True):
-        for line in reversed(panel.lines):
-            marked = [place for place, (at, _) in enumerate(line.points) if round(at, 6) in _MARKED]
-            _draw_line(axis, line, 1, look[line.label], marked, len(panel.lines))
-        if panel.floor:
-            level = 100 * panel.floor[0][1]
-            axis.axhspan(0, level, **ZONE)
-            axis.plot([0, 1], [level] * 2, **EDGE)
-        axis.set(xlim=(0, 1), xticks=[0, 0.5, 1], xlabel="threshold")
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        label_left(axis, "Dice \u00d7 100")
-    tops = {line.label: max(value for _, value in line.known) for panel in shown for line in panel.lines}
-    heights = [(tops[label], series) for label, series in look.items() if label in tops]
-    name_curves(figure, axes, key, heights, "whole image")
-    return figure
+    return _curves(charts.curves(analysis), looks, "Dice \u00d7 100", "whole image")
 
 
-def against_area(analysis: Analysis, number: str, look: Mapping[str, Series]) -> Figure | None:
+def against_area(analysis: Analysis, number: str, looks: Looks) -> Figure | None:
     """Draw a curve per run over the area of regions, over the ground of the whole image or of a random point.
 
     None without two sizes to compare.
     """
-    if not (shown := charts.sizes(analysis, number, by_area=True)):
+    shown = charts.sizes(analysis, number, by_area=True)
+    if number == "pointing_game":
+        return _curves(shown, looks, "pointing game", "random point", by_area=True)
+    return _curves(shown, looks, f"{NUMBERS[number].title} \u00d7 100", "whole image", by_area=True)
+
+
+def _curves(
+    shown: Sequence[charts.Panel], looks: Looks, quantity: str, ground: str, by_area: bool = False
+) -> Figure | None:
+    if not shown:
         return None
-    points = number == "pointing_game"
-    figure, axes, key = _curve_panels(analysis, shown, sharex=True)
+    several, scale = len(shown) > 1, 100 if by_area else 1
+    figure, axes, key = panels(len(shown), 1.9 if several else 2.2, key=True, sharey=True, sharex=by_area)
+    heights: dict[str, float] = {}
     for axis, panel in zip(axes, shown, strict=True):
+        axis.set(ylim=(0, 100), yticks=[0, 50, 100])
+        if several:
+            axis.set_title(wrapped(panel.title, 22))
+        # The first one last, so that it is on top.
         for line in reversed(panel.lines):
-            _draw_line(axis, line, 100, look[line.label], line.marked, len(panel.lines))
-        places, floor = 100 * np.array(panel.floor).T
-        axis.fill_between(places, floor, **ZONE)
-        axis.plot(places, floor, **EDGE)
-        # Areas are never zero.
-        axis.set_xscale("log")
+            _draw_line(axis, line, scale, looks[line.label], by_area, len(panel.lines))
+            values = [value for _, value in line.known]
+            heights[line.label] = (values[-1] if by_area else max(values)) if values else 0.0
+        if panel.floor:
+            places, floor = np.array(panel.floor).T
+            axis.fill_between(scale * places, 100 * floor, **ZONE)
+            axis.plot(scale * places, 100 * floor, **EDGE)
+        axis.set_xlabel("region, % of the film" if by_area else "threshold")
+        if by_area:
+            # Areas are never zero.
+            axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter(NullFormatter())
+            axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+            axis.tick_params(labelbottom=True)
+        else:
+            axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axis.tick_params(labelbottom=True)
-        axis.set_xlabel("region, % of the film")
-        label_left(axis, "pointing game" if points else f"{NUMBERS[number].title} \u00d7 100")
-    last = {line.label: line.known[-1][1] if line.known else 0.0 for panel in shown for line in panel.lines}
-    heights = [(last[label], series) for label, series in look.items() if label in last]
-    name_curves(figure, axes, key, heights, "random point" if points else "whole image")
+        if (place := axis.get_subplotspec()) is None or place.is_first_col():
+            axis.set_ylabel(quantity)
+    name_curves(figure, axes, key, {label: heights[label] for label in looks if label in heights}, looks, ground)
     return figure
 
 
-def _curve_panels(
-    analysis: Analysis, shown: Sequence[charts.Panel], **options: Any
-) -> tuple[Figure, list[Axes], Axes | None]:
-    several = len(shown) > 1
-    figure, axes, key = panels(len(shown), 1.9 if several else 2.2, key=True, sharey=True, **options)
-    for axis, panel in zip(axes, shown, strict=True):
-        if several:
-            axis.set_title(wrapped(panel.title, 22))
-        axis.set(ylim=(0, 100), yticks=[0, 50, 100])
-    return figure, axes, key
-
-
-def _draw_line(axis: Axes, line: charts.Line, scale: float, series: Series, marked: Sequence[int], lines: int) -> None:
-    """Draw a line, the first one last so that it is on top, with its band where all of it has intervals."""
-    known = [place for place, (_, score) in enumerate(line.points) if score.value is not None]
-    if not known:
+def _draw_line(axis: Axes, line: charts.Line, scale: float, series: Series, every: bool, lines: int) -> None:
+    """Draw a line with its marks, and with its band where all of it has intervals."""
+    if not line.known:
         return
     x, values = np.array(line.known).T
-    marks = [place for place, of in enumerate(known) if of in marked]
+    marks = [place for place, at in enumerate(x) if every or round(at, 6) in _MARKED]
     axis.plot(scale * x, 100 * values, **look_of(series), markevery=marks)
-    if len(line.band) == len(known):
+    if len(line.band) == len(line.known):
         # The more bands lie on each other, the fainter.
         _, low, high = 100 * np.array(line.band).T
         alpha = min(0.15, 0.5 / lines)
-        axis.fill_between(scale * x, low, high, color=series.colour, alpha=alpha, linewidth=0)
+        axis.fill_between(scale * x, low, high, color=series.color, alpha=alpha, linewidth=0)
+
+
+def auroc_against_pointing_game(
+    analysis: Analysis, scope: Literal["models", "findings"], looks: Looks
+) -> Figure | None:
+    """Draw a large panel for all datasets, or for the only one, and a small one for each; None for too few points."""
+    shown = charts.lines_of(analysis, scope)
+    if not shown:
+        return None
+    large, *small = shown
+    rows = 3 if len(small) > 4 else 2
+    columns = ceil(len(small) / rows)
+    size = (PAGE, 1.4 * rows) if small else (COLUMN, 3.1)
+    figure = Figure(figsize=size, layout="constrained")
+    places = figure.add_gridspec(rows, 1 + columns, width_ratios=[3.0, *[4.0 / columns] * columns] if small else None)
+    main = figure.add_subplot(places[:, 0])
+    _draw_scatter(main, large, looks, [0, 25, 50, 75, 100])
+    main.set(xlabel="AUROC (50: a coin flip)", ylabel="pointing game")
+    if len(large.means or large.points) <= _NAMED:
+        # A line of text, in the units of the axis.
+        _name_points(main, charts.named_places(large.means or large.points), 16 / (size[1] - 0.6))
+    main.set_title(wrapped(", ".join(filter(None, [large.title, *_fit(large)])), 44))
+    for number, scatter in enumerate(small):
+        axis = figure.add_subplot(places[number // columns, 1 + number % columns])
+        _draw_scatter(axis, scatter, looks, [0, 50, 100])
+        axis.set_title("\n".join([wrapped(scatter.title, 18), *_fit(scatter)[:1]]), linespacing=1.05)
+    return figure
+
+
+def _fit(scatter: charts.Scatter) -> list[str]:
+    """Return R squared and p in words, if there are any."""
+    if scatter.line is None or scatter.line.r_squared is None:
+        return []
+    return [f"R\u00b2 = {scatter.line.r_squared:.2f}", *filter(None, [scatter.line.p_in_words])]
+
+
+def _draw_scatter(axis: Axes, scatter: charts.Scatter, looks: Looks, ticks: Sequence[int]) -> None:
+    axis.set(xlim=(0, 100), ylim=(0, 100), xticks=ticks, yticks=ticks)
+    axis.axvspan(0, 50, **ZONE)
+    axis.plot([50, 50], [0, 100], **EDGE)
+    points, line = scatter.points, scatter.line
+    if line is not None and line.slope is not None and line.intercept is not None:
+        ends = [end(point.x.value or 0.0 for point in points) for end in (min, max)]
+        heights = [100 * (line.intercept + line.slope * x) for x in ends]
+        axis.plot([100 * x for x in ends], heights, color=FAINT, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
+    # Of several models, findings are small and the models' means are large.
+    faint = {"alpha": 0.4, "markersize": 3.0, "markeredgewidth": 0.0} if scatter.means else {}
+    for shown, style in ((points, faint), (scatter.means, {"markersize": 7.0})):
+        for point in shown:
+            draw_mark(axis, 100 * (point.x.value or 0.0), 100 * (point.y.value or 0.0), looks[point.label], **style)
+
+
+def _name_points(axis: Axes, places: Sequence[tuple[float, float, str]], height: float) -> None:
+    """Write names beside points, left of them where recognition is good; their height is in units of the axis."""
+    arrow = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 3}
+    ground = {"boxstyle": "square,pad=0.1", "facecolor": "white", "alpha": 0.6, "linewidth": 0}
+    for left in (True, False):
+        side = [(100 * x, 100 * y, name) for x, y, name in places if (x >= 0.68) is left]
+        heights = charts.apart([y for _, y, _ in side], [height] * len(side), 0.0, 100.0)
+        # Names stand in a column beside all points of their side.
+        xs = [x for x, _, _ in side] or [0.0]
+        edge = min(xs) - 5 if left else max(xs) + 5
+        aligned: dict[str, Any] = {"ha": "right" if left else "left", "va": "center"}
+        for (x, y, name), at in zip(side, heights, strict=True):
+            axis.annotate(name, (x, y), (edge, at), **aligned, arrowprops=arrow, bbox=ground)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
@@ -18,8 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from xbench.report.charts import apart
-from xbench.report.schema import Estimate
-from xbench.report.series import Series
+from xbench.report.colors import Series
 
 COLUMN, PAGE = 3.4, 7.0
 """Widths in inches of a column and of a page of the usual journals."""
@@ -68,13 +67,6 @@ def wrapped(text: str, width: int, lines: int = 4) -> str:
     return "\n".join(wrap(text, width, break_on_hyphens=hyphens, max_lines=lines, placeholder=" \u2026") or [""])
 
 
-def label_left(axis: Axes, text: str) -> None:
-    """Label the vertical axis of panels in the first column."""
-    place = axis.get_subplotspec()
-    if place is None or place.is_first_col():
-        axis.set_ylabel(text)
-
-
 def name_rows(axis: Axes, names: Sequence[str], ticks: Sequence[int], **options: Any) -> None:
     """Make an axis of rows with names, from the top, on a scale from 0 to 100."""
     axis.set(xlim=(0, 100), ylim=(len(names) - 0.5, -0.5), xticks=ticks)
@@ -102,12 +94,12 @@ def look_of(series: Series) -> dict[str, Any]:
     """Return how a series' marks and lines are drawn by `Axes.plot`."""
     marker, size = series.marker
     return {
-        "color": series.colour,
+        "color": series.color,
         "marker": marker,
         "markersize": size * matplotlib.rcParams["lines.markersize"],
-        "markerfacecolor": series.colour if series.filled else "white",
+        "markerfacecolor": series.color if series.filled else "white",
         # A thin white edge tells a filled mark from one that it lies on.
-        "markeredgecolor": "white" if series.filled else series.colour,
+        "markeredgecolor": "white" if series.filled else series.color,
         "markeredgewidth": 0.4 if series.filled else 1.0,
         "linestyle": (0, series.dash) if series.dash else "-",
         "clip_on": False,
@@ -119,15 +111,13 @@ def draw_mark(axis: Axes, x: float, y: float, series: Series, **more: Any) -> No
     axis.plot(x, y, **{**look_of(series), "zorder": 3, "linestyle": "none", **more})
 
 
-def draw_interval(axis: Axes, estimate: Estimate, row: int, colour: str) -> None:
-    """Draw an interval in per cent as a bar beside which its mark is put."""
-    if estimate.low is not None and estimate.high is not None:
-        bar: dict[str, Any] = {"color": colour, "alpha": 0.42, "linewidth": 2.6, "solid_capstyle": "butt", "zorder": 2}
-        axis.plot([100 * estimate.low, 100 * estimate.high], [row, row], **bar, clip_on=False)
-
-
 def name_curves(
-    figure: Figure, axes: Sequence[Axes], key: Axes | None, heights: Sequence[tuple[float, Series]], floor: str
+    figure: Figure,
+    axes: Sequence[Axes],
+    key: Axes | None,
+    heights: Mapping[str, float],
+    looks: Mapping[str, Series],
+    floor: str,
 ) -> None:
     """Name curves and the ground below: beside the panel, at their heights from 0 to 1, or in the place left free.
 
@@ -136,13 +126,13 @@ def name_curves(
     if len(heights) > _DIRECT:
         if key is not None:
             key.remove()
-        keys = [Line2D([], [], **look_of(series), label=series.name) for _, series in heights]
+        keys = [Line2D([], [], **look_of(looks[label]), label=label) for label in heights]
         legend(figure, [*keys, Patch(**ZONE, label=floor)])
         return
     axis, left, width = (axes[0], 1.07, 15) if key is None else (key, 0.03, 22)
-    names = [wrapped(name, width) for name in (*(series.name for _, series in heights), floor)]
+    names = [wrapped(name, width) for name in (*heights, floor)]
     lines = [_LINE * (name.count("\n") + 1.3) for name in names]
-    wanted = [*(height for height, _ in heights), 0.0]
+    wanted = [*heights.values(), 0.0]
     figure.draw_without_rendering()
     room = axis.get_position().height * figure.get_figheight()
     if sum(lines) > room:
@@ -154,9 +144,9 @@ def name_curves(
         order = sorted(wanted, reverse=True)
         wanted = [1.0 - order.index(height) / 100 for height in wanted]
     places = apart(wanted, [line / room for line in lines], 0.0, 1.0 if key is None else 0.95)
-    for y, name, series in zip(places, names, [*(series for _, series in heights), None], strict=True):
-        if series is not None:
-            draw_mark(axis, left, y, series, transform=axis.transAxes)
+    for y, name, label in zip(places, names, [*heights, None], strict=True):
+        if label is not None:
+            draw_mark(axis, left, y, looks[label], transform=axis.transAxes)
         else:
             square: dict[str, Any] = {"marker": "s", "markersize": 7, "markeredgewidth": 0, "linestyle": "none"}
             axis.plot(left, y, **square, color="#c5ced7", alpha=0.6, transform=axis.transAxes, clip_on=False)

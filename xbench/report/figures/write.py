@@ -9,12 +9,18 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from xbench.report.cases import choose_cases
+from xbench.report.colors import series_of
 from xbench.report.figures.details import overlays, positions, quadrants
-from xbench.report.figures.models import INTERVALS, against_area, dice_gap, dice_over_thresholds, intervals
-from xbench.report.figures.scatter import auroc_against_pointing_game
+from xbench.report.figures.models import (
+    INTERVALS,
+    against_area,
+    auroc_against_pointing_game,
+    dice_gap,
+    dice_over_thresholds,
+    intervals,
+)
 from xbench.report.figures.style import drawing, save
 from xbench.report.schema import NEAR, NUMBERS, Analysis
-from xbench.report.series import series_of
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -27,25 +26,14 @@ def band_of(ends: Sequence[tuple[float, float, float]]) -> str:
     return f"{path_of([*((x, high) for x, _, high in ends), *((x, low) for x, low, _ in reversed(ends))])}Z"
 
 
-@dataclass(frozen=True)
-class Named:
-    """A name in a scatter: its text, the place of its point, and by how many pixels it stands higher."""
-
-    text: str
-    x: float
-    y: float
-    lift: float
-    right: bool
-
-
-def names_of(scatter: Scatter) -> Iterator[Named]:
-    """Place the names of points beside them, pushed apart within the plot."""
+def names_of(scatter: Scatter) -> Iterator[tuple[str, float, float, float, bool]]:
+    """Place names beside points, pushed apart: the text, the point, by how much it is higher, if it is at the right."""
     places = named_places(sorted(scatter.points, key=lambda point: point.y.value or 0.0), in_turn=True)
     heights = [_TALL * y for _, y, _ in places]
     # The lowest and the highest stay readable.
     moved = apart(heights, [_LABEL] * len(places), 4 - _LABEL / 2, _TALL - 3 + _LABEL / 2)
     for (x, y, text), height, place in zip(places, heights, moved, strict=True):
-        yield Named(text, x, y, place - height, x < 0.68)
+        yield text, x, y, place - height, x < 0.68
 
 
 def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -> str:
@@ -63,7 +51,5 @@ def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -
 
 def encoded(ending: str, image: NDArray[np.uint8], options: tuple[int, int]) -> str:
     """Return a picture encoded by the ending of its format, in base64."""
-    done, data = cv2.imencode(ending, image, options)
-    if not done:
-        raise ValueError(f"a picture of {image.shape} {image.dtype} cannot be encoded as {ending}")
+    _, data = cv2.imencode(ending, image, options)
     return base64.b64encode(data.tobytes()).decode("ascii")

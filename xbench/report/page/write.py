@@ -17,17 +17,15 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from xbench.report import charts, sentences
-from xbench.report.cases import CaseMap, choose_cases, read_maps
+from xbench.report.cases import CaseMap, choose_cases, read_maps, typical_cases
+from xbench.report.colors import colored, outline
 from xbench.report.facts import Facts, Standing, facts_of
 from xbench.report.notes import warnings
-from xbench.report.overlay import coloured
-from xbench.report.page.films import Film, films_of
 from xbench.report.page.pictures import band_of, encoded, names_of, outline_of, path_of
 from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
-from xbench.report.series import outline, own_in_words
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
-from xbench.report.words import p_words, whole
+from xbench.report.words import in_thousandths, p_words, whole
 from xbench.runs.answers import excerpt
 from xbench.runs.images import shrunk
 from xbench.runtime.files import atomic_writer
@@ -66,10 +64,10 @@ def write_page(
         films=_films(facts, head) if head else {},
         cases=case_data,
         # Red, green, blue and opacity of the 256 values of a map's grey picture.
-        colours=coloured(np.linspace(0, 1, 256, dtype=np.float32)[None])[0].tolist(),
+        colors=colored(np.linspace(0, 1, 256, dtype=np.float32)[None])[0].tolist(),
         notes=notes,
         warnings=warnings(analysis.runs),
-        own_words=own_in_words(analysis.runs),
+        own_words=sentences.own_in_words(analysis.runs),
         kinds={table.name.split("_")[0] for table in tables},
         tables=_Shelf(each_note_once(tables, notes)),
         calibration=sentences.calibration(tables),
@@ -123,10 +121,37 @@ def _json(value: Any) -> Markup:
     return htmlsafe_json_dumps(value, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":")))
 
 
-def _films(facts: Facts, head: Standing) -> dict[str, Film]:
-    """Return the films of the light box, by the series that the report is about."""
-    headings = [facts.analysis.heading(dataset) for dataset in facts.shown.datasets]
-    return films_of(list(zip(headings, head.runs, strict=True)))
+def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
+    """Return a typical film of each outcome of the light box, by the series that the report is about.
+
+    The film is a JPEG and its map a PNG; the region's outline is in a square of 100, and the peak, where the map is
+    highest, in per cent of width and height; `finding`, `called` and `details` are the caption.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for outcome, (place, case) in typical_cases(head.runs).items():
+        entry, dataset = head.runs[place], facts.shown.datasets[place]
+        _, (shown,) = next(read_maps([entry], [case]))
+        scores, (height, width) = shown.scores, shown.pair.region.shape
+        where = "inside the outline"
+        if shown.peak is None:
+            where = f"nowhere, for there is no {'map' if shown.answer is None else 'box'}"
+        elif not scores.grounded:
+            share = whole(scores.peak_distance)
+            where = f"{share}% of the film\u2019s width away" if share != "0" else "just beside the outline"
+        on = f" in {facts.analysis.heading(dataset)}" if len(head.runs) > 1 else ""
+        # Only pairs of findings with a threshold are typical of an outcome.
+        least = f"threshold {entry.quadrants[case.finding].threshold:.2g}"
+        over = cv2.cvtColor(colored(shrunk(shown.saliency, 160)), cv2.COLOR_RGBA2BGRA).astype(np.uint8, copy=False)
+        found[outcome] = {
+            "finding": case.finding,
+            "called": f"{on}, {'recognised' if scores.recognised else 'not recognised'}",
+            "details": f" (probability {in_thousandths(scores.probability)}, {least}). The peak is {where}.",
+            "film": encoded(".jpg", shrunk(shown.pair.display, 448), (cv2.IMWRITE_JPEG_QUALITY, 80)),
+            "map": encoded(".png", over, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
+            "outline": outline_of(shown.pair.region, (100 / width, 100 / height)),
+            "peak": None if shown.peak is None else (100 * shown.peak[0], 100 * shown.peak[1]),
+        }
+    return found
 
 
 def _signed(value: float | None) -> str:
@@ -144,8 +169,10 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: 
     for every case and after the last. `head` is the label of the run that the answer is about.
     """
     parts = parts_of(analysis.datasets)
-    whole = [(one, [run for run in one.runs if run.run.label not in parts]) for one in analysis.datasets]
-    chosen = [(dataset, choose_cases(runs, count, head)) for dataset, runs in whole]
+    chosen = [
+        (dataset, choose_cases([run for run in dataset.runs if run.run.label not in parts], count, head))
+        for dataset in analysis.datasets
+    ]
     total = sum(len(cases) for _, cases in chosen)
     pictures: dict[str, str] = {}
     shown: list[dict[str, Any]] = []
@@ -154,11 +181,10 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: 
         for case, maps in read_maps(dataset.runs, cases):
             if progress is not None:
                 progress(len(shown), total, f"pictures of {title}")
-            picture = f"{title}/{case.image_id}"
+            picture, region = f"{title}/{case.image_id}", maps[0].pair.region
             if picture not in pictures:
                 radiograph = shrunk(maps[0].pair.display, 448)
                 pictures[picture] = encoded(".jpg", radiograph, (cv2.IMWRITE_JPEG_QUALITY, 78))
-            region = maps[0].pair.region
             shown.append(
                 {
                     "image": case.image_id,

@@ -249,7 +249,7 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
                 values = entry.findings[finding]
                 names = (analysis.heading(dataset), entry.run.label, place, finding)
                 scored = entry.run.results.grounding.per_class[finding].count
-                floor = floor_of(dataset, finding, "pointing_game")
+                floor = floor_of(dataset, "pointing_game", finding)
                 rows.append(row(*names, scored, values["pointing_game"], floor, *(values.get(key) for key in numbers)))
     return table_of(
         "best_and_worst_findings",

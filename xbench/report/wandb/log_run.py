@@ -14,7 +14,7 @@ import numpy as np
 import wandb
 
 from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps
-from xbench.report.overlay import tinted
+from xbench.report.colors import tinted
 from xbench.report.runs import Run
 from xbench.report.schema import Estimate, RunAnalysis
 from xbench.report.statistics.analyse import FOLDS

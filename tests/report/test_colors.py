@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from xbench.report.series import outline, own_in_words, series_of
+from xbench.report.colors import outline, series_of
+from xbench.report.sentences import own_in_words
 
 
 def runs(**settings: list[dict[str, str]]) -> list[SimpleNamespace]:
@@ -31,16 +32,16 @@ OFFICIAL, LARGE = ({"prompts": "official", "image_size": size} for size in ("224
 
 def test_series_are_called_as_their_runs_and_what_labels_leave_out_is_told():
     given = runs(kad=[OFFICIAL, LARGE], mine=[{}])
-    assert [series.name for series in series_of(given).values()] == [entry.run.label for entry in given]
+    assert [*series_of(given)] == [entry.run.label for entry in given]
     assert own_in_words(given) == "kad, official, 224: official prompts, 224 px"
 
 
 def test_settings_of_one_model_all_look_different():
     found = series_of(runs(demo=[{"image_size": str(size)} for size in range(224, 244)]))
-    looks = {(series.colour, series.shape, series.filled) for series in found.values()}
+    looks = {(series.color, series.shape, series.filled) for series in found.values()}
     assert len(looks) == len(found) == 20
     own = next(series for series in found.values() if series.own)
-    assert (own.shape, own.colour, own.dash) == ("circle", "#2b6dff", ())
+    assert (own.shape, own.color, own.dash) == ("circle", "#2b6dff", ())
     assert [series.filled for series in found.values()].count(True) == 7
 
 
@@ -48,9 +49,9 @@ def test_models_keep_their_looks_whatever_else_there_is():
     many = series_of(runs(clip=[{}], kad=[OFFICIAL, LARGE], mine=[{}], other=[{}]))
     few = series_of(runs(clip=[{}], kad=[{}]))
     assert [many["clip"].shape, few["clip"].shape, few["kad"].shape] == ["star", "star", "plus"]
-    assert len({(series.colour, series.shape) for series in many.values()}) == 4
+    assert len({(series.color, series.shape) for series in many.values()}) == 4
     own, large = (series for series in many.values() if series.model == "kad")
-    assert (own.colour, own.shape) == (large.colour, large.shape) == (few["kad"].colour, "plus")
+    assert (own.color, own.shape) == (large.color, large.shape) == (few["kad"].color, "plus")
     assert own.filled and not large.filled and own.dash != large.dash
 
 
