@@ -22,11 +22,11 @@ WRONG = {
     "DrawsItsText": {"test_the_same_again"},
     "FlatMap": {
         "test_output_has_the_shapes_of_the_contract",
-        "test_maps_have_the_proportions_of_the_input",
+        "test_maps_cover_the_input",
         "test_the_map_changes_where_the_image_does",
         "test_it_runs_in_the_harness",
     },
-    "MapInARow": {"test_maps_have_the_proportions_of_the_input", "test_the_map_changes_where_the_image_does"},
+    "MapInARow": {"test_maps_cover_the_input", "test_the_map_changes_where_the_image_does"},
     "Transposed": {"test_the_map_changes_where_the_image_does"},
     "Mirrored": {"test_the_map_changes_where_the_image_does"},
     "LopsidedMirrored": {"test_the_map_changes_where_the_image_does"},
@@ -36,8 +36,8 @@ WRONG = {
     "ForgetsToNormalise": {"test_what_goes_into_the_network_is_normalised"},
     "NormalisesTwice": {"test_what_goes_into_the_network_is_normalised"},
     "DividesTwice": {"test_what_goes_into_the_network_is_normalised"},
-    "GradientLeft": {"test_no_gradient_is_left"},
-    "SwitchesToTraining": {"test_no_part_is_in_training_mode"},
+    "GradientLeft": {"test_nothing_is_left_of_training"},
+    "SwitchesToTraining": {"test_nothing_is_left_of_training"},
     # What is not a number is never the same as anything.
     "NaN": {
         "test_output_is_finite_and_probabilities_are_probabilities",
@@ -50,7 +50,7 @@ WRONG = {
     "SoftmaxOverFindings": {"test_probabilities_rank_as_logits_do"},
     "EmptyPrompt": {"test_prompts_are_texts"},
     "Constant": {
-        "test_maps_are_not_constant",
+        "test_maps_cover_the_input",
         "test_the_map_changes_where_the_image_does",
         "test_it_runs_in_the_harness",
     },
@@ -102,7 +102,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[s
     for name in names:
         assert (folder / f"{name}.xml").is_file(), process.stdout + process.stderr
         cases = [*ElementTree.parse(folder / f"{name}.xml").iter("testcase")]
-        assert len({case.attrib["name"].partition("[")[0] for case in cases}) == 15
+        assert len({case.attrib["name"].partition("[")[0] for case in cases}) == 12
         found[name] = [
             (case.attrib["name"].partition("[")[0], child.tag, child.attrib["message"])
             for case in cases

@@ -11,15 +11,13 @@ import tiny_chexagent2
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from local_models import check_refusal, radiographs, speak, spoil, spoil_weights
+from local_models import check_refusal, radiographs, spoil, spoil_weights
 from small_networks import attached
 from torchvision.transforms import v2
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from xbench.models import CheXagent2
-from xbench.predictions.answer import Box
 from xbench.predictions.asking import Question
-from xbench.runtime.errors import UserError
 
 SIZES = [(80, 64), (70, 120), (37, 200)]
 QUESTIONS = ["Where?", "Where in this chest X-ray is the nodule?", "Yes the box"]
@@ -87,25 +85,6 @@ def test_yes_and_no_at_the_first_position(folder):
     logits = tiny_chexagent2.read_words(inputs["input_ids"][0], inputs["pixel_values"], added["<|imgpad|>"])[-1]
     assert reply.yes_no[0] == pytest.approx(logits[model._yes_no[0]].tolist(), abs=1e-4)
     assert reply.yes_no[1] == pytest.approx(logits[model._yes_no[1]].tolist(), abs=1e-4)
-
-
-def test_answers_do_not_depend_on_what_is_asked_together(folder):
-    together, alone = loaded(folder), loaded(folder, together=1)
-    several = together.ask(radiographs(SIZES), queries())
-    assert several == alone.ask(radiographs(SIZES), queries())
-    assert together.ask(radiographs(SIZES), queries(rows=[1])) == several[3:6]
-
-
-@pytest.mark.parametrize("size", [(37, 200), (600, 90), (64, 64)])
-def test_the_truth_survives_its_tokens(folder, size, monkeypatch):
-    """Written in the family's words, through the tokeniser and back, read in hundredths of the whole radiograph."""
-    model, batch, box = loaded(folder), radiographs([size]), Box(0.25, 0.3, 0.5, 0.8)
-    said = model.family.write([box, Box(0, 0, 0.1, 0.2)], "Nodule", model.convention, size[::-1])
-    tokens = [*model.processor.tokenizer(said)["input_ids"], model.processor.tokenizer.eos_token_id]
-    speak(monkeypatch, model, tokens)
-    (reply,) = model.ask(batch, queries(rows=[0])[:1])
-    answer = reply.read(model.family, model.convention, size[::-1])
-    assert answer.status == "answered" and answer.boxes == (box, Box(0, 0, 0.1, 0.2))
 
 
 @pytest.mark.parametrize("size", [(37, 200), (600, 90)])
@@ -178,8 +157,3 @@ def _tokenizer(folder):
 )
 def test_a_checkpoint_that_cannot_be_used(change, said, folder, tmp_path):
     check_refusal(loaded, folder, change, said, tmp_path)
-
-
-def test_weights_must_be_given():
-    with pytest.raises(UserError, match="hf download StanfordAIMI/CheXagent-2-3b"):
-        CheXagent2()

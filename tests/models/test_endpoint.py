@@ -90,13 +90,6 @@ def test_what_brought_nothing_back_is_asked_again(address, steps):
     assert (completion.tokens_in, completion.tokens_out, completion.served) == (100, 10, "truth fp_1")
 
 
-def test_attempts_come_to_an_end(address):
-    script = scripted("500")
-    with pytest.raises(NoAnswer, match="status 500 and says: step 500"):
-        complete(client(address, script, attempts=3))
-    assert len(log(address, script)) == 3
-
-
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
@@ -140,11 +133,6 @@ def test_a_missing_key_and_a_model_that_is_not_served(address, monkeypatch):
     assert "Injected" not in str(caught.value)
 
 
-def test_nobody_listens():
-    with pytest.raises(NoAnswer, match="connection"):
-        complete(ChatClient("http://127.0.0.1:9/v1", "truth", attempts=2, back_off=0))
-
-
 def test_retry_after_holds_for_all_requests(address):
     script = scripted("429=0.5,says=None.")
     asked = client(address, script, back_off=0)
@@ -186,9 +174,9 @@ def test_images_stay_unless_their_host_is_named(options):
     assert Endpoint(**{"model": "m"} | options | {"send_images_to": named.upper()}).client.host == named
 
 
-@pytest.mark.parametrize("url", ["http://localhost:1/v1", "http://127.9.9.9/v1", "http://[::1]:8000/v1/"])
-def test_this_machine_needs_no_permission(url):
-    assert ChatClient(url, "m").base_url == url.rstrip("/")
+def test_this_machine_needs_no_permission():
+    for url in ("http://localhost:1/v1", "http://127.9.9.9/v1", "http://[::1]:8000/v1/"):
+        assert ChatClient(url, "m").base_url == url.rstrip("/")
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", "http://me:pw1@localhost/v1", "x y"])
@@ -431,22 +419,6 @@ def test_check_asks_which_models_there_are(address, tmp_path, monkeypatch):
 def test_wrong_options(options):
     with pytest.raises(UserError, match=f"--model.{next(iter(options))}"):
         Endpoint("http://localhost/v1", "m", **options)
-
-
-def test_the_key_stands_nowhere(address, tmp_path, capsys):
-    script = scripted("says=None.")
-    model = endpoint(address, script, tmp_path)
-    model.questions, model._texts = None, {}
-    model.ask(batch_of(GREY), queries(0))
-    told = [
-        repr(model),
-        repr(vars(model)),
-        repr(vars(model.client)),
-        json.dumps(model.provenance()),
-        *capsys.readouterr(),
-    ]
-    assert not any(KEY in text for text in told)
-    assert model.provenance()["host"] == "127.0.0.1" and model.provenance()["served_by"] == ["truth fp_1"]
 
 
 def test_the_key_is_blotted_out_of_what_a_server_says(address, tmp_path):

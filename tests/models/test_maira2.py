@@ -9,13 +9,11 @@ import pytest
 import tiny_maira2
 import torch
 import transformers
-from local_models import check_refusal, radiographs, speak, spoil, spoil_weights
+from local_models import check_refusal, radiographs, spoil, spoil_weights
 from PIL import Image
 
 from xbench.models import Maira2
-from xbench.predictions.answer import Box
 from xbench.predictions.asking import Question
-from xbench.runtime.errors import UserError
 
 SIZES = [(80, 64), (70, 120), (37, 200)]
 QUESTIONS = ["Look <image> where?", "At<image> Where in this chest X-ray is the nodule?", "Find it."]
@@ -91,7 +89,7 @@ def test_patches_have_the_last_norm(folder):
     with torch.no_grad():
         output = tower(pixels, output_hidden_states=True)
         projected = model.network.patches(pixels)
-        unnormed = model.network.model.multi_modal_projector(output.hidden_states[-1][:, 1:])
+        unnormed = model.network.model.multi_modal_projector["layers"](output.hidden_states[-1][:, 1:])
     assert projected.shape == (1, 9, tiny_maira2.WIDTH) and not torch.allclose(projected, unnormed, atol=1e-2)
 
 
@@ -116,36 +114,6 @@ def test_the_question_is_that_of_the_authors(folder):
         "phrase with bounding boxes indicating all locations where it can be seen in the given chest X-ray image. "
         "Finding: Pleural effusion ASSISTANT:"
     )
-
-
-def test_answers_do_not_depend_on_what_is_asked_together(folder):
-    together, alone = loaded(folder), loaded(folder, together=1)
-    several = together.ask(radiographs(SIZES, 10, 200), queries())
-    assert several == alone.ask(radiographs(SIZES, 10, 200), queries())
-    assert together.ask(radiographs(SIZES, 10, 200), queries(rows=[1])) == several[3:6]
-
-
-@pytest.mark.parametrize("size", [(37, 200), (600, 90), (64, 64)])
-def test_what_lies_in_the_square_survives_its_tokens(folder, size, monkeypatch):
-    """Written in the family's words, through the tokeniser and back, read in hundredths of the square in the middle."""
-    model, batch = loaded(folder), radiographs([size], 10, 200)
-    height, width = size
-    side = min(size)
-    left, top = (width - side) / 2 / width, (height - side) / 2 / height
-    box = Box(
-        left + 0.25 * side / width, top + 0.3 * side / height, left + 0.5 * side / width, top + 0.8 * side / height
-    )
-    said = model.family.write([box], "Nodule", model.convention, (width, height))
-    tokens = [*model.processor.tokenizer(said, add_special_tokens=False)["input_ids"], 2]
-    speak(monkeypatch, model, tokens)
-    (reply,) = model.ask(batch, queries(rows=[0])[:1])
-    (read,) = reply.read(model.family, model.convention, (width, height)).boxes
-    # Half a bin, and the whole pixel of the official code.
-    tolerance = 0.5 * side / 100 + 1
-    for got, meant, pixels in zip(
-        (read.x0, read.y0, read.x1, read.y1), (box.x0, box.y0, box.x1, box.y1), (width, height) * 2, strict=True
-    ):
-        assert abs(got - meant) * pixels <= tolerance
 
 
 @pytest.mark.parametrize("size", [(37, 200), (600, 90), (51, 42)])
@@ -174,9 +142,6 @@ def test_the_square_in_the_middle_is_shown(folder, size):
         ),
         (lambda m: spoil(m, "config.json", projector_n_layers=3), "unexpected"),
         (lambda m: spoil_weights(m, lambda t: t.pop("vision_tower.layernorm.weight")), "1 missing"),
-        (lambda m: spoil_weights(m, lambda t: t.pop("language_model.lm_head.weight")), "1 missing"),
-        (lambda m: spoil_weights(m, lambda t: t.update(odd=torch.zeros(2))), "1 unexpected"),
-        (lambda m: (m / "model.safetensors").write_bytes(b"x" * 40), "cannot be loaded"),
         (lambda m: (m / "tokenizer.json").unlink(), "tokenizer.json"),
         (lambda m: (m / "preprocessor_config.json").unlink(), "preprocessor_config.json"),
         (lambda m: spoil(m, "preprocessor_config.json", size={"shortest_edge": 50}), "another size"),
@@ -185,8 +150,3 @@ def test_the_square_in_the_middle_is_shown(folder, size):
 )
 def test_a_checkpoint_that_cannot_be_used(change, said, folder, tmp_path):
     check_refusal(loaded, folder, change, said, tmp_path)
-
-
-def test_weights_must_be_given():
-    with pytest.raises(UserError, match="hf download microsoft/maira-2"):
-        Maira2()

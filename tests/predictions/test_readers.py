@@ -94,17 +94,13 @@ def test_a_header_that_claims_much_takes_no_memory():
             read_npy(one)
 
 
-@pytest.mark.parametrize(("mode", "dtype"), [("L", np.uint8), ("I;16", np.uint16), ("F", np.float32)])
-def test_pictures(mode, dtype):
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_pictures(dtype):
     values = np.arange(12).reshape(3, 4).astype(dtype)
     file = io.BytesIO()
-    Image.fromarray(values).save(file, "TIFF" if mode == "F" else "PNG")
+    Image.fromarray(values).save(file, "TIFF" if dtype == np.float32 else "PNG")
     assert np.array_equal(read_picture(file.getvalue()), values)
-
-
-def test_colours_are_no_map():
-    file = io.BytesIO()
-    Image.new("RGB", (3, 3)).save(file, "PNG")
+    Image.new("RGB", (3, 3)).save(file := io.BytesIO(), "PNG")
     with pytest.raises(ValueError, match="no colours"):
         read_picture(file.getvalue())
 
@@ -132,110 +128,84 @@ def test_no_frames(frame):
         preprocessing_of(frame)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("image,finding,probability\na,b,1.5\n", "no probability"),
-        ("image,finding,probability\na,b,x\n", "no probability"),
-        ("image,finding,probability\na,b,inf\n", "no probability"),
-        ("image,finding,probability\na,b,1\na,b,0\n", "two scores"),
-        ("a,b\n1,2\n", "must be called image"),
-        ("image,a,a\n1,0,1\n", "twice"),
-        ("x\n1\n", "called image"),
-        ("image,finding,probability\na,b,0.5\nc,b,1_0\n", "image c, finding b"),
-        ("image,Nodule\na,0.5\nb\n", "cannot be read"),
-    ],
-)
-def test_tables_that_are_refused(tmp_path, text, said):
-    (tmp_path / "it.csv").write_text(text)
-    with pytest.raises(UserError, match=said):
-        read_scores(tmp_path / "it.csv")
-
-
-def test_tables(tmp_path):
-    (tmp_path / "it.csv").write_text("image,Nodule,Mass\n007,0.25,\n008,1,0.5\n")
-    expected = {("007", "Nodule"): (0.25, 0.25), ("008", "Nodule"): (1, 1), ("008", "Mass"): (0.5, 0.5)}
-    assert read_scores(tmp_path / "it.csv") == expected
-
-
+ROW = "image,finding,probability"
 CORNERS = "image,finding,x0,y0,x1,y1"
 BOX = {"image": "a", "finding": "b", "boxes": [[0.1, 0.2, 0.3, 0.4]]}
 RESULT = {"image_id": "a", "category_id": "b", "bbox": [1, 2, 3, 4], "score": 0.5}
 
 
+def results(**change):
+    return json.dumps([RESULT, RESULT | change])
+
+
+def lines(**change):
+    return f"{json.dumps(BOX)}\n{json.dumps(BOX | change)}\n"
+
+
+def tuned(path):
+    return read_tuned([path], ["Nodule"], ["0.5"], lambda _: ())
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("read", "name", "text", "said"),
     [
-        (f"{CORNERS}\na,b,1,2,3,4\na,b,5,2,3,4\n", ["row 3", "width and height"]),
-        (f"{CORNERS}\na,b,0,0,0,0\n", ["row 2", "without corners"]),
-        (f"{CORNERS},x1\na,b,1,2,3,4,5\n", ["x1", "twice"]),
-        (f"{CORNERS}\na,b,1,2,3,4,5\n", ["row 2", "7 values for the 6 columns"]),
-        (f"{CORNERS}\na,b,1,2,3,4\na,b,1,2,3", ["row 3", "5 values for the 6 columns", "cut off"]),
-        (f"{CORNERS}\na,b,1_0,2,30,4\n", ["row 2", "'1_0'"]),
-        (f"{CORNERS}\na,b,1,2,\u0663,4\n", ["row 2", "not a number"]),
-        (f"{CORNERS},score\na,b,1,2,3,4,0_1\n", ["row 2", "'0_1'"]),
-        (f'{CORNERS}\na,"b,1,2,3,4\n', ["cannot be read"]),
-        ("image,finding,x0,y0,x1\n", ["lacks", "y1"]),
+        (read_scores, "it.csv", f"{ROW}\na,b,1.5\n", ["no probability"]),
+        (read_scores, "it.csv", f"{ROW}\na,b,x\n", ["no probability"]),
+        (read_scores, "it.csv", f"{ROW}\na,b,inf\n", ["no probability"]),
+        (read_scores, "it.csv", f"{ROW}\na,b,1\na,b,0\n", ["two scores"]),
+        (read_scores, "it.csv", "a,b\n1,2\n", ["must be called image"]),
+        (read_scores, "it.csv", "image,a,a\n1,0,1\n", ["twice"]),
+        (read_scores, "it.csv", f"{ROW}\na,b,0.5\nc,b,1_0\n", ["image c, finding b"]),
+        (read_scores, "it.csv", "image,Nodule\na,0.5\nb\n", ["cannot be read"]),
+        (read_answered, "it.csv", f"{CORNERS}\na,b,1,2,3,4\na,b,5,2,3,4\n", ["row 3", "width and height"]),
+        (read_answered, "it.csv", f"{CORNERS}\na,b,0,0,0,0\n", ["row 2", "without corners"]),
+        (read_answered, "it.csv", f"{CORNERS},x1\na,b,1,2,3,4,5\n", ["x1", "twice"]),
+        (read_answered, "it.csv", f"{CORNERS}\na,b,1,2,3,4,5\n", ["row 2", "7 values for the 6 columns"]),
+        (read_answered, "it.csv", f"{CORNERS}\na,b,1,2,3,4\na,b,1,2,3", ["row 3", "5 values", "cut off"]),
+        (read_answered, "it.csv", f"{CORNERS}\na,b,1_0,2,30,4\n", ["row 2", "'1_0'"]),
+        (read_answered, "it.csv", f"{CORNERS}\na,b,1,2,\u0663,4\n", ["row 2", "not a number"]),
+        (read_answered, "it.csv", f"{CORNERS},score\na,b,1,2,3,4,0_1\n", ["row 2", "'0_1'"]),
+        (read_answered, "it.csv", f'{CORNERS}\na,"b,1,2,3,4\n', ["cannot be read"]),
+        (read_answered, "it.csv", "image,finding,x0,y0,x1\n", ["lacks", "y1"]),
+        (read_answered, "it.json", results(bbox=[1, 2, -3, 4]), ["entry 2", "corners"]),
+        (read_answered, "it.json", results(bbox=[1, 2, "3", 4]), ["entry 2", "'3'"]),
+        (read_answered, "it.json", results(bbox=[True, 2, 3, 4]), ["entry 2", "True"]),
+        (read_answered, "it.json", results(bbox=[1, 2, 10**400, 4]), ["entry 2"]),
+        (read_answered, "it.json", results(score="0.5"), ["entry 2", "score"]),
+        (read_answered, "it.json", results(image_id=None), ["entry 2", "None"]),
+        (read_answered, "it.json", f'[{json.dumps(RESULT)[:-1]}, "bbox": [1, 2, 30, 40]}}]', ["'bbox' is there twice"]),
+        (read_answered, "it.jsonl", lines(boxes=[[0.3, 0.2, 0.1, 0.4]]), ["line 2", "width and height"]),
+        (read_answered, "it.jsonl", lines(boxes=[["0.1", 0.2, 0.3, 0.4]]), ["line 2", "'0.1'"]),
+        (read_answered, "it.jsonl", lines(scores=[]), ["line 2", "lists of the same length"]),
+        (read_answered, "it.jsonl", lines(boxes=7), ["line 2", "lists of the same length"]),
+        (read_answered, "it.jsonl", lines(boxes=[1, 2, 3, 4]), ["line 2", "1 is no box of four numbers"]),
+        (read_answered, "it.jsonl", lines()[:-9], ["line 2"]),
+        (read_answered, "it.jsonl", '{"image": "a", "boxes": [], "boxes": []}', ["line 1", "'boxes' is there twice"]),
+        (read_points, "it.json", '{"a": {"b": [[1, 2]]}, "a": {"b": [[3, 4]]}}', ["'a' is there twice"]),
+        (read_points, "it.json", '{"a": {"b": [[1, 2, 3, 4]]}}', ["image a, finding b"]),
+        (read_points, "it.json", '{"a": {"b": ["12"]}}', ["image a, finding b"]),
+        (read_points, "it.json", '{"a": {"b": [["1_0", "2"]]}}', ["image a, finding b"]),
+        (read_points, "it.json", '{"a": {"b": [[1, null]]}}', ["image a, finding b"]),
+        (tuned, "it.csv", "threshold,task,task\n0.5,Nodule,Mass\n", ["task"]),
     ],
 )
-def test_tables_of_boxes_that_are_refused(tmp_path, text, said):
+def test_files_that_are_refused(tmp_path, read, name, text, said):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path / name)
+    assert all(part in str(caught.value) for part in (name, *said)) and "\n" not in str(caught.value), caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ("image,Nodule,Mass\n007,0.25,\n008,1,0.5\n", {"007 Nodule": 0.25, "008 Nodule": 1, "008 Mass": 0.5}),
+        (f'{ROW}\na,b," 0.5"\nc,b,\n', {"a b": 0.5}),
+    ],
+)
+def test_tables_of_scores(tmp_path, text, scores):
     (tmp_path / "it.csv").write_text(text)
-    assert_refused(lambda: read_answered(tmp_path / "it.csv"), "it.csv", *said)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"bbox": [1, 2, -3, 4]}, "corners"),
-        ({"bbox": [1, 2, "3", 4]}, "'3'"),
-        ({"bbox": [True, 2, 3, 4]}, "True"),
-        ({"bbox": [1, 2, 10**400, 4]}, "entry 2"),
-        ({"score": "0.5"}, "score"),
-        ({"image_id": None}, "None"),
-    ],
-)
-def test_results_that_are_refused(tmp_path, change, said):
-    (tmp_path / "it.json").write_text(json.dumps([RESULT, RESULT | change]))
-    assert_refused(lambda: read_answered(tmp_path / "it.json"), "it.json", "entry 2", said)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (json.dumps(BOX | {"boxes": [[0.3, 0.2, 0.1, 0.4]]}), "width and height"),
-        (json.dumps(BOX | {"boxes": [["0.1", 0.2, 0.3, 0.4]]}), "'0.1'"),
-        (json.dumps(BOX | {"scores": []}), "lists of the same length"),
-        (json.dumps(BOX | {"boxes": 7}), "lists of the same length"),
-        (json.dumps(BOX | {"boxes": [1, 2, 3, 4]}), "1 is no box of four numbers"),
-        (json.dumps(BOX)[:-9], "line 2"),
-        ('{"image": "a", "finding": "b", "boxes": [], "boxes": [[0.1, 0.2, 0.3, 0.4]]}', "'boxes' is there twice"),
-    ],
-)
-def test_lines_that_are_refused(tmp_path, line, said):
-    (tmp_path / "it.jsonl").write_text(f"{json.dumps(BOX)}\n{line}\n")
-    assert_refused(lambda: read_answered(tmp_path / "it.jsonl"), "it.jsonl", "line 2", said)
-
-
-def test_keys_that_are_there_twice(tmp_path):
-    path = tmp_path / "it.json"
-    path.write_text(f'[{json.dumps(RESULT)[:-1]}, "bbox": [1, 2, 30, 40]}}]')
-    assert_refused(lambda: read_answered(path), "it.json", "'bbox' is there twice")
-    path.write_text('{"a": {"b": [[1, 2]]}, "a": {"b": [[3, 4]]}}')
-    assert_refused(lambda: read_points(path), "it.json", "'a' is there twice")
-    path = tmp_path / "it.csv"
-    path.write_text("threshold,task,task\n0.5,Nodule,Mass\n")
-    assert_refused(lambda: read_tuned([path], ["Nodule"], ["0.5"], lambda _: ()), "it.csv", "task")
-
-
-@pytest.mark.parametrize("points", [[[1, 2, 3, 4]], ["12"], [["1_0", "2"]], [[1, None]]])
-def test_points_that_are_refused(tmp_path, points):
-    (tmp_path / "it.json").write_text(json.dumps({"a": {"b": points}}))
-    assert_refused(lambda: read_points(tmp_path / "it.json"), "it.json", "image a, finding b")
-
-
-def test_numbers_in_a_column_of_texts(tmp_path):
-    (tmp_path / "it.csv").write_text('image,finding,probability\na,b," 0.5"\nc,b,\n')
-    assert read_scores(tmp_path / "it.csv") == {("a", "b"): (0.5, 0.5)}
+    assert read_scores(tmp_path / "it.csv") == {(*pair.split(),): (value,) * 2 for pair, value in scores.items()}
 
 
 def test_results_go_by_the_numbers_of_the_annotation_file(tmp_path):
@@ -246,12 +216,6 @@ def test_results_go_by_the_numbers_of_the_annotation_file(tmp_path):
     # The image called 2 has another number there.
     assert {*found} == {("film", "Nodule"), ("a", "b"), ("id 2", "b")}
     assert len(json.loads(found["film", "Nodule"])["boxes"]) == 2
-
-
-def assert_refused(read, *said):
-    with pytest.raises(UserError) as caught:
-        read()
-    assert all(part in str(caught.value) for part in said) and "\n" not in str(caught.value), caught.value
 
 
 IDS = st.builds(

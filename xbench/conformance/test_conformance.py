@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.data.phantom import FINDINGS, Phantom, draw_phantom
 from xbench.geometry.grid import upsample
 from xbench.models.base import VLM, SaliencyModel, first_layer_input
-from xbench.types import Batch, GroundTruth, ModelOutput
+from xbench.types import Batch, ModelOutput
 
 # Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.
 _ROUNDING = 1e-3
-
 # Where the upper left, upper right, lower left and lower right quarter are found in a map.
 _LOOKS = {
     "right": (0, 1, 2, 3),
@@ -111,14 +109,10 @@ def test_prompts_are_texts(model: SaliencyModel, batch: Batch) -> None:
     )
 
 
-def test_input_has_three_channels_and_one_shape(batch: Batch) -> None:
-    """Preprocessing brings every radiograph to the same (3, h, w) float32."""
+def test_what_goes_into_the_network_is_normalised(model: SaliencyModel, batch: Batch) -> None:
+    """Input is (B, 3, h, w); mean and standard deviation fit the pixels, and are applied once, here or in `forward`."""
     assert batch.images.dtype == torch.float32
     assert batch.images.shape[:2] == (len(batch), 3)
-
-
-def test_what_goes_into_the_network_is_normalised(model: SaliencyModel, batch: Batch) -> None:
-    """Mean and standard deviation are stated, fit the pixels, and are applied once, here or in `forward`."""
     with first_layer_input(batch) as seen:
         _score(model, batch)
     problem = model.input_problem(batch, next(iter(seen), None))
@@ -157,17 +151,13 @@ def test_output_is_finite_and_probabilities_are_probabilities(output: ModelOutpu
         )
 
 
-def test_maps_are_not_constant(output: ModelOutput) -> None:
-    """A map that is the same everywhere points nowhere."""
+def test_maps_cover_the_input(batch: Batch, output: ModelOutput) -> None:
+    """Maps are not the same everywhere, and their cells are as wide as high up to the rounding of a cell."""
     spread = output.saliency.float().flatten(2)
     assert (spread.amax(2) > spread.amin(2)).any(), (
         "every map is the same everywhere: return the similarity of each patch, or the attention to it, before any "
         "mean over patches"
     )
-
-
-def test_maps_have_the_proportions_of_the_input(batch: Batch, output: ModelOutput) -> None:
-    """A map covers the input, with cells as wide as they are high up to the rounding of a cell."""
     height, width = batch.images.shape[2:]
     rows, columns = output.saliency.shape[2:]
     assert abs(rows - columns * height / width) <= 1 or abs(columns - rows * width / height) <= 1, (
@@ -189,7 +179,7 @@ def test_the_map_changes_where_the_image_does(model: SaliencyModel, batch: Batch
     noise = torch.randn(batch.images.shape[1:], generator=torch.Generator().manual_seed(0))
     moved = []
     for quarter in quarters:
-        noisy = _part(batch, range(len(batch)))
+        noisy = batch.only(range(len(batch)))
         noisy.images[quarter] += 0.3 * batch.images.std() * noise[quarter]
         maps = (_score(model, noisy).saliency.float() - output.saliency.float()).abs().mean(dim=1)
         moved.append(upsample(maps, (height, width)))
@@ -217,7 +207,7 @@ def test_probabilities_rank_as_logits_do(output: ModelOutput) -> None:
 def test_a_batch_changes_nothing(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
     """An image gets the same answer alone and in company, up to rounding."""
     for index in range(len(batch)):
-        single = _score(model, _part(batch, [index]))
+        single = _score(model, batch.only([index]))
         for (name, part), (_, whole) in zip(_parts(single), _parts(output), strict=True):
             expected = whole[index : index + 1].float()
             scale = float(whole.float().abs().amax()) or 1.0
@@ -232,31 +222,27 @@ def test_a_batch_changes_nothing(model: SaliencyModel, batch: Batch, output: Mod
 
 def test_the_same_again(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
     """Two passes give the same bits, with prompts encoded anew too: dropout is off and nothing is drawn."""
-    again = _score(model, batch)
-    for (name, part), (_, first) in zip(_parts(again), _parts(output), strict=True):
-        assert torch.equal(part, first), f"{name} differ in a second pass: turn dropout off, and draw nothing"
-    if not isinstance(model, VLM):
-        return
-    queries = model.queries
-    with torch.inference_mode():
-        model.queries = model.encode_prompts(model.asked())
-    try:
-        again = _score(model, batch)
-    finally:
-        model.queries = queries
-    for (name, part), (_, first) in zip(_parts(again), _parts(output), strict=True):
-        assert torch.equal(part, first), f"{name} differ when prompts are encoded again: draw nothing there either"
+
+    def compare(message: str) -> None:
+        for (name, part), (_, first) in zip(_parts(_score(model, batch)), _parts(output), strict=True):
+            assert torch.equal(part, first), f"{name} differ {message}"
+
+    compare("in a second pass: turn dropout off, and draw nothing")
+    if isinstance(model, VLM):
+        queries = model.queries
+        with torch.inference_mode():
+            model.queries = model.encode_prompts(model.asked())
+        try:
+            compare("when prompts are encoded again: draw nothing there either")
+        finally:
+            model.queries = queries
 
 
-def test_no_gradient_is_left(model: SaliencyModel, output: ModelOutput) -> None:
-    """Whatever gradients a map is made of, none stays: keeping them takes memory in every batch."""
+def test_nothing_is_left_of_training(model: SaliencyModel, output: ModelOutput) -> None:
+    """Neither gradients, which take memory in every batch, nor batch normalisation and dropout in training mode."""
     for name, part in _parts(output):
         assert not part.requires_grad, f"detach() the {name}"
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_no_part_is_in_training_mode(model: SaliencyModel, output: ModelOutput) -> None:
-    """Batch normalisation and dropout stay as the harness set them."""
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
     assert training == [], f"{', '.join(training[:5])} went back to training mode: call no train() in `forward`"
 
@@ -309,13 +295,3 @@ def _parts(output: ModelOutput) -> Iterator[tuple[str, Tensor]]:
     yield "logits", output.logits
     yield "probabilities", output.probabilities
     yield "saliency", output.saliency
-
-
-def _part(batch: Batch, rows: Sequence[int]) -> Batch:
-    """The batch of some of the images."""
-
-    def chosen(of_all: Any) -> Any:
-        return [of_all[row] for row in rows] if isinstance(of_all, list) else of_all[list(rows)]
-
-    truth = GroundTruth(**{field.name: chosen(getattr(batch.truth, field.name)) for field in fields(GroundTruth)})
-    return Batch(chosen(batch.images), chosen(batch.display), chosen(batch.image_sha256), truth)

@@ -49,7 +49,6 @@ class Demo(VLM):
         self.preprocessing = Preprocessing(stretch((image_size, image_size)), mean=(0.5,) * 3, std=(0.25,) * 3)
 
     def default_prompts(self, finding: str) -> list[str]:
-        """Return the one prompt."""
         return fill_templates([self.template], finding)
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
@@ -68,7 +67,6 @@ class Demo(VLM):
         return ModelOutput(logits=logits, probabilities=torch.sigmoid(logits), saliency=saliency)
 
     def provenance(self) -> dict[str, Any]:
-        """Return the digest of the weights, the size of the input, and the prompts."""
         return {
             "checkpoint_sha256": file_sha256(_WEIGHTS / "demo.safetensors"),
             "image_size": self.image_size,
@@ -122,7 +120,7 @@ class DemoNetwork(nn.Module):
         return self.score(self.encode_image(images), text)
 
     def score(self, patches: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Score as `forward` does, from patch features (B, D, h, w) of `encode_image`."""
+        """Score patch features (B, D, h, w) of `encode_image` as `forward` does images."""
         saliency = torch.einsum("bdhw,cd->bchw", patches, text)
         scaled = (self.log_scale.exp() * saliency).flatten(2)
         logits = scaled.logsumexp(-1) - math.log(scaled.shape[-1]) + self.bias

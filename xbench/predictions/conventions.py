@@ -67,8 +67,7 @@ class Convention:
     y_first: bool = False
 
     def __reduce__(self) -> tuple[Callable[[str], Convention], tuple[str]]:
-        # Other processes get a convention by its name, for pickle knows no functions within functions.
-        return Convention.named, (self.name,)
+        return Convention.named, (self.name,)  # for pickle knows no functions within functions
 
     @classmethod
     def named(cls, name: str) -> Convention:
@@ -101,7 +100,7 @@ class Convention:
         if size is None:
             return convention
         shown = Size(int(size[1]), int(size[2]))
-        return replace(convention, axes=_pixels(lambda _: shown))
+        return replace(convention, axes=lambda size: _over(size, shown))
 
     def shown(self, width: int, height: int) -> Convention:
         """Return this convention of pixels for an image that the model, or its server, was shown in this size."""
@@ -149,23 +148,20 @@ def checked_size(size: tuple[int, int]) -> Size:
     return Size(*size)
 
 
-def _whole(top: float, bins: bool = False) -> Axes:
-    return lambda size: (Axis(top, 0, size.width, size.width, bins), Axis(top, 0, size.height, size.height, bins))
-
-
-def _pixels(shown_as: Callable[[Size], Size]) -> Axes:
-    """Return the axes of numbers that are pixels of the whole radiograph in the size in which it is shown."""
-
-    def axes(size: Size) -> tuple[Axis, Axis]:
-        shown = shown_as(size)
-        return Axis(shown.width, 0, size.width, size.width), Axis(shown.height, 0, size.height, size.height)
-
-    return axes
+def _over(size: Size, tops: tuple[float, float], bins: bool = False) -> tuple[Axis, Axis]:
+    """Return the axes of numbers that span the whole radiograph."""
+    x, y = (Axis(top, 0, side, side, bins) for top, side in zip(tops, size, strict=True))
+    return x, y
 
 
 def _square(top: float, size: Size, side: int, bins: bool = False, whole_pixels: bool = False) -> tuple[Axis, Axis]:
     """Return the axes of numbers that span a square in the middle, which is cut out or padded to, in whole pixels."""
     x, y = (Axis(top, int((whole - side) / 2), side, whole, bins, whole_pixels) for whole in size)
+    return x, y
+
+
+def _centre_fractions(size: Size) -> tuple[Axis, Axis]:
+    x, y = (Axis(1, (side - min(size)) / 2, min(size), side) for side in size)
     return x, y
 
 
@@ -175,21 +171,16 @@ def _padded_512(size: Size) -> tuple[Axis, Axis]:
     return _square(1000, Size(width, height), 512, bins=True)
 
 
-def _centre_fractions(size: Size) -> tuple[Axis, Axis]:
-    x, y = (Axis(1, (side - min(size)) / 2, min(size), side) for side in size)
-    return x, y
-
-
 _CONVENTIONS = {
     convention.name: convention
     for convention in (
-        Convention("fraction_whole", _whole(1), step=0.01),
-        Convention("percent_whole", _whole(100)),
-        Convention("thousand_whole", _whole(1000)),
+        Convention("fraction_whole", lambda size: _over(size, (1, 1)), step=0.01),
+        Convention("percent_whole", lambda size: _over(size, (100, 100))),
+        Convention("thousand_whole", lambda size: _over(size, (1000, 1000))),
         Convention("thousand_padded", lambda size: _square(1000, size, max(size))),
-        Convention("pixels_resized", _pixels(smart_resize)),
-        Convention("pixels_sent", _pixels(lambda size: size)),
-        Convention("loc1000_whole", _whole(1000, bins=True)),
+        Convention("pixels_resized", lambda size: _over(size, smart_resize(size))),
+        Convention("pixels_sent", lambda size: _over(size, size)),
+        Convention("loc1000_whole", lambda size: _over(size, (1000, 1000), bins=True)),
         Convention("loc1000_padded512", _padded_512),
         Convention("bins100_centre_square", lambda size: _square(100, size, min(size), bins=True, whole_pixels=True)),
         Convention("fraction_centre_square", _centre_fractions, step=0),

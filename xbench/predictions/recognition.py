@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from xbench.predictions.json_scan import keyed_confidence, part_that_counts
+from xbench.predictions.json_grammar import keyed_confidence, part_that_counts
 from xbench.predictions.reading import plain
 
 Way = Literal["first token", "stated confidence", "decision"]
@@ -123,7 +123,5 @@ def _log_sum(logs: Sequence[float]) -> float:
 
 
 def _sigmoid(logit: float) -> float:
-    if logit >= 0:
-        return 1 / (1 + math.exp(-logit))
-    odds = math.exp(logit)
-    return odds / (1 + odds)
+    odds = math.exp(-abs(logit))
+    return (1 if logit >= 0 else odds) / (1 + odds)

@@ -74,7 +74,6 @@ class CheXagent2Network(ReadsPatches, PhiForCausalLM):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def patches(self, pixels: Tensor) -> Tensor:
-        """Return the patches of images as Phi-2 reads them."""
         return self.model.visual(pixels)  # type: ignore[no-any-return]
 
 
@@ -104,7 +103,6 @@ class Processor(PatchProcessor):
         self.mark, self.span = START_IMAGE + END_IMAGE, START_IMAGE + IMAGE * patches + END_IMAGE
 
     def words(self, turn: Sequence[Any]) -> str:
-        """Return the words of a conversation, up to where the answer begins."""
         words = ""
         for message in turn:
             parts = (f"Picture 1:{self.mark}\n" if "image" in part else part["text"] for part in message["content"])

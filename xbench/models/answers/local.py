@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -122,20 +123,47 @@ class Local(AnsweringModel):
         self.name = family
         super().__init__(family, **options)
         check_at_least_one(max_tokens=max_tokens, together=together)
-        example = self.architecture.example
-        self.checkpoint = self.processor_source = _place(checkpoint, "checkpoint", family, example)
-        if processor is not None:
-            self.processor_source = _place(processor, "processor", family, example)
+        if not checkpoint:
+            raise UserError(
+                f"{family} needs weights: give --model.checkpoint a folder, as `hf download "
+                f"{self.architecture.example} --local-dir FOLDER` leaves it, or the name of a downloaded checkpoint.",
+                exit_status=2,
+            )
+        self.checkpoint = _place(checkpoint, "checkpoint")
+        self.processor_source = self.checkpoint if processor is None else _place(processor, "processor")
         self._together = together
         self.network, self.processor = self._load(dtype)
-        self._check_fit()
-        self.network.generation_config = self._generation(max_tokens or self.architecture.tokens)
+        self._prepare(max_tokens or self.architecture.tokens)
         self._yes_no: tuple[list[int], list[int]] = ([], [])
 
     def _load(self, dtype: str) -> tuple[Any, Any]:
         """Return the network with its weights, and what makes its input of images and words."""
-        network = _network(self.checkpoint, self.architecture, self.name, dtype)
-        return network, _processor(self.processor_source, self.name, self.architecture.chat)
+        folder, networks, example = self.checkpoint, self.architecture.networks, self.architecture.example
+        advice = f"Give --model.checkpoint a folder as `hf download {example} --local-dir FOLDER` leaves it."
+        with explained(f"{folder} has no config.json that names its model_type", advice):
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            kind, advice = config["model_type"], WAYS_OUT if "auto_map" in config else f"Give one such as {example}."
+        if kind not in networks:
+            raise UserError(
+                f"{folder} holds a model of type {kind!r}, and {self.name} is {' or '.join(networks)}. {advice}"
+            )
+        if not hasattr(transformers, name := networks[kind]):
+            raise UserError(f"transformers {transformers.__version__} has no {name}: install a newer one.")
+        network = load_network(getattr(transformers, name), folder, dtype, advice)
+        folder = self.processor_source
+        advice = f"Give --model.processor a folder with the files of tokeniser and image processor of {example}."
+        with explained(f"The processor in {folder} cannot be loaded", advice):
+            processor = transformers.AutoProcessor.from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True
+            )
+        if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
+            raise UserError(f"{folder} has no processor of images and text. {advice}")
+        if self.architecture.chat and not processor.chat_template:
+            raise UserError(
+                f"{folder} has no chat template (chat_template.jinja or .json), in which the model was trained to be "
+                f"asked. {advice}"
+            )
+        return network, processor
 
     def setup(self, stage: str) -> None:
         """Find the tokens with which yes and no begin, after the words with which each prompt ends."""
@@ -145,7 +173,6 @@ class Local(AnsweringModel):
             self._yes_no = self._yes_no_tokens(self._prompts([self._turns(query, None)])[0])
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
-        """Ask about one image after the other, several queries at once."""
         replies: list[Reply] = []
         for (row, kind), group in groupby(queries, key=lambda query: (query.row, query.kind)):
             image, of_image = self._picture(batch.radiographs[row].numpy()), list(group)
@@ -199,19 +226,15 @@ class Local(AnsweringModel):
 
     def _inputs(self, image: Image.Image, queries: Sequence[Question]) -> tuple[list[str], Any]:
         """Return the prompts as the template words them, and what the network gets."""
+        options = {"padding": True, "return_tensors": "pt"}
         if not self.architecture.chat:
             texts = [query.text for query in queries]
-            return texts, self.processor(text=texts, images=[image] * len(texts), padding=True, return_tensors="pt")
+            return texts, self.processor(text=texts, images=[image] * len(texts), **options)
         turns = [self._turns(query, image) for query in queries]
-        texts = self._prompts(turns)
         inputs = self.processor.apply_chat_template(
-            turns,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            processor_kwargs={"padding": True, "return_tensors": "pt"},
+            turns, add_generation_prompt=True, tokenize=True, return_dict=True, processor_kwargs=options
         )
-        return texts, inputs
+        return self._prompts(turns), inputs
 
     def _prompts(self, turns: list[Any]) -> list[str]:
         return self.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)  # type: ignore[no-any-return]
@@ -280,36 +303,10 @@ class Local(AnsweringModel):
         counted = (scores < 0).sum(1).clamp(min=1)
         return (scores.sum(1) / counted**self.network.generation_config.length_penalty).exp().clamp(0, 1).tolist()  # type: ignore[no-any-return]
 
-    def _generation(self, tokens: int) -> transformers.GenerationConfig:
-        """Return how replies are generated: greedily, with nothing of the checkpoint's own that moves a likelihood."""
-        stored = self.network.generation_config
-        ends = stored.eos_token_id if stored.eos_token_id is not None else self.processor.tokenizer.eos_token_id
-        self._ends = frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
-        if not self._ends:
-            raise UserError(
-                f"{self.checkpoint} names no token that ends an answer, in generation_config.json or tokeniser: each "
-                "would count as cut off. Fetch its files again."
-            )
-        pad = stored.pad_token_id if stored.pad_token_id is not None else self.processor.tokenizer.pad_token_id
-        settings: dict[str, Any] = {
-            "eos_token_id": sorted(self._ends),
-            "bos_token_id": stored.bos_token_id,
-            "pad_token_id": min(self._ends) if pad is None else pad,
-        }
-        if self.network.config.is_encoder_decoder:
-            # An encoder and decoder were trained to begin so; where a search stops belongs to the beams.
-            settings |= {name: getattr(stored, name) for name in ("decoder_start_token_id", "forced_bos_token_id")}
-            settings |= {name: getattr(stored, name) for name in ("length_penalty", "early_stopping")}
-        settings = {name: value for name, value in settings.items() if value is not None}
-        settings = {"length_penalty": 1.0} | settings
-        self._settings = settings | {"max_new_tokens": tokens, "num_beams": self.architecture.beams, "do_sample": False}
-        return transformers.GenerationConfig(**self._settings)
-
-    def _check_fit(self) -> None:
-        """Raise if tokeniser and network are not of one model."""
-        tokenizer = self.processor.tokenizer
-        if not self.network.config.is_encoder_decoder:
-            tokenizer.padding_side = "left"  # so that each answer begins where its prompt ends
+    def _prepare(self, tokens: int) -> None:
+        """Let replies be generated greedily, with nothing of the checkpoint's own that moves a likelihood."""
+        tokenizer, stored = self.processor.tokenizer, self.network.generation_config
+        decodes_apart = self.network.config.is_encoder_decoder
         known = self.network.get_input_embeddings().num_embeddings
         if len(tokenizer) > known:
             raise UserError(
@@ -318,9 +315,26 @@ class Local(AnsweringModel):
             )
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
+        if not decodes_apart:
+            tokenizer.padding_side = "left"  # so that each answer begins where its prompt ends
+        ends = tokenizer.eos_token_id if stored.eos_token_id is None else stored.eos_token_id
+        self._ends = frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
+        if not self._ends:
+            raise UserError(
+                f"{self.checkpoint} names no token that ends an answer, in generation_config.json or tokeniser: each "
+                "would count as cut off. Fetch its files again."
+            )
+        kept = ["bos_token_id", "pad_token_id"]
+        # An encoder and decoder were trained to begin so; where a search stops belongs to the beams.
+        kept += ["decoder_start_token_id", "forced_bos_token_id", "length_penalty", "early_stopping"] * decodes_apart
+        settings = {name: value for name in kept if (value := getattr(stored, name)) is not None}
+        pad = min(self._ends) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self._settings: dict[str, Any] = {"length_penalty": 1.0, "pad_token_id": pad} | settings
+        self._settings |= {"eos_token_id": sorted(self._ends), "max_new_tokens": tokens}
+        self._settings |= {"num_beams": self.architecture.beams, "do_sample": False}
+        self.network.generation_config = transformers.GenerationConfig(**self._settings)
 
     def provenance(self) -> dict[str, Any]:
-        """Return whose weights they are, and how answers are generated."""
         return {
             **super().provenance(),
             "checkpoint_sha256": _digest(self.checkpoint, "*.safetensors"),
@@ -334,46 +348,21 @@ class Local(AnsweringModel):
         }
 
 
-def _place(source: str | None, option: str, family: str, example: str) -> Path:
+def _place(source: str, option: str) -> Path:
     """Return the folder of a checkpoint, or of one in the cache of the Hugging Face hub."""
-    if not source:
-        raise UserError(
-            f"{family} needs weights: give --model.checkpoint a folder, as `hf download {example} --local-dir FOLDER` "
-            "leaves it, or the name of a checkpoint that was downloaded.",
-            exit_status=2,
-        )
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder
-    if not folder.is_absolute() and source.count("/") == 1 and not source.startswith((".", "~")):
-        try:
-            return Path(hf_hub_download(source, "config.json", local_files_only=True)).parent
-        except (OSError, ValueError):
-            raise UserError(
-                f"--model.{option} {source} is no folder, and not among the downloads of the Hugging Face hub. Run "
-                f"`hf download {source}` first.",
-                exit_status=2,
-            ) from None
-    raise UserError(f"The folder {source} does not exist. Check --model.{option}.", exit_status=2)
-
-
-def _network(folder: Path, architecture: Architecture, family: str, dtype: str) -> Any:
-    """Return the network with its weights, every one of which must be there and be used."""
-    example = architecture.example
-    advice = f"Give --model.checkpoint a folder as `hf download {example} --local-dir FOLDER` leaves it."
-    with explained(f"{folder} has no config.json that names its model_type", advice):
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        kind, remote = config["model_type"], "auto_map" in config
-    if kind not in architecture.networks:
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source):
+        raise UserError(f"The folder {source} does not exist. Check --model.{option}.", exit_status=2)
+    try:
+        return Path(hf_hub_download(source, "config.json", local_files_only=True)).parent
+    except (OSError, ValueError):
         raise UserError(
-            f"{folder} holds a model of type {kind!r}, and {family} is {' or '.join(architecture.networks)} (for "
-            f"example {example}). {WAYS_OUT if remote else 'Check --model.checkpoint and --model.family.'}"
-        )
-    name = architecture.networks[kind]
-    if not hasattr(transformers, name):
-        raise UserError(f"transformers {transformers.__version__} has no {name}: install a newer one.")
-    advice = WAYS_OUT if remote else f"Give a checkpoint such as {example}."
-    return load_network(getattr(transformers, name), folder, dtype, advice)
+            f"--model.{option} {source} is no folder, and not among the downloads of the Hugging Face hub. Run "
+            f"`hf download {source}` first.",
+            exit_status=2,
+        ) from None
 
 
 def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any) -> Any:
@@ -400,23 +389,6 @@ def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any
         listed = "; ".join(f"{len(names)} {kind} ({', '.join(names[:3])})" for kind, names in misfits.items() if names)
         raise UserError(f"The weights in {folder} do not fit {cls.__name__}: {listed}. {advice}")
     return network.eval().requires_grad_(False)
-
-
-def _processor(folder: Path, family: str, chat: bool) -> Any:
-    advice = (
-        "It needs the files of tokeniser and image processor (preprocessor_config.json, tokenizer.json ...), as "
-        f"{ARCHITECTURES[family].example} has them; give a folder that has them as --model.processor."
-    )
-    with explained(f"The processor in {folder} cannot be loaded", advice):
-        processor = transformers.AutoProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
-        raise UserError(f"{folder} has no processor of images and text: files are missing. Give --model.processor.")
-    if chat and not processor.chat_template:
-        raise UserError(
-            f"{folder} has no chat template (chat_template.jinja or .json), in which the model was trained to be "
-            "asked. Fetch it from the model's page, or give --model.processor."
-        )
-    return processor
 
 
 def _digest(folder: Path, *patterns: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,15 +26,13 @@ from xbench.predictions.asking import Question
 from xbench.runtime.errors import UserError
 
 EXAMPLE = "microsoft/maira-2"
-IMAGE_HERE = "<image>"
-"""Where a question shows the image."""
-_TENSORS = {
+IMAGE_HERE = "<image>"  # where a question shows the image
+_TENSORS = {  # names of the published tensors, as patterns, and what they are called here
     "^vision_tower": "model.vision_tower",
     "^multi_modal_projector": "model.multi_modal_projector",
     r"^language_model\.model": "model",
     r"^language_model\.lm_head": "lm_head",
 }
-"""Names of the published tensors, as patterns, and what they are called here."""
 
 
 class Maira2(Local):
@@ -64,7 +63,6 @@ class Maira2(Local):
         return network, Processor(self.checkpoint, config.image_token, side, patches)
 
     def _turns(self, query: Question, image: Image.Image | None) -> list[dict[str, Any]]:
-        """Return the turn of a question, with the image where the question has it."""
         before, found, after = query.text.partition(IMAGE_HERE)
         texts = [{"type": "text", "text": text, "index": None} for text in (before, after)]
         shown = {"type": "image", "image": image, "text": None, "index": 0}
@@ -79,39 +77,24 @@ class Maira2Network(ReadsPatches, LlamaForCausalLM):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
         self.model.vision_tower = Dinov2Backbone(Dinov2Config(**config.visual))
-        seen = self.model.vision_tower.config.hidden_size
-        self.model.multi_modal_projector = Projector(seen, config.hidden_size, config.projector_layers)
+        widths = [self.model.vision_tower.config.hidden_size, *[config.hidden_size] * config.projector_layers]
+        layers = [part for seen, width in pairwise(widths) for part in (nn.Linear(seen, width), nn.GELU())]
+        self.model.multi_modal_projector = nn.ModuleDict({"layers": nn.Sequential(*layers[:-1])})
         self.post_init()  # type: ignore[no-untyped-call]
 
     def patches(self, pixels: Tensor) -> Tensor:
         """Return the patches of images as Vicuna reads them, without the token of the whole image."""
         # The feature map has the last norm, which the last hidden state has not.
         (seen,) = self.model.vision_tower(pixels).feature_maps
-        return self.model.multi_modal_projector(seen[:, 1:])  # type: ignore[no-any-return]
-
-
-class Projector(nn.Module):
-    """Linear layers with GELU between them, the first from the width of patches to that of words."""
-
-    def __init__(self, seen: int, width: int, count: int) -> None:
-        super().__init__()
-        linear = [nn.Linear(seen if not place else width, width) for place in range(count)]
-        self.layers = nn.Sequential(*[part for one in linear for part in (one, nn.GELU())][:-1])
-
-    def forward(self, patches: Tensor) -> Tensor:
-        """Return patches (B, N, V) as words (B, N, D)."""
-        return self.layers(patches)  # type: ignore[no-any-return]
+        return self.model.multi_modal_projector["layers"](seen[:, 1:])  # type: ignore[no-any-return]
 
 
 class Processor(PatchProcessor):
     """Puts turns into the words of the checkpoint's template, and cuts out the square in the middle of an image."""
 
     def __init__(self, folder: Path, image_token: int, side: int, patches: int) -> None:
-        advice = (
-            "It needs tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json of "
-            f"{EXAMPLE}: fetch them again."
-        )
-        with explained(f"The processor in {folder} cannot be loaded", advice):
+        needed = "tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json"
+        with explained(f"The processor in {folder} cannot be loaded", f"Fetch {needed} from {EXAMPLE} again."):
             self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
                 folder, trust_remote_code=False, local_files_only=True
             )
@@ -125,13 +108,11 @@ class Processor(PatchProcessor):
             "shows images of another size than the network sees": sides != {side},
             "has no chat template": not self.chat_template,
         }
-        if any(problems.values()):
-            problem = next(text for text, there in problems.items() if there)
+        for problem in [text for text, there in problems.items() if there]:
             raise UserError(f"The processor in {folder} {problem}. Fetch its files from {EXAMPLE}.")
         self.span = self.mark * patches
 
     def words(self, turn: Sequence[Any]) -> str:
-        """Return the words of a conversation, up to where the answer begins."""
         return self.tokenizer.apply_chat_template(  # type: ignore[no-any-return]
             turn, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
         )

@@ -1,4 +1,4 @@
-"""Families of models that answer: how each writes boxes in words, read and written here."""
+"""Grammars of the families of models that answer: how each writes boxes in words, read and written here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from xbench.predictions.answer import Answer, Box, Finish
 from xbench.predictions.conventions import Axis, Convention, checked_size
-from xbench.predictions.json_scan import flat_lists, part_that_counts, read_json, read_lists
+from xbench.predictions.json_grammar import flat_lists, part_that_counts, read_json, read_lists
 from xbench.predictions.reading import NUMBER, Reading, ends_in_tag, number, plain
 from xbench.runtime.errors import UserError
 
@@ -92,7 +92,7 @@ class Family(ABC):
 
     @abstractmethod
     def _read(self, text: str, reading: Reading) -> str:
-        """Find the boxes in a plain text; return the part of it in which words may state that there are none."""
+        """Find the boxes in a plain text; return the part in which words may state that there are none."""
 
     @abstractmethod
     def _write(self, boxes: list[list[str]], finding: str) -> str:
@@ -203,7 +203,7 @@ class Florence2(Family):
 
 @dataclass(frozen=True)
 class JSONFamily(Family):
-    """JSON, or something like it, with or without a trace of thinking before it."""
+    """JSON, or something like it, with or without a trace of thinking before it, as Qwen writes it."""
 
     key: str  # under which the family writes a box
     layout: Literal["fenced", "final", "object"] = "fenced"  # a list, a list after `Final Answer:`, or an object
@@ -274,26 +274,16 @@ def keep_strongest(
     weight = np.asarray(weights, np.float64)
     strong = np.flatnonzero(weight >= least)  # weaker boxes suppress no stronger one
     strong = strong[np.argsort(-weight[strong], kind="stable")]
-    corners = np.asarray(boxes, np.float64).reshape(-1, 4)[strong]
-    low, high = corners[:, :2], corners[:, 2:]
-    area = np.prod(high - low, axis=1)
-    # A box that overlaps another by more than this IoU has a side of at most that side / overlap, so on each axis its
-    # centre lies within half of that. Each box is compared with its neighbors on the axis on which it has fewer.
-    centre, reach = (low + high) / 2, (high - low) / (2 * overlap)
-    sorted_by = np.argsort(centre, axis=0)
-    ascending = np.take_along_axis(centre, sorted_by, axis=0)
-    from_, to = centre - reach, centre + reach
-    starts = np.stack([np.searchsorted(ascending[:, axis], from_[:, axis]) for axis in (0, 1)], axis=1)
-    ends = np.stack([np.searchsorted(ascending[:, axis], to[:, axis], "right") for axis in (0, 1)], axis=1)
-    nearer = np.argmin(ends - starts, axis=1) if len(strong) else ()
+    x0, y0, x1, y1 = np.ascontiguousarray(np.asarray(boxes, np.float64).reshape(-1, 4)[strong].T)
+    area = (x1 - x0) * (y1 - y0)
     left, kept = np.ones(len(strong), np.bool_), []
-    for at, axis in enumerate(nearer):
+    for at in range(len(strong)):
         if left[at]:
             kept.append(int(strong[at]))
-            near = sorted_by[starts[at, axis] : ends[at, axis], axis]
-            sides = np.minimum(high[near], high[at]) - np.maximum(low[near], low[at])
-            shared = np.clip(sides[:, 0], 0, None) * np.clip(sides[:, 1], 0, None)
-            left[near[shared > overlap * (area[near] + area[at] - shared)]] = False
+            width = np.minimum(x1[at:], x1[at]) - np.maximum(x0[at:], x0[at])
+            height = np.minimum(y1[at:], y1[at]) - np.maximum(y0[at:], y0[at])
+            shared = np.maximum(width, 0) * np.maximum(height, 0)
+            left[at:] &= shared <= overlap * (area[at] + area[at:] - shared)
     return kept
 
 
