@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from xbench.data.datamodule import ChestXrayDataModule
 from xbench.runs.images import SavedImage, jpeg, saved_tables, shrunk
 from xbench.types import Answers, Batch, Maps, Prediction
 
@@ -35,39 +34,41 @@ class CaseKeeper(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
         """Keep the images of a batch."""
-        self.latest = {}
-        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        failures = [(failure.index, failure.image_id, failure.reason) for failure in batch.failures]
-        if outputs is None:
-            self.latest = saved_tables(data.findings, [], {}, failures=failures)
-            return
-        saliency = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
-        truth, pairs = batch.truth, batch.truth.scored
-        scored = {row: pairs[pairs[:, 0] == row, 1].tolist() for row in range(len(batch))}
-        images = [
-            SavedImage(
-                index=int(truth.index[row]),
-                image_id=truth.image_ids[row],
-                patient_id=truth.patient_ids[row],
-                image_sha256=batch.image_sha256[row],
-                view=truth.views[row],
-                saliency=None if saliency is None else saliency[row],
-                regions=truth.coverage[row],
-                scored=tuple(scored[row]),
-                picture=jpeg(shrunk(batch.display[row].cpu().numpy(), _LONGEST_SIDE)) if scored[row] else None,
-                image_size=truth.image_sizes[row],
-                instances=truth.instances[row],
-            )
-            for row in range(len(batch))
-        ]
-        scores = {}
-        if not isinstance(outputs.shown, Answers):
-            nothing = np.full((len(images), len(data.findings)), np.nan)
-            given = {"logit": outputs.logits, "probability": outputs.probabilities}
-            scores = {
-                name: nothing if values is None else values.double().cpu().numpy() for name, values in given.items()
-            }
-        notes: defaultdict[str, list[str]] = defaultdict(list)
-        for note in batch.notes:
-            notes[note.image_id].append(note.text)
-        self.latest = saved_tables(data.findings, images, scores, notes, failures)
+        self.latest = tables_of(outputs, batch, trainer.datamodule.findings)  # type: ignore[attr-defined]
+
+
+def tables_of(
+    outputs: Prediction | None, batch: Batch, findings: Sequence[str], pictures: bool = True
+) -> dict[str, pa.Table]:
+    """Return what is kept of a batch by file of the run, but for the predictions of a model that answers."""
+    failures = [(failure.index, failure.image_id, failure.reason) for failure in batch.failures]
+    if outputs is None:
+        return saved_tables(findings, [], {}, failures=failures)
+    saliency = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
+    truth, pairs = batch.truth, batch.truth.scored
+    scored = {row: pairs[pairs[:, 0] == row, 1].tolist() for row in range(len(batch))}
+    images = [
+        SavedImage(
+            index=int(truth.index[row]),
+            image_id=truth.image_ids[row],
+            patient_id=truth.patient_ids[row],
+            image_sha256=batch.image_sha256[row],
+            view=truth.views[row],
+            saliency=None if saliency is None else saliency[row],
+            regions=truth.coverage[row],
+            scored=tuple(scored[row]),
+            picture=jpeg(shrunk(batch.display[row].cpu().numpy(), _LONGEST_SIDE)) if pictures and scored[row] else None,
+            image_size=truth.image_sizes[row],
+            instances=truth.instances[row],
+        )
+        for row in range(len(batch))
+    ]
+    scores = {}
+    if not isinstance(outputs.shown, Answers):
+        nothing = np.full((len(images), len(findings)), np.nan)
+        given = {"logit": outputs.logits, "probability": outputs.probabilities}
+        scores = {name: nothing if values is None else values.double().cpu().numpy() for name, values in given.items()}
+    notes: defaultdict[str, list[str]] = defaultdict(list)
+    for note in batch.notes:
+        notes[note.image_id].append(note.text)
+    return saved_tables(findings, images, scores, notes, failures)

@@ -13,7 +13,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS
 from xbench.runs.fingerprint import fingerprint, of_results
 from xbench.runs.folder import open_journaled_folder, saved_config
-from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
+from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
 from xbench.runs.results import Results, write_results
 from xbench.runs.tables import SCHEMAS, about_tables, write_tables
 from xbench.runtime.errors import UserError
@@ -71,15 +71,15 @@ class ResultsWriter(Callback):
         """Note that a batch is finished."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         evaluation, keeper = Evaluation.of(trainer), find(trainer, CaseKeeper)
-        append_record(
-            self._run.journal,
-            BatchRecord(
-                batch=batch.first // data.batch_size,
-                tables={**evaluation.latest, **(keeper.latest if keeper else {})},
-                failures=tuple(batch.failures),
-                notes=tuple(batch.notes),
-            ),
-        )
+        tables = {**evaluation.latest, **(keeper.latest if keeper else {})}
+        number = batch.first // data.batch_size
+        try:
+            append_record(self._run.journal, BatchRecord(number, tables, tuple(batch.failures), tuple(batch.notes)))
+        except OSError as error:
+            raise UserError(
+                f"The run cannot note what it has finished in {self._run.journal}: {error.strerror or error}. "
+                "Everything finished before is kept: make room, and run the same command with --resume true."
+            ) from error
         # Otherwise this time would count as waiting for the next batch.
         evaluation.stopwatch.lap("logging")
 
@@ -103,8 +103,8 @@ class ResultsWriter(Callback):
         except OSError as error:
             again = "" if saved_config(trainer) is None else " with --resume true, which goes on from what is scored"
             raise UserError(
-                f"The results cannot be written to {self.folder}: {error.strerror}. Make room or give another folder "
-                f"with --trainer.default_root_dir, and run the command again{again}."
+                f"The results cannot be written to {self.folder}: {error.strerror or error}. Make room or give another "
+                f"folder with --trainer.default_root_dir, and run the command again{again}."
             ) from error
         # What network file systems keep of open files goes with them; it is small.
         shutil.rmtree(self._run.journal, ignore_errors=True)
@@ -112,14 +112,8 @@ class ResultsWriter(Callback):
     def _write_tables(self, trainer: Trainer, results: Results) -> dict[str, str]:
         """Write the tables from the journal, batch by batch; return their digests."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        finished = finished_batches(self._run.journal)
-        expected = -(-len(data.records) // data.batch_size)
-        if len(finished) != expected:
-            raise UserError(
-                f"{self._run.journal} holds {len(finished)} of {expected} batches that were scored, so the "
-                "other processes wrote elsewhere: --trainer.default_root_dir must be a folder that all nodes see."
-            )
-        tables = (record.tables for record in map(read_record, finished.values()))
+        batches = all_batches(self._run.journal, -(-len(data.records) // data.batch_size))
+        tables = (read_record(path).tables for path in batches)
         names = (
             [*SCHEMAS] if find(trainer, CaseKeeper) else [PAIRS] if results.answers is None else [PAIRS, PREDICTIONS]
         )

@@ -50,8 +50,7 @@ def dump(run, folder, path="{image}/{finding}"):
         table.writerow(["image", "finding", "probability", "logit"])
         for row in rows:
             table.writerow([row["image_id"], row["finding"], repr(row["probability"]), repr(row["logit"])])
-            with np.load(run.folder / row["file"]) as arrays:
-                saliency = arrays["saliency"][list(arrays["findings"]).index(row["finding"])]
+            saliency = np.array(row["map"], np.float32).reshape(row["map_shape"])
             place = folder / "maps" / path.format(image=row["image_id"], finding=row["finding"].replace(" ", "_"))
             place.parent.mkdir(parents=True, exist_ok=True)
             np.save(f"{place}.npy", saliency)
@@ -69,10 +68,14 @@ def made(command, tmp_path):
 def test_any_way_to_the_same_run(command, made, tmp_path):
     tested, predicted = made
     start = (*SCORE, "--name", "demo")
-    own = command(*start, "--predictions", predicted.folder)
-    assert own.status == 0, own.errors
-    same_run(tested, own)
-    assert own.results["provenance"]["model"]["map_scale"] == tested.results["provenance"]["model"]["map_scale"]
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    shutil.copy(predicted.folder / "images.parquet", elsewhere)
+    shutil.copy(predicted.folder / "predictions.parquet", renamed := elsewhere / "mine.parquet")
+    for stored in (predicted.folder, renamed, tested.folder):
+        own = command(*start, "--predictions", stored)
+        assert own.status == 0, own.errors
+        same_run(tested, own)
+        assert own.results["provenance"]["model"]["map_scale"] == tested.results["provenance"]["model"]["map_scale"]
     with zipfile.ZipFile(tmp_path / "maps.zip", "w") as archive:
         for path in (tmp_path / "maps").rglob("*.npy"):
             archive.write(path, path.relative_to(tmp_path / "maps"))
@@ -486,6 +489,19 @@ def test_a_refused_command_leaves_no_folder(command, tmp_path, logger):
     assert [*tmp_path.glob("runs/wandb/*run-*" if "wandb" in logger else "runs/**/metrics.csv")]
 
 
-def test_a_finished_run_is_no_file_of_predictions(command, phantom_run):
-    run = command("score", "--config", "phantom", "--predictions", phantom_run, "--name", "again")
-    assert run.status == 2 and "xbench rescore" in run.errors
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("map", value) for value in ([np.nan] * 784, [0.0], None)),
+        *(("map_shape", value) for value in ([10**9, 10**9], [-28, -28], [28], None)),
+        *((name, value) for name in ("image_id", "query") for value in ("other", None)),
+    ],
+)
+def test_strangers_predictions(command, made, column, value):
+    path = made[1].folder / "predictions.parquet"
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[0][column] = value
+    pq.write_table(pyarrow.Table.from_pylist(rows, table.schema), path)
+    run = command(*SCORE, "--predictions", path.parent)
+    assert run.status in (1, 2) and len(run.errors.splitlines()) == 1, run.errors

@@ -74,6 +74,8 @@ def test_true_boxes_score_what_boxes_can(command, truth, tmp_path, kind):
     rows = [row for rows in FinishedRun.open(run.folder).answers.values() for row in rows]
     assert len(rows) == len(truth[0]) and all(row.status == "answered" for row in rows)
     assert len(run.results["provenance"]["model"]["predictions_sha256"]) == 64
+    refused = command(*SCORE, "--predictions", run.folder)
+    assert refused.status == 2 and "xbench rescore" in refused.errors
 
 
 def test_no_box_is_a_miss_and_a_box_on_a_negative_an_alarm(command, truth, tmp_path):

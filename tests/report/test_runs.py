@@ -182,7 +182,7 @@ def test_predictions_and_refused_commands_are_no_unfinished_runs(tmp_path):
     (killed / "journal").mkdir()
     (killed / "journal" / f"000000-{zlib.crc32(b'batch'):08x}.arrow").write_bytes(b"batch")
     predicted, refused = (tmp_path / "clip_chestxray14" / name for name in ("predicted", "refused"))
-    for folder in (predicted / "saliency", refused / "journal"):
+    for folder in (predicted / "overlays", refused / "journal"):
         folder.mkdir(parents=True)
         (folder.parent / "config.yaml").write_text("model: clip\n")
     (predicted / "predictions.parquet").touch()

@@ -17,14 +17,15 @@ from xbench.geometry.grid import Upsampling
 from xbench.models.answering import AnsweringModel
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.declared import contradictions, preprocessing_of, shape_problem
-from xbench.predictions.source import Drawn, Names, PredictRun, kind_of, open_source
+from xbench.predictions.source import Drawn, Names, Source, kind_of, open_source
+from xbench.runs.predicted import StoredPredictions, holds_predictions
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.types import DOUBT_NOTE, Batch, Failure, Maps, MapScale, Note, Prediction
 
 _APPLIES = {
     "maps": "frame scores pattern missing sizes upsampling map-scale",
-    "maps of predict": "pattern missing sizes",
+    "stored predictions": "missing sizes",
     "probabilities": "missing",
     "boxes": "frame",
     "raw answers": "frame family",
@@ -44,9 +45,9 @@ class External(AnsweringModel):
     leaves out there has no box; else nobody knows whether the model was asked, and no false alarms are counted.
 
     Args:
-        predictions: What `xbench predict` wrote; a folder, zip or tar of maps (npy, npz, png, tiff, and the pkl of
-            CheXlocalize); masks or points that people drew (json); a table of probabilities (CSV, parquet); boxes (CSV,
-            COCO results, JSON lines) or raw answers (JSON lines).
+        predictions: What `xbench predict` or `test` wrote; a folder, zip or tar of maps (npy, npz, png, tiff, and the
+            pkl of CheXlocalize); masks or points that people drew (json); a table of probabilities (CSV, parquet);
+            boxes (CSV, COCO results, JSON lines) or raw answers (JSON lines).
         label: What results and folders call the model.
         frame: What part of a radiograph a map shows: `whole`, or steps such as `shortest:512,crop:480`. For boxes and
             answers what the numbers mean: a name in `xbench.predictions.conventions`, such as `pixels_sent`.
@@ -85,7 +86,7 @@ class External(AnsweringModel):
         path = Path(predictions).expanduser()
         if not path.exists():
             raise UserError(f"--predictions {predictions}: there is no such file or folder.", exit_status=2)
-        kind = kind_of(path)
+        kind = "stored predictions" if holds_predictions(path) else kind_of(path)
         options = {"frame": frame, "family": family, "scores": scores, "pattern": pattern, "missing": missing}
         options |= {"sizes": sizes, "upsampling": upsampling, "map_scale": map_scale}
         given = [name.replace("_", "-") for name, value in options.items() if value is not None]
@@ -115,9 +116,13 @@ class External(AnsweringModel):
         own, images = getattr(data, "names", None), [record.image_id for record in data.records]
         names = Names(images, data.findings, self._names, own if isinstance(own, Mapping) else None)
         scores = None if self._scores == "none" else self._scores
-        source = open_source(self._kind, self._path, names, self._pattern, scores, getattr(data, "coco_ids", None))
-        if isinstance(source, PredictRun):
-            self.saliency_upsample, self.map_scale = source.upsampling, source.map_scale  # type: ignore[assignment]
+        source: Source
+        if self._kind == "stored predictions":
+            source = stored = StoredPredictions(self._path, names)
+            self.saliency_upsample, self.map_scale = stored.upsampling, stored.map_scale
+            self._scored = bool(stored.scores)
+        else:
+            source = open_source(self._kind, self._path, names, self._pattern, scores, getattr(data, "coco_ids", None))
         super().setup(stage)
         self.source = source
         data.notes += self._doubted(contradictions(source.scores, self.findings))
@@ -146,8 +151,8 @@ class External(AnsweringModel):
         lost = [Failure(index, image, reason) for index, image in images if image in self._incomplete]
         batch = batch.only([row for row, (_, image) in enumerate(images) if image not in self._incomplete])
         batch.failures = [*batch.failures, *lost]
-        if isinstance(self.source, PredictRun):
-            stated = [self.source.stated(image) for image in batch.truth.image_ids]
+        if isinstance(self.source, StoredPredictions):
+            stated = [self.source.shown(image) for image in batch.truth.image_ids]
             truth = replace(batch.truth, views=[view for view, _ in stated])
             batch = replace(batch, truth=truth, image_sha256=[sha256 for _, sha256 in stated])
         if self._missing == "flat":
@@ -170,7 +175,7 @@ class External(AnsweringModel):
         return Prediction(logits, probabilities, shown)
 
     def _shown(self, batch: Batch) -> Maps | None:
-        if self._kind == "probabilities":
+        if not self.source.maps:
             return None
         maps = [self._maps(image) for image in batch.truth.image_ids]
         if len({one.shape for one in maps}) > 1:
@@ -197,7 +202,8 @@ class External(AnsweringModel):
     def provenance(self) -> dict[str, Any]:
         """Return the digest of the predictions, and what was declared about them."""
         tables = [] if self._scores in (None, "none", "pickled") else [Path(str(self._scores)).expanduser()]
-        about: dict[str, Any] = {"predictions_sha256": _digest([self._path, *tables])}
+        read = self.source.files if isinstance(self.source, StoredPredictions) else [self._path, *tables]
+        about: dict[str, Any] = {"predictions_sha256": _digest(read)}
         if self.answers:
             return super().provenance() | about | {"extra": self._extra}
         maps = self._kind != "probabilities"
@@ -227,7 +233,7 @@ class External(AnsweringModel):
         source, problems = self.source, []
         pairs = [(image, finding) for image in images for finding in self.findings]
         wanted: dict[str, Collection[tuple[str, str]]] = {"score": source.scores} if self._scored else {}
-        if self._kind.startswith("maps"):
+        if source.maps or self._kind == "maps":
             wanted["map"] = source.maps
         for what, there in wanted.items():
             lost = [pair for pair in pairs if pair not in there]
@@ -240,7 +246,7 @@ class External(AnsweringModel):
             ignore = "--extra ignore leaves them out"
             problems.append(f"predictions of no image and finding of {dataset}: {_count(source.unknown)}: {ignore}")
         shown = source.texts if self.answers else source.maps
-        if self._kind != "probabilities" and not any(pair in shown for pair in pairs):
+        if (shown or self._kind in ("maps", "boxes", "raw answers")) and not any(pair in shown for pair in pairs):
             look = f"look at --pattern, which is {self._pattern}" if self._kind == "maps" else "nothing fits"
             problems.append(f"not one pair of image and finding is there: {look}; the first image is {images[0]}")
         elif len(self._incomplete) == len(images):

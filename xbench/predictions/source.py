@@ -6,23 +6,20 @@ import io
 import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.findings.names import canonical, names_of
-from xbench.geometry.grid import View
 from xbench.predictions.chexlocalize import Pair, decoded, drawn_in, read_drawn, read_pickle
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
 from xbench.predictions.tables import Ids, read_answered, read_scores
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
-Kind = Literal["maps", "maps of predict", "probabilities", "boxes", "raw answers"]
+Kind = Literal["maps", "probabilities", "boxes", "raw answers"]
 Value = TypeVar("Value")
 
 
@@ -115,59 +112,6 @@ class Source:
     def read(self, image: str) -> dict[str, Map]:
         """Return the maps of an image by finding; a UserError for damaged ones."""
         return {}
-
-
-class PredictRun(Source):
-    """What `xbench predict` wrote, which states how its maps are enlarged and their scale."""
-
-    def __init__(self, folder: Path, names: Names) -> None:
-        self._folder, self._last = folder, ("", dict[str, NDArray[Any]]())
-        with named(folder, "predictions.parquet"):
-            rows = pq.read_table(folder / "predictions.parquet").to_pylist()
-            scores = {(row["image_id"], row["finding"]): (row["logit"], row["probability"]) for row in rows}
-            if len(scores) < len(rows):
-                raise ValueError("it has two rows of an image and a finding")
-            images, findings = {*names.images}, {*names.findings}
-            strange = [", ".join(pair) for pair in scores if pair[0] not in images or pair[1] not in findings]
-            super().__init__(scores, unknown=strange)
-            self.maps = self.scores.keys()
-            self._files = {row["image_id"]: row["file"] for row in rows}
-            if any(PurePosixPath(file).parts[:1] != ("saliency",) or ".." in file for file in self._files.values()):
-                raise ValueError("it names files that lie elsewhere")
-        self.upsampling, self.map_scale = "bilinear", "none"
-        for image in [image for image in names.images if image in self._files][:1]:
-            arrays = self._arrays(image)
-            if not {"upsampling", "map_scale"} <= {*arrays}:
-                old = f"{folder} does not note how its maps are enlarged and what their values are: run predict again."
-                raise UserError(old, exit_status=2)
-            self.upsampling, self.map_scale = str(arrays["upsampling"]), str(arrays["map_scale"])
-
-    def read(self, image: str) -> dict[str, Map]:
-        """Return the maps of an image by finding."""
-        arrays = self._arrays(image)
-        with self._named(image):
-            findings, maps = [str(name) for name in arrays["findings"]], arrays["saliency"]
-            if maps.ndim != 3 or len(maps) != len(findings):
-                raise ValueError(f"{len(findings)} findings and maps of shape {maps.shape}")
-            return {finding: as_map(one) for finding, one in zip(findings, maps, strict=True)}
-
-    def stated(self, image: str) -> tuple[View, str]:
-        """Return what part of the image its maps show, and the digest of the model input."""
-        arrays = self._arrays(image)
-        with self._named(image):
-            left, top, right, bottom = map(float, arrays["view"])
-            if not (left < right and top < bottom and abs(left) + abs(top) + abs(right) + abs(bottom) < 1e6):
-                raise ValueError(f"{left}, {top}, {right}, {bottom} is no view")
-            return (left, top, right, bottom), str(arrays["image_sha256"])
-
-    def _arrays(self, image: str) -> dict[str, NDArray[Any]]:
-        if self._last[0] != image:
-            with self._named(image):
-                self._last = image, read_npz((self._folder / self._files[image]).read_bytes())
-        return self._last[1]
-
-    def _named(self, image: str) -> AbstractContextManager[None]:
-        return named(self._folder, self._files[image], f"image {image}")
 
 
 class Drawn(Source):
@@ -295,13 +239,6 @@ class MapFiles(Source):
 def kind_of(path: Path) -> Kind:
     """Return what a file or folder holds, by the ending of its name, CSV by its first line and JSON by its content."""
     suffix = "" if path.is_dir() else path.suffix.lower()
-    if (path / "results.json").is_file():
-        raise UserError(
-            f"--predictions {path} is a finished run, which has its scores: `xbench rescore` scores it by other rules.",
-            exit_status=2,
-        )
-    if (path / "predictions.parquet").is_file():
-        return "maps of predict"
     if suffix == ".csv":
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             head = file.readline(2**16).replace('"', "").strip().split(",")
@@ -315,8 +252,6 @@ def kind_of(path: Path) -> Kind:
 
 def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str | None, ids: Ids | None) -> Source:
     """Open predictions and match them with the dataset; a UserError for what cannot be read or is ambiguous."""
-    if kind == "maps of predict":
-        return PredictRun(path, names)
     if kind == "maps":
         drawn = path.is_file() and path.suffix.lower() == ".json"
         return Drawn(path, names) if drawn else MapFiles(path, names, pattern, scores)

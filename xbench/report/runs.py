@@ -16,6 +16,7 @@ from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
 from xbench.runs.by_finding import Images, Pairs
 from xbench.runs.files import CONFIG, PAIRS, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
+from xbench.runs.folder import is_of_a_run
 from xbench.runs.images import ScoredPairs
 from xbench.runs.results import Results, ScoredOn
 from xbench.runtime.errors import UserError
@@ -103,7 +104,7 @@ def collect(paths: Sequence[Path]) -> Collection:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder: give the folder of a run, or one above it.", exit_status=2)
         # A run's configuration is written first and its results last.
-        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name) if _began(file.parent)}
+        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name) if is_of_a_run(file.parent)}
     newest: dict[tuple[Any, ...], Run] = {}
     unread: list[SetAside] = []
     aside: list[SetAside] = []
@@ -159,14 +160,6 @@ def part_of(run: Run, runs: Sequence[Run]) -> Run | None:
         return {"model": one.model} | {key: value for key, value in one.settings.items() if key not in fewer}
 
     return next((one for one in runs if told(one) == told(run) and _is_part(run, one)), None)
-
-
-def _began(folder: Path) -> bool:
-    """Tell a run, even an unfinished one, from the folder of a prediction or of a command that was refused."""
-    if (folder / RESULTS).exists():
-        return True
-    refused = (folder / "journal").is_dir() and not any(folder.glob("journal/*.arrow"))
-    return not (refused or (folder / "saliency").is_dir())
 
 
 def ground(run: Run) -> Hashable:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xbench.findings.names import is_folder_name
-from xbench.runs.files import CONFIG, RESULTS
+from xbench.runs.files import CONFIG, PREDICTIONS, RESULTS
 from xbench.runs.journal import ABOUT, difference, finished_batches, read_about
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lightning.pytorch.cli import SaveConfigCallback
 
 _JOURNAL, _LOCK = "journal", "lock"
+PARTS = "parts"
+"""Folder with what `predict` has finished, as a journal, while it goes on."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,15 @@ def open_journaled_folder(
         return RunFolder(folder, dict(finished[: max(0, batches - trainer.world_size)]))
 
     return _together(trainer, choose)
+
+
+def is_of_a_run(folder: Path) -> bool:
+    """Tell a run, even an unfinished one, from the folder of a prediction or of a command that was refused."""
+    if (folder / RESULTS).exists():
+        return True
+    refused = (folder / _JOURNAL).is_dir() and not any(folder.glob(f"{_JOURNAL}/*.arrow"))
+    predicted = (folder / PARTS).is_dir() or ((folder / PREDICTIONS).is_file() and not (folder / _JOURNAL).is_dir())
+    return not (refused or predicted)
 
 
 def new_folder(parent: Path) -> Path:

@@ -166,7 +166,7 @@ def read_saved_images(folder: Path, findings: Sequence[str]) -> Iterator[SavedIm
             what no run writes.
     """
     column_of = {finding: column for column, finding in enumerate(findings)}
-    files = {name: _opened(folder / name) for name in _SCHEMAS if name != PICTURES or (folder / name).exists()}
+    files = {name: opened(folder / name) for name in _SCHEMAS if name != PICTURES or (folder / name).exists()}
     others = {name: _OfImages(file) for name, file in files.items() if name != IMAGES}
     for row in _rows(files[IMAGES]):
         if row["failure"] is not None:
@@ -183,7 +183,7 @@ def read_saved_images(folder: Path, findings: Sequence[str]) -> Iterator[SavedIm
             image_id=image_id,
             patient_id=row["patient_id"],
             image_sha256=row["sha256"],
-            view=_view(row["crop"]),
+            view=crop_of(row["crop"]),
             saliency=_saliency(of_image[PREDICTIONS], findings),
             regions={column: _coverage(region) for column, region in regions.items()},
             scored=tuple(column for column, region in regions.items() if region["present"]),
@@ -202,7 +202,7 @@ def saved_gamma(folder: Path) -> float:
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or does not say it.
     """
-    gamma = _about(_opened(folder / TRUTH), "gamma")
+    gamma = stated(opened(folder / TRUTH), "gamma")
     if not isinstance(gamma, float | int) or not 0 < gamma <= 1:
         raise ValueError(f"{TRUTH} has an impossible gamma")
     return float(gamma)
@@ -215,7 +215,7 @@ def saved_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
     gamma = saved_gamma(folder)
-    for region in _rows(_opened(folder / TRUTH)):
+    for region in _rows(opened(folder / TRUTH)):
         yield region["image_id"], region["query"], _coverage(region).at(gamma)
 
 
@@ -225,7 +225,7 @@ def saved_instances(folder: Path) -> Iterator[tuple[tuple[str, str], tuple[Shape
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
-    for region in _rows(_opened(folder / TRUTH)):
+    for region in _rows(opened(folder / TRUTH)):
         if region["shapes"]:
             yield (region["image_id"], region["query"]), tuple(map(_shape, region["shapes"]))
 
@@ -236,7 +236,7 @@ def read_images(folder: Path) -> pa.Table:
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
-    table = _opened(folder / IMAGES).read().replace_schema_metadata(None)
+    table = opened(folder / IMAGES).read().replace_schema_metadata(None)
     if any(table[name].null_count for name in ("index", "image_id")):
         raise ValueError(f"{IMAGES} has gaps that no run leaves")
     return table
@@ -259,7 +259,7 @@ def saves_maps(folder: Path) -> bool:
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read.
     """
-    shapes = _opened(folder / PREDICTIONS).read(["map_shape"])["map_shape"]
+    shapes = opened(folder / PREDICTIONS).read(["map_shape"])["map_shape"]
     return bool(len(shapes) > shapes.null_count)
 
 
@@ -288,17 +288,15 @@ class ScoredPairs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         with reading(folder):
-            self._files = {name: _opened(folder / name) for name in _SCHEMAS}
+            files = {name: opened(folder / name) for name in _SCHEMAS}
+            self._rows = {name: StoredRows(file) for name, file in files.items()}
             self._gamma = saved_gamma(folder)
-            truth = self._files[TRUTH].read(["image_id", "query", "present"]).to_pylist()
+            truth = files[TRUTH].read(["image_id", "query", "present"]).to_pylist()
             self._image, self._picture = (
-                {one: place for place, one in enumerate(self._files[name].read(["image_id"])["image_id"].to_pylist())}
+                {one: place for place, one in enumerate(files[name].read(["image_id"])["image_id"].to_pylist())}
                 for name in (IMAGES, PICTURES)
             )
-            drawn = self._files[PREDICTIONS].read(["image_id", "query", "map_shape"])
-            keys = zip(*(drawn[name].to_pylist() for name in ("image_id", "query")), strict=True)
-            shown = drawn["map_shape"].is_valid().to_pylist()
-            self._map = {key: place for place, (key, is_map) in enumerate(zip(keys, shown, strict=True)) if is_map}
+            self._map = _places_of_maps(files[PREDICTIONS])
         self._place = {(one["image_id"], one["query"]): row for row, one in enumerate(truth) if one["present"]}
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
@@ -322,20 +320,19 @@ class ScoredPairs:
         """
         place = self._place[image_id, finding]
         with reading(self._folder):
-            on_grid = _coverage(_row(self._files[TRUTH], place)).at(self._gamma)
-            image = _row(self._files[IMAGES], self._image[image_id])
-            file = np.frombuffer(_row(self._files[PICTURES], self._picture[image_id])["jpeg"], np.uint8)
-            display = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE)
+            on_grid = _coverage(self._rows[TRUTH][place]).at(self._gamma)
+            image = self._rows[IMAGES][self._image[image_id]]
+            file = np.frombuffer(self._rows[PICTURES][self._picture[image_id]]["jpeg"], np.uint8)
+            display = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE) if len(file) else None
             if display is None:
                 raise ValueError("a stored picture cannot be decoded")
             drawn = self._map.get((image_id, finding))
-            maps = None if drawn is None else _saliency([_row(self._files[PREDICTIONS], drawn)], [finding])
             return ScoredPair(
                 index=image["index"],
                 image_id=image_id,
                 finding=finding,
-                saliency=None if maps is None else maps[0],
-                view=_view(image["crop"]),
+                saliency=None if drawn is None else map_of(self._rows[PREDICTIONS][drawn]),
+                view=crop_of(image["crop"]),
                 region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
                 display=display.astype(np.uint8, copy=False),
             )
@@ -366,14 +363,16 @@ class _OfImages:
         return rows
 
 
-def _opened(path: Path) -> Table:
+def opened(path: Path, name: str = "") -> Table:
+    """Open a table of a run, called `name` there; an OSError or a ValueError if it is none."""
     file = Table(path)
-    if not file.schema_arrow.equals(_SCHEMAS[path.name]):
+    if not file.schema_arrow.equals(_SCHEMAS[name or path.name]):
         raise ValueError(f"{path.name} has not the columns that a run writes")
     return file
 
 
-def _about(file: Table, key: str) -> Any:
+def stated(file: Table, key: str) -> Any:
+    """Return what a table says beside its rows; a ValueError if it does not."""
     metadata = file.schema_arrow.metadata or {}
     if key.encode() not in metadata:
         raise ValueError(f"{file.file_name} does not say its {key}")
@@ -412,16 +411,23 @@ def _values(column: pa.Array, arrays: bool) -> Sequence[Any]:
     return [part if there else None for part, there in zip(parts, column.is_valid().to_pylist(), strict=True)]
 
 
-def _row(file: Table, position: int) -> dict[str, Any]:
-    for group in range(file.num_row_groups):
-        size = file.metadata.row_group(group).num_rows
-        if position < size:
-            return next(_rows_of(file.read_row_group(group, use_threads=False).slice(position, 1)))
-        position -= size
-    raise IndexError(position)
+class StoredRows:
+    """Rows of a file by their place; the last group that was read is kept."""
+
+    def __init__(self, file: Table) -> None:
+        self._file, self._group, self._table = file, -1, pa.table({})
+        self._ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        """Return a row, in which lists of numbers are arrays."""
+        group = int(np.searchsorted(self._ends, place, side="right"))
+        if group != self._group:
+            self._table, self._group = self._file.read_row_group(group, use_threads=False), group
+        return next(_rows_of(self._table.slice(place - int(self._ends[group]) + len(self._table), 1)))
 
 
-def _view(values: NDArray[np.float64] | None) -> View:
+def crop_of(values: NDArray[np.float64] | None) -> View:
+    """Return the crop that `images.parquet` states; a ValueError if it is none."""
     if values is None:
         raise ValueError("an image has no crop")
     left, top, right, bottom = values.tolist()
@@ -436,12 +442,34 @@ def _saliency(rows: Sequence[Mapping[str, Any]], queries: Sequence[str]) -> NDAr
         return None
     if [row["query"] for row in rows] != [*queries] or len({tuple(row["map_shape"]) for row in rows}) > 1:
         raise ValueError(f"{PREDICTIONS} has not one map of one shape for each finding of {rows[0]['image_id']!r:.200}")
-    height, width = rows[0]["map_shape"]
-    empty = np.full(height * width, np.nan, np.float32)
-    maps = np.stack([empty if row["map"] is None else row["map"] for row in rows]).reshape(-1, height, width)
-    if not np.isfinite(maps[~no_maps(maps)]).all():
+    return np.stack([map_of(row) for row in rows])
+
+
+def map_of(row: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Return the map of a row (h, w), NaN for one that nobody drew."""
+    if row["map_shape"] is None:
+        raise ValueError("a map has no shape")
+    height, width = row["map_shape"].tolist()
+    if not (height >= 1 <= width and height * width <= _MOST_CELLS):
+        raise ValueError(f"a map has {height} x {width} cells")
+    if row["map"] is None:
+        return np.full((height, width), np.nan, np.float32)
+    if not np.isfinite(row["map"]).all():
         raise ValueError("a map is not finite")
-    return maps
+    cells: NDArray[np.float32] = row["map"].reshape(height, width)
+    return cells
+
+
+_MOST_CELLS = 2**26
+"""Of a map that is read. A file of a few bytes can claim any number for one that nobody drew."""
+
+
+def _places_of_maps(file: Table) -> dict[tuple[str, str], int]:
+    """Return the row of each pair of image and finding whose map has a shape."""
+    table = file.read(["image_id", "query", "map_shape"])
+    images, queries = (table[name].to_pylist() for name in ("image_id", "query"))
+    places = np.flatnonzero(table["map_shape"].is_valid()).tolist()
+    return {(images[place], queries[place]): place for place in places}
 
 
 def no_maps(maps: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -40,15 +40,9 @@ def append_record(folder: Path, record: BatchRecord) -> None:
     content = _encode(record)
     path = folder / f"{record.batch:06d}-{zlib.crc32(content):08x}.arrow"
     partial = path.with_suffix(".partial")
-    try:
-        # Not forced to the disk, which would take longer than the batch: the checksum tells what did not get there.
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        raise UserError(
-            f"The run cannot note what it has finished in {folder}: {error.strerror or error}. Everything "
-            "finished before is kept: make room, and run the same command with --resume true."
-        ) from error
+    # Not forced to the disk, which would take longer than the batch: the checksum tells what did not get there.
+    partial.write_bytes(content)
+    partial.replace(path)
 
 
 def finished_batches(folder: Path) -> dict[int, Path]:
@@ -59,6 +53,17 @@ def finished_batches(folder: Path) -> dict[int, Path]:
     # A batch that was done twice is the same both times.
     found = {int(path.name.partition("-")[0]): path for path in folder.glob("*.arrow") if _intact(path)}
     return dict(sorted(found.items()))
+
+
+def all_batches(folder: Path, expected: int) -> list[Path]:
+    """Return the files of so many batches in the dataset's order; a UserError if the journal has not all of them."""
+    finished = finished_batches(folder)
+    if len(finished) != expected:
+        raise UserError(
+            f"{folder} holds {len(finished)} of {expected} batches that were done, so the other processes wrote "
+            "elsewhere: --trainer.default_root_dir must be a folder that all nodes see."
+        )
+    return [*finished.values()]
 
 
 def read_record(path: Path) -> BatchRecord:

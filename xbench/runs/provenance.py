@@ -24,6 +24,20 @@ if TYPE_CHECKING:
     from xbench.models.base import SaliencyModel
 
 
+def collect_outputs(trainer: pl.Trainer, model: SaliencyModel) -> dict[str, Any]:
+    """Describe what, with the images, determines logits and maps: the parts that `outputs_depend_on` names."""
+    details = model.provenance()
+    of_model: dict[str, Any] = {"saliency_upsample": model.saliency_upsample, "map_scale": model.map_scale}
+    of_model |= {"exploratory": model.exploratory} if model.exploratory else {}
+    return {
+        "precision": str(trainer.precision),
+        "checkpoint_sha256": details.pop("checkpoint_sha256", None),
+        "prompts": details.pop("prompts", None),
+        "preprocessing": model.preprocessing.description(),
+        "model": {"class": f"{type(model).__module__}.{type(model).__qualname__}", **of_model, **details},
+    }
+
+
 def collect_provenance(
     trainer: pl.Trainer,
     model: SaliencyModel,
@@ -36,7 +50,7 @@ def collect_provenance(
     `seconds` is the wall-clock time of this process by stage, `config` the resolved configuration, None for a run that
     was started from Python.
     """
-    details, store = model.provenance(), data.prepared
+    store = data.prepared
     seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
     return {
         "versions": versions(),
@@ -44,24 +58,14 @@ def collect_provenance(
         "source_sha256": source_sha256(type(model), type(data)),
         "command": [utf8(word) for word in sys.orig_argv],
         "seed": int(seed) if seed is not None else None,
-        "precision": str(trainer.precision),
         "devices": {
             "accelerator": _accelerator(trainer),
             "processes": trainer.world_size,
             "nodes": trainer.num_nodes,
             "threads": torch.get_num_threads(),
         },
-        "checkpoint_sha256": details.pop("checkpoint_sha256", None),
+        **collect_outputs(trainer, model),
         "annotation_sha256": annotation_digests(data.annotation_files()),
-        "prompts": details.pop("prompts", None),
-        "preprocessing": model.preprocessing.description(),
-        "model": {
-            "class": f"{type(model).__module__}.{type(model).__qualname__}",
-            "saliency_upsample": model.saliency_upsample,
-            "map_scale": model.map_scale,
-            **({"exploratory": model.exploratory} if model.exploratory else {}),
-            **details,
-        },
         "data": {
             **data.options(None if config is None else (config.get("data") or {}).get("init_args") or {}),
             "class": f"{type(data).__module__}.{type(data).__qualname__}",

@@ -1,0 +1,99 @@
+"""Predictions that `predict` or `test` stored, from which `score` makes a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from xbench.geometry.grid import Upsampling, View
+from xbench.predictions.source import Map, Names, Source
+from xbench.runs.answers import PREDICTIONS_SCHEMA
+from xbench.runs.files import IMAGES, PREDICTIONS, Table, reading
+from xbench.runs.images import StoredRows, crop_of, map_of, opened, stated
+from xbench.runtime.errors import UserError
+from xbench.types import MapScale
+
+
+def holds_predictions(path: Path) -> bool:
+    """Tell whether a folder, or a file whatever its name, has predictions that `predict` or `test` stored."""
+    if path.is_dir():
+        return (path / PREDICTIONS).is_file()
+    try:
+        return bool(pq.read_schema(path).equals(PREDICTIONS_SCHEMA))
+    except (OSError, pa.ArrowException):
+        return False
+
+
+class StoredPredictions(Source):
+    """Stored predictions, which state what part of an image a map shows, how maps are enlarged, and their scale.
+
+    Attributes:
+        files: What they lie in.
+        upsampling: How maps are enlarged.
+        map_scale: What their values are.
+
+    Raises:
+        UserError: They are answers, or cannot be read.
+    """
+
+    def __init__(self, path: Path, names: Names) -> None:
+        table = path / PREDICTIONS if path.is_dir() else path
+        self._folder, self.files = table.parent, [table, table.parent / IMAGES]
+        with reading(self._folder):
+            file, images = opened(table, PREDICTIONS), opened(self.files[1])
+            rows = file.read(["image_id", "query", "logit", "probability", "asked"])
+            if rows["asked"].null_count < len(rows):
+                again = "`xbench rescore` reads them again, by another --family or --frame"
+                raise UserError(f"--predictions {path} holds what a model answered: {again}.", exit_status=2)
+            images_of, queries, *numbers = (rows[name].to_pylist() for name in rows.column_names[:4])
+            pairs = [*zip(images_of, queries, strict=True)]
+            if len({*pairs}) < len(pairs):
+                raise ValueError(f"{table.name} has two rows of an image and a finding")
+            wanted = {*names.images}, {*names.findings}
+            known = [pair[0] in wanted[0] and pair[1] in wanted[1] for pair in pairs]
+            strange = [f"{image}, {finding}" for (image, finding), own in zip(pairs, known, strict=True) if not own]
+            scored = zip(pairs, zip(*numbers, strict=True), known, strict=True)
+            super().__init__({pair: both for pair, both, own in scored if own and None not in both}, unknown=strange)
+            self._places: dict[str, dict[str, int]] = {}
+            for place in np.flatnonzero(_drawn(file) & known).tolist():
+                image_id, query = pairs[place]
+                self._places.setdefault(image_id, {})[query] = place
+            self.maps = {(image_id, query) for image_id, of_image in self._places.items() for query in of_image}
+            names_of_images = images.read(["image_id"])["image_id"].to_pylist()
+            self._image = {image_id: place for place, image_id in enumerate(names_of_images)}
+            self._rows, self._images = StoredRows(file), StoredRows(images)
+            model = stated(file, "depends_on")["model"]
+            self.upsampling: Upsampling = model["saliency_upsample"]
+            self.map_scale: MapScale = model["map_scale"]
+            if self.upsampling not in get_args(Upsampling) or self.map_scale not in get_args(MapScale):
+                raise ValueError(f"{table.name} names an upsampling or a map_scale that there is not")
+
+    def read(self, image: str) -> dict[str, Map]:
+        """Return the maps of an image by finding."""
+        with reading(self._folder):
+            return {query: map_of(self._rows[place]).copy() for query, place in self._places.get(image, {}).items()}
+
+    def shown(self, image: str) -> tuple[View, str]:
+        """Return what part of the image its maps show, and the digest of the model input."""
+        with reading(self._folder):
+            row = self._images[self._image[image]]
+            return crop_of(row["crop"]), str(row["sha256"])
+
+
+def _drawn(file: Table) -> NDArray[np.bool_]:
+    """Return which rows have a map (R,); maps are read only in groups where some row has none."""
+    parts = [np.zeros(0, np.bool_)]
+    for group in range(file.num_row_groups):
+        about = file.metadata.row_group(group)
+        columns = (about.column(place) for place in range(about.num_columns))
+        statistics = next(one.statistics for one in columns if one.path_in_schema.startswith("map."))
+        if statistics is not None and statistics.has_null_count and statistics.null_count == 0:
+            parts.append(np.ones(about.num_rows, np.bool_))
+        else:
+            parts.append(np.asarray(file.read_row_group(group, ["map"])["map"].is_valid()))
+    return np.concatenate(parts)
