@@ -22,7 +22,7 @@ Boxes = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BoxPair:
-    """Scores of the boxes answered for one pair of image and finding, in [0, 1] but for the last.
+    """Scores of the boxes answered for one pair of image and finding.
 
     Without a box all are 0: no box is a miss. None: the annotated boxes are known by their union only.
 
@@ -31,7 +31,6 @@ class BoxPair:
         centre_hit: Share of answered boxes whose centre lies in an annotated box, its border included.
         best_iou: Largest of an answered with an annotated box. Flattering where there are several.
         matched_30: Pairs of the best one-to-one matching at IoU >= 0.3; `matched_50` at 0.5.
-        count_error: Number of answered minus annotated boxes.
     """
 
     box_iou: float
@@ -39,11 +38,6 @@ class BoxPair:
     best_iou: float | None
     matched_30: int | None
     matched_50: int | None
-    count_error: int | None
-
-    def accuracy(self, threshold: float) -> int:
-        """Return 1 if `box_iou` lies above a threshold, else 0."""
-        return int(self.box_iou > threshold + ROUNDING)
 
 
 class GridScores(NamedTuple):
@@ -102,7 +96,7 @@ def pairwise_iou(predicted: ArrayLike, annotated: ArrayLike) -> NDArray[np.float
     low, high = np.maximum(one[..., :2], other[..., :2]), np.minimum(one[..., 2:], other[..., 2:])
     shared = np.prod(np.clip(high - low, 0, None), axis=2)
     areas = [np.prod(boxes[..., 2:] - boxes[..., :2], axis=2) for boxes in (one, other)]
-    return np.asarray(shared / (areas[0] + areas[1] - shared))
+    return iou(areas[0], shared, areas[1])
 
 
 def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
@@ -139,7 +133,7 @@ def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = Tr
     Examples:
         >>> score_boxes([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]], [[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]])
         ... # doctest: +NORMALIZE_WHITESPACE
-        BoxPair(box_iou=0.3333333333333333, centre_hit=0.5, best_iou=1.0, matched_30=1, matched_50=1, count_error=0)
+        BoxPair(box_iou=0.3333333333333333, centre_hit=0.5, best_iou=1.0, matched_30=1, matched_50=1)
     """
     answered, true = _boxes(predicted), _boxes(annotated)
     if not len(true):
@@ -147,14 +141,13 @@ def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = Tr
     centres = (answered[:, None, :2] + answered[:, None, 2:]) / 2
     inside = np.all((centres >= true[None, :, :2]) & (centres <= true[None, :, 2:]), axis=2)
     hits = np.any(inside, axis=1)
-    iou = pairwise_iou(answered, true) if instances else None
+    each = pairwise_iou(answered, true) if instances else None
     return BoxPair(
         box_iou=box_iou(answered, true),
         centre_hit=int(hits.sum()) / len(hits) if len(hits) else 0.0,
-        best_iou=None if iou is None else float(iou.max(initial=0)),
-        matched_30=None if iou is None else matched_boxes(iou, 0.3),
-        matched_50=None if iou is None else matched_boxes(iou, 0.5),
-        count_error=None if iou is None else len(answered) - len(true),
+        best_iou=None if each is None else float(each.max(initial=0)),
+        matched_30=None if each is None else matched_boxes(each, 0.3),
+        matched_50=None if each is None else matched_boxes(each, 0.5),
     )
 
 

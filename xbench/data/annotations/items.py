@@ -21,6 +21,7 @@ from pycocotools import mask as coco
 from xbench.data.decoding import MAX_PIXELS, decode_image
 from xbench.geometry.shapes import Mask, Shape, mask_of, union
 from xbench.runtime.errors import UserError
+from xbench.scoring import numbers
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ def reader_agreement(items: Iterable[Shape]) -> tuple[float, float] | None:
     drawn = [union(mine, *mine[0].size) for mine in by_reader.values()] if len(by_reader) > 1 else []
     scores = []
     for one, other in combinations(drawn, 2):
-        overlap, total = np.count_nonzero(one & other), np.count_nonzero(one) + np.count_nonzero(other)
-        scores.append((2 * overlap / total, overlap / (total - overlap)))
+        pixels = [np.array(np.count_nonzero(part)) for part in (one, one & other, other)]
+        scores.append((numbers.dice(*pixels), numbers.iou(*pixels)))
     if not scores:
         return None
     dice, iou = np.mean(scores, axis=0).tolist()

@@ -76,7 +76,7 @@ def whole_image(sample: Sample) -> Sample:
         sample,
         probabilities=np.ones_like(sample.probabilities),
         hit=area,
-        dice=(2 * area / (1 + area))[:, None],
+        dice=dice(np.ones_like(area), area, area)[:, None],
         iou=area[:, None],
         chances=True,
     )

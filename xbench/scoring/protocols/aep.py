@@ -6,15 +6,14 @@ Follows YH0517/AFLoc 940e3d7 and tahsirmunna/kaf-ground d83afc6.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xbench.scoring.maps import Map, Region, cnr
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_findings
-from xbench.scoring.protocols.common import first_maximum, iou
+from xbench.scoring.protocols.base import PairTruth, PairView, Protocol
+from xbench.scoring.protocols.common import dice_and_iou, first_maximum
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
@@ -54,11 +53,7 @@ def sharpened(saliency: Map) -> NDArray[Any]:
 
 
 def score(saliency: Map, region: Region) -> dict[str, float]:
-    """Score the kept pixels of a map as AFLoc and KAF-Ground do.
-
-    Args:
-        saliency: (H, W) float32 within the crop.
-        region: (H, W) there.
+    """Score the kept pixels of a map (H, W) in float32 against those of a region as AFLoc and KAF-Ground do.
 
     Returns:
         `iou_0.1` to `iou_0.5`, their mean `miou`, and `mdice`; `cnr`, signed, 0 where nothing varies on either side;
@@ -77,11 +72,10 @@ def score(saliency: Map, region: Region) -> dict[str, float]:
 
 def overlaps(scale: NDArray[np.float32], region: Region) -> dict[str, float]:
     """Return `iou_0.1` to `iou_0.5` of values above these, their mean `miou`, and `mdice`; NaN over an empty mask."""
-    ious = [
-        iou(mask, region) if mask.any() and region.any() else math.nan
-        for mask in (scale > np.float32(threshold) for threshold in THRESHOLDS)
-    ]
-    dices = [2 * value / (1 + value) for value in ious]
+    masks = [scale > np.float32(threshold) for threshold in THRESHOLDS]
+    none = math.nan, math.nan
+    each = [dice_and_iou(mask, region) if mask.any() and region.any() else none for mask in masks]
+    dices, ious = zip(*each, strict=True)
     named = {f"iou_{threshold}": value for threshold, value in zip(THRESHOLDS, ious, strict=True)}
     return named | {"miou": math.fsum(ious) / len(ious), "mdice": math.fsum(dices) / len(dices)}
 
@@ -105,14 +99,11 @@ class Aep(Protocol):
     )
     setting = "the radiograph padded to a square of 224 or 518 pixels"
     limits = ("phrases of one finding are not told apart", "boxes are not rounded one by one as the authors do")
+    means = ("miou", "mdice", "cnr", "hit", "miou_sharpened", "cnr_sharpened")
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
         size = truth.region.shape
         crop = central(size)
         saliency, region = prediction.on_grid(size, cells=smoothed(prediction.cells))[crop], truth.region[crop]
         sharp = score(sharpened(saliency), region)
         return score(saliency, region) | {"miou_sharpened": sharp["miou"], "cnr_sharpened": sharp["cnr"]}
-
-    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        names = ("miou", "mdice", "cnr", "hit", "miou_sharpened", "cnr_sharpened")
-        return {name: mean_of_findings(groups, name) for name in names}

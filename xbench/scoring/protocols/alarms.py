@@ -7,17 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from xbench.scoring.protocols.base import (
-    Columns,
-    Group,
-    Number,
-    PairTruth,
-    PairView,
-    Protocol,
-    RunView,
-    Tuned,
-    mean_of_findings,
-)
+from xbench.scoring import numbers
+from xbench.scoring.protocols.base import Group, PairTruth, PairView, Protocol, RunView, Table, Tuned
 from xbench.scoring.protocols.common import HUNDREDTHS, best_dice, count_above, probabilities
 
 COSINES = tuple(k / 50 - 1 for k in range(101))
@@ -36,19 +27,19 @@ class FalsePositives(Protocol):
         "images without the finding, dice and hit (a pixel above it in the region) of those with it"
     )
     flaw = "One pixel above the threshold is an alarm, however far below it the rest of the map lies."
-    setting = "the whole radiograph on the evaluation grid"
     in_setting = "always"
     limits = ("maps that are no cosines, logits or probabilities are refused, and cosines without --tune",)
     scales = frozenset({"logit", "probability", "cosine"})
     negatives = True
-    lower = frozenset({"false_alarm", "area_lit"})
+    means = ("false_alarm", "area_lit", "dice", "hit")
+    of_negatives = lower = frozenset({"false_alarm", "area_lit"})
 
     def refuses(self, run: RunView, tuned: bool) -> str | None:
         if "map" in run.shows and run.scale == "cosine" and not tuned:
             return f"--protocol {self.name} takes thresholds of cosines from another run: give one with --tune."
         return super().refuses(run, tuned)
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any]:
         saliency = probabilities(prediction.on_grid(truth.region.shape, prediction.upsampling), prediction.scale)
         mask, overlap = count_above(saliency, truth.region, COSINES if prediction.scale == "cosine" else HUNDREDTHS)
         return {"pixels": truth.region.size, "mask": mask, "overlap": overlap, "region": int(truth.region.sum())}
@@ -61,7 +52,7 @@ class FalsePositives(Protocol):
             tuned[group.finding] = {"threshold": best_dice(*counts)[1] if drawn.any() else None}
         return tuned
 
-    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:
+    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Table:
         place = _HALF if tuned is None else tuned["threshold"]
         absent, present = group["label"] == 0, group["region"] > 0
         if place is None:
@@ -70,10 +61,6 @@ class FalsePositives(Protocol):
         return {
             "false_alarm": np.where(absent, mask > 0, np.nan),
             "area_lit": np.where(absent, mask / group["pixels"], np.nan),
-            "dice": np.where(present, 2 * overlap / np.maximum(mask + group["region"], 1), np.nan),
+            "dice": np.where(present, numbers.dice(mask, overlap, group["region"]), np.nan),
             "hit": np.where(present, overlap > 0, np.nan),
         }
-
-    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        names = ("false_alarm", "area_lit", "dice", "hit")
-        return {name: mean_of_findings(groups, name, of_negatives=name in self.lower) for name in names}

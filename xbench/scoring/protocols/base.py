@@ -1,8 +1,6 @@
-"""What a protocol is: a frame, a map rule, a mask rule, a score and an average, in an object of its own.
+"""What a protocol is: how it measures a pair of image and finding, and how numbers follow from a table of pairs.
 
-A protocol measures pairs of image and finding one by one (`measure`), which gives the columns of a table; its numbers
-follow from the table alone (`results`). What the official code does not define is NaN, never 0. Needs no torch until a
-map is brought to the grid.
+What the official code does not define is NaN, never 0. Needs no torch until a map is brought to the grid.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from xbench.geometry.shapes import Shape
 
 Mask = NDArray[np.bool_]
-Columns = dict[str, Any]
-"""Values of a pair by column, or columns of several pairs."""
 Table = dict[str, NDArray[Any]]
 """Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance` (share of the grid
 that the region takes), and a protocol's own. Sorted by `index`, then `column`."""
@@ -118,13 +114,16 @@ class Protocol(ABC):
     citation: ClassVar[str]  # publication and code that it follows
     rule: ClassVar[str]  # map, mask and score in a few words
     flaw: ClassVar[str]  # what is wrong with it, in a sentence
-    setting: ClassVar[str]  # the image frame of the authors
+    setting: ClassVar[str] = "the whole radiograph on the evaluation grid"  # the image frame of the authors
     our_setting: ClassVar[str] = "the whole radiograph on the evaluation grid"
     in_setting: ClassVar[Literal["always", "native", "never"]] = "never"  # whether a run is in the authors' frame
     limits: ClassVar[tuple[str, ...]] = ()  # what cannot be had from a stored run, and so is not given
     takes: ClassVar[frozenset[str]] = frozenset({"map"})  # of `map`, `boxes`, `points`, `words` and `score`
     scales: ClassVar[frozenset[str]] = frozenset()  # that maps may have; empty: any
     negatives: ClassVar[bool] = False  # whether pairs without the finding are measured
+    means: ClassVar[tuple[str, ...]] = ()  # columns whose means are numbers
+    average: ClassVar[Literal["findings", "pairs", "squares"]] = "findings"  # how these means are taken
+    of_negatives: ClassVar[frozenset[str]] = frozenset()  # means that pairs without the finding should have
     lower: ClassVar[frozenset[str]] = frozenset()  # numbers of which less is better
 
     def refuses(self, run: RunView, tuned: bool) -> str | None:
@@ -144,7 +143,7 @@ class Protocol(ABC):
         return None
 
     @abstractmethod
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns | None:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any] | None:
         """Return the columns of a pair, or None to skip it."""
 
     def tune(self, groups: Sequence[Group]) -> Tuned | None:
@@ -160,19 +159,19 @@ class Protocol(ABC):
         """Whether it has settings that are chosen on another run."""
         return type(self).tune is not Protocol.tune
 
-    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:
+    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Table:
         """Return columns (N,) of a finding that follow from its measured ones and from what was tuned for it."""
         return {}
 
-    @abstractmethod
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        """Return the numbers of a run, whose findings have a group each."""
+        """Return the numbers of a run, whose findings have a group each: the `means`, unless a protocol has others."""
+        return {name: mean_of(groups, name, self.average, name in self.of_negatives) for name in self.means}
 
     def pair_values(self, group: Group) -> NDArray[np.float64]:
         """Return what each pair has of the headline (N,), for paired tests; NaN where it has none."""
         return group[self.headline].astype(np.float64)
 
-    def missed(self, values: Columns, present: bool) -> Columns:
+    def missed(self, values: dict[str, Any], present: bool) -> dict[str, Any]:
         """Return the values of a pair whose map nobody drew: masks are empty, and a finding that is present is missed.
 
         Numbers of which less is better do not exist for it. Columns about the truth alone stay.
@@ -231,61 +230,31 @@ def mean(values: Iterable[float | None]) -> float | None:
     return math.fsum(defined) / len(defined) if defined else None
 
 
-def mean_of_findings(groups: Sequence[Group], name: str, of_negatives: bool = False) -> Number:
-    """Return the mean of a column over the pairs of a finding, then over findings.
+def _mean_by_squares(values: Sequence[list[float]]) -> float | None:
+    weights = sum(len(one) ** 2 for one in values)
+    return math.fsum(len(one) * value for one in values for value in one) / weights if weights else None
 
-    `of_negatives`: pairs without the finding should have the number, instead of those with a region.
+
+_AVERAGES: Mapping[str, Callable[[Sequence[list[float]]], float | None]] = {
+    "findings": lambda values: mean(map(mean, values)),
+    "pairs": lambda values: mean(value for one in values for value in one),
+    "squares": _mean_by_squares,
+}
+
+
+def mean_of(groups: Sequence[Group], name: str, average: str = "findings", of_negatives: bool = False) -> Number:
+    """Return the mean of a column over pairs.
+
+    Args:
+        groups: The findings.
+        name: Of the column.
+        average: `findings`: over the pairs of a finding, then over findings. `pairs`: over all pairs. `squares`: over
+            all pairs, each weighing as much as its finding has pairs.
+        of_negatives: Pairs without the finding should have the number, instead of those with a region.
     """
-    return _mean_of(groups, name, "findings", lambda values: mean(map(mean, values)), of_negatives)
-
-
-def mean_of_pairs(groups: Sequence[Group], name: str) -> Number:
-    """Return the mean of a column over all pairs."""
-    return _mean_of(groups, name, "pairs", lambda values: mean(value for one in values for value in one))
-
-
-def mean_weighted_by_squares(groups: Sequence[Group], name: str) -> Number:
-    """Return the mean of a column over all pairs, each weighing as much as its finding has pairs."""
-
-    def weighted(values: Sequence[list[float]]) -> float | None:
-        weights = sum(len(one) ** 2 for one in values)
-        return math.fsum(len(one) * value for one in values for value in one) / weights if weights else None
-
-    return _mean_of(groups, name, "squares", weighted)
-
-
-def ratio_of_sums(groups: Sequence[Group], above: str, below: str) -> Number:
-    """Return the ratio of the sums of two columns over a finding's pairs, then the mean over findings that have it."""
-    sums = [(int(group[above].sum()), int(group[below].sum())) for group in groups]
-    return _of_findings("sums", groups, [a / b if b else None for a, b in sums])
-
-
-def of_group(groups: Sequence[Group], function: Callable[[Group], Mapping[str, float | None]]) -> dict[str, Number]:
-    """Return numbers of all pairs of a finding together, then their means over findings that have them."""
-    each = [function(group) for group in groups]
-    return {name: _of_findings("images", groups, [numbers[name] for numbers in each]) for name in each[0]}
-
-
-def of_all(
-    groups: Sequence[Group], average: str, function: Callable[[Group], Mapping[str, float | None]]
-) -> dict[str, Number]:
-    """Return numbers of all pairs together, whatever their finding."""
-    whole = {name: np.concatenate([group[name] for group in groups]) for name in groups[0].columns}
-    each = {group.finding: function(group) for group in groups}
-    return {
-        name: _number(average, value, {finding: numbers[name] for finding, numbers in each.items()})
-        for name, value in function(Group("", whole)).items()
-    }
-
-
-def _mean_of(
-    groups: Sequence[Group],
-    name: str,
-    average: str,
-    combine: Callable[[list[list[float]]], float | None],
-    of_negatives: bool = False,
-) -> Number:
-    missing, defined, strict = [], [], []
+    combine, missing = _AVERAGES[average], []
+    defined: list[list[float]] = []
+    strict: list[list[float]] = []
     for place, group in enumerate(groups):
         values = group[name].astype(np.float64)
         known = ~np.isnan(values)
@@ -293,20 +262,41 @@ def _mean_of(
         defined.append(values[known].tolist())
         strict.append(np.where(expected, 0.0, values)[known | expected].tolist())
         missing += [(group["index"][row], place, group["image_id"][row]) for row in np.flatnonzero(expected)]
-    per_finding = {group.finding: mean(values) for group, values in zip(groups, defined, strict=True)}
     first = [{"image_id": str(image), "finding": groups[place].finding} for _, place, image in sorted(missing)[:10]]
-    return _number(average, combine(defined), per_finding) | {
+    return _number(average, combine(defined), groups, map(mean, defined)) | {
         "undefined": len(missing),
         "first_undefined": first,
         "strict": combine(strict),
     }
 
 
-def _of_findings(average: str, groups: Sequence[Group], values: Sequence[float | None]) -> Number:
-    names = [group.finding for group in groups]
-    return _number(average, mean(values), dict(zip(names, values, strict=True)))
+def ratio_of_sums(groups: Sequence[Group], above: str, below: str) -> Number:
+    """Return the ratio of the sums of two columns over a finding's pairs, then the mean over findings that have it."""
+    sums = [(int(group[above].sum()), int(group[below].sum())) for group in groups]
+    each = [part / whole if whole else None for part, whole in sums]
+    return _number("sums", mean(each), groups, each)
 
 
-def _number(average: str, value: float | None, per_finding: Mapping[str, float | None]) -> Number:
+def of_group(groups: Sequence[Group], function: Callable[[Group], Mapping[str, float | None]]) -> dict[str, Number]:
+    """Return numbers of all pairs of a finding together, then their means over findings that have them."""
+    each = [function(group) for group in groups]
+    values = {name: [numbers[name] for numbers in each] for name in each[0]}
+    return {name: _number("images", mean(of_findings), groups, of_findings) for name, of_findings in values.items()}
+
+
+def of_all(
+    groups: Sequence[Group], average: str, function: Callable[[Group], Mapping[str, float | None]]
+) -> dict[str, Number]:
+    """Return numbers of all pairs together, whatever their finding."""
+    whole = Group("", {name: np.concatenate([group[name] for group in groups]) for name in groups[0].columns})
+    each = [function(group) for group in groups]
+    return {
+        name: _number(average, value, groups, [numbers[name] for numbers in each])
+        for name, value in function(whole).items()
+    }
+
+
+def _number(average: str, value: float | None, groups: Sequence[Group], each: Iterable[float | None]) -> Number:
     number: Number = {"value": value, "average": average, "undefined": 0, "first_undefined": []}
+    per_finding = zip((group.finding for group in groups), each, strict=True)
     return number | {"strict": value, "per_finding": dict(per_finding)}

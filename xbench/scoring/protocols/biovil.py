@@ -5,13 +5,11 @@ The repository (microsoft/hi-ml b67c1d2) has the map and no scorer, so the score
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from xbench.scoring.maps import Map, Region, cnr
 from xbench.scoring.protocols.aep import overlaps, smoothed
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_findings
+from xbench.scoring.protocols.base import PairTruth, PairView, Protocol
 
 
 def score(saliency: Map, region: Region) -> dict[str, float]:
@@ -30,9 +28,7 @@ class BioViL(Protocol):
     setting = "a square in the middle of the image"
     limits = ("maps that are no cosines are refused", "phrases of one finding are not told apart")
     scales = frozenset({"cosine"})
+    means = ("miou", "cnr")
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
         return score(prediction.on_grid(truth.region.shape, cells=smoothed(prediction.cells)), truth.region)
-
-    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        return {name: mean_of_findings(groups, name) for name in ("miou", "cnr")}

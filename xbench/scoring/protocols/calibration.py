@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, of_group
+from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Protocol, of_group
 
 BINS = 15
 
@@ -148,7 +148,7 @@ class Calibration(Protocol):
     negatives = True
     lower = frozenset({"ece", *others})
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any]:
         # Every row has the label and the probability.
         return {}
 

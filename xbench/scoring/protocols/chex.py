@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean, of_all
+from xbench.scoring.numbers import iou
+from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Protocol, Table, mean, of_all
 from xbench.scoring.protocols.common import count_above, stretched
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -19,10 +20,7 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 def pooled_iou(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
     """Return the IoU at each threshold: all overlaps (N, T) over all unions, NaN if these are empty (T,)."""
-    together = overlap.sum(0).astype(np.float64)
-    union = (mask + region[:, None] - overlap).sum(0).astype(np.float64)
-    ious: NDArray[np.float64] = np.divide(together, union, out=np.full(len(union), np.nan), where=union > 0)
-    return ious
+    return iou(mask.sum(0), overlap.sum(0), region.sum())
 
 
 def _pooled(group: Group) -> dict[str, float | None]:
@@ -45,14 +43,13 @@ class CheX(Protocol):
     setting = "a square of 1024 pixels, boxes cut to whole ones"
     limits = ("sentences are findings here", "mAP takes boxes with a weight")
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any]:
         mask, overlap = count_above(stretched(prediction.on_grid(truth.region.shape)), truth.region, THRESHOLDS)
         return {"mask": mask, "overlap": overlap, "region": int(truth.region.sum())}
 
-    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:
+    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Table:
         # What a report compares pair by pair; the numbers are pooled.
-        union = group["mask"] + group["region"][:, None] - group["overlap"]
-        return {"mask_miou": (group["overlap"] / union).mean(1)}
+        return {"mask_miou": iou(group["mask"], group["overlap"], group["region"][:, None]).mean(1)}
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
         return of_all(groups, "pooled pixels", _pooled)

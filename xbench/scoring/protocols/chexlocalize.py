@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.scoring.maps import Map, Region
+from xbench.scoring.numbers import iou
 from xbench.scoring.protocols.base import (
-    Columns,
     Group,
     Number,
     PairTruth,
     PairView,
     Protocol,
+    Table,
     Tuned,
     mean,
-    mean_of_findings,
+    mean_of,
     ratio_of_sums,
 )
 from xbench.scoring.protocols.common import Mask, first_maximum
@@ -79,10 +80,7 @@ def ious(group: Group, rule: str, empty: NDArray[np.bool_] | None = None, full: 
         np.where(False if empty is None else empty, 0, group[f"{name}_{rule}"]).astype(np.float64)
         for name in ("mask", "overlap")
     )
-    union = mask + region - overlap
-    defined = union > 0 if full else (mask > 0) & (region > 0)
-    found: NDArray[np.float64] = np.divide(overlap, union, out=np.full(len(union), np.nan), where=defined)
-    return found
+    return np.where(full | ((mask > 0) & (region > 0)), iou(mask, overlap, region), np.nan)
 
 
 def cutoffs_of(finding: str) -> tuple[float, ...]:
@@ -128,7 +126,7 @@ class CheXlocalize(Protocol):
     limits = ("the human benchmark is a run of its own, which `score` makes",)
     negatives = True
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
         return count(prediction.on_grid(truth.region.shape), truth.region)
 
     def tune(self, groups: Sequence[Group]) -> Tuned:
@@ -139,9 +137,9 @@ class CheXlocalize(Protocol):
 
         return read_tuned(paths, findings, RULES[1:], cutoffs_of)
 
-    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:
+    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Table:
         outside = group["pixels"] - group["region"]
-        columns: Columns = {"outside": outside, "clear_otsu": outside - group["mask_otsu"] + group["overlap_otsu"]}
+        columns: Table = {"outside": outside, "clear_otsu": outside - group["mask_otsu"] + group["overlap_otsu"]}
         rules: dict[str, tuple[str | None, NDArray[np.bool_] | None]] = {"iou": ("otsu", None)}
         if tuned is not None:
             rule, cutoff = tuned["threshold"], tuned["cutoff"]
@@ -157,7 +155,7 @@ class CheXlocalize(Protocol):
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
         slices = [name for name in groups[0].columns if name.startswith("iou")]
-        numbers = {name: mean_of_findings(groups, name) for name in (*slices, "hit")}
+        numbers = {name: mean_of(groups, name) for name in (*slices, "hit")}
         ratios = {
             "precision": ("overlap_otsu", "mask_otsu"),
             "recall": ("overlap_otsu", "region"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.scoring import numbers
 from xbench.scoring.maps import Map, Region
 
 Mask = NDArray[np.bool_]
@@ -39,10 +40,10 @@ def probabilities(saliency: NDArray[np.float32], scale: str) -> NDArray[np.float
     return sigmoid(saliency) if scale == "logit" else saliency
 
 
-def iou(mask: Mask, region: Region) -> float:
-    """Return the intersection over the union of a mask and a region; NaN if both are empty."""
-    union = int(np.count_nonzero(mask | region))
-    return int(np.count_nonzero(mask & region)) / union if union else math.nan
+def dice_and_iou(mask: Mask, region: Region) -> tuple[float, float]:
+    """Return Dice and IoU of a mask and a region; NaN if both are empty."""
+    pixels = [np.array(np.count_nonzero(part)) for part in (mask, mask & region, region)]
+    return float(numbers.dice(*pixels)), float(numbers.iou(*pixels))
 
 
 def first_maximum(saliency: Map) -> tuple[int, int]:
@@ -63,7 +64,7 @@ def count_above(
 
 def best_dice(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> tuple[float, int]:
     """Return the largest mean Dice (N, T) of pairs and the place of its threshold, the lowest of equals."""
-    dice = 2 * overlap.astype(np.float64) / (mask + region[:, None])
+    dice = numbers.dice(mask, overlap, region[:, None])
     means = [math.fsum(column) / len(column) for column in dice.T.tolist()]
     return max(means), means.index(max(means))
 
@@ -83,7 +84,7 @@ def mask_overlaps(detected: Sequence[Mask], lesions: Sequence[Mask]) -> tuple[ND
     # Counted mask by mask: as a product of matrices it would keep all cores busy in each of several processes.
     shared = np.array([[np.count_nonzero(one & other) for other in lesions] for one in detected], np.float64)
     sizes = [np.array([np.count_nonzero(mask) for mask in masks]) for masks in (detected, lesions)]
-    return shared / np.maximum(sizes[0][:, None] + sizes[1] - shared, 1), shared / np.maximum(sizes[1], 1)
+    return np.nan_to_num(numbers.iou(sizes[0][:, None], shared, sizes[1])), shared / np.maximum(sizes[1], 1)
 
 
 def sizes_of(areas: NDArray[np.float64]) -> NDArray[np.int64]:

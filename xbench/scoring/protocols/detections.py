@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, RunView, mean, of_group
+from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Protocol, RunView, mean, of_group
 from xbench.scoring.protocols.common import SIZES, Mask, components, mask_overlaps, sizes_of, stretched
 
 Floats = NDArray[np.float64]
@@ -97,7 +97,7 @@ def average_precision(scores: Floats, hits: Mask, lesions: int) -> float | None:
     return math.fsum(precision[places[places < len(found)]].tolist()) / len(_RECALLS)
 
 
-def ranked(scores: Floats, iou: Floats, areas: Floats) -> Columns:
+def ranked(scores: Floats, iou: Floats, areas: Floats) -> dict[str, Any]:
     """Return the columns of a pair: its detections, highest score first, and what each finds at each overlap.
 
     Args:
@@ -107,7 +107,7 @@ def ranked(scores: Floats, iou: Floats, areas: Floats) -> Columns:
     """
     kept = np.argsort(-scores, kind="stable")[:MOST]
     scores, iou, sizes = scores[kept], iou[kept], sizes_of(areas)
-    columns: Columns = {"lesions": len(areas), "scores": scores.tolist()}
+    columns: dict[str, Any] = {"lesions": len(areas), "scores": scores.tolist()}
     for least in IOUS:
         lesion = match(iou, scores, least)
         columns[_hits(least)] = (lesion >= 0).tolist()
@@ -187,7 +187,7 @@ class Detections(Protocol):
             return f"--protocol {self.name} ranks boxes by confidence, and {run.folder} has none for {run.unranked}."
         return reason
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns | None:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any] | None:
         if not prediction.cells.size:
             from xbench.scoring.boxes import pairwise_iou
 

@@ -7,23 +7,14 @@ scikit-learn and begins at random; ours begins for every map as scikit-learn doe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xbench.scoring.maps import Map, Region, cnr, pixel_ranking
-from xbench.scoring.protocols.base import (
-    Columns,
-    Group,
-    Number,
-    PairTruth,
-    PairView,
-    Protocol,
-    mean_weighted_by_squares,
-)
-from xbench.scoring.protocols.common import Mask, first_maximum, iou, stretched
+from xbench.scoring.protocols.base import PairTruth, PairView, Protocol
+from xbench.scoring.protocols.common import Mask, dice_and_iou, first_maximum, stretched
 
 NUMBERS = ("iou", "miou", "bboxiou", "bboxmiou", "cnr", "top1", "aucroc", "distance")
 
@@ -120,8 +111,8 @@ def score(mask: Mask, saliency: Map, region: Region) -> dict[str, float]:
     box[top:bottom, left:right] = True
     found = {}
     for prefix, part in (("", mask), ("bbox", box)):
-        found[f"{prefix}iou"] = one = iou(part, region)
-        found[f"{prefix}miou"] = (one + _or_zero(iou(~part, ~region))) / 2
+        found[f"{prefix}iou"] = one = dice_and_iou(part, region)[1]
+        found[f"{prefix}miou"] = (one + float(np.nan_to_num(dice_and_iou(~part, ~region)[1]))) / 2
     centres = [(a + c) / 2 for a, c in ((top, bottom), (left, right))]
     distance = math.nan
     if region.any():
@@ -140,10 +131,6 @@ def _edges(pixels: NDArray[Any]) -> tuple[int, int, int, int]:
     return int(rows[0]), int(columns[0]), int(rows[-1]), int(columns[-1])
 
 
-def _or_zero(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
-
-
 class G2G(Protocol):
     name = "g2g"
     title = "Generate to Ground"
@@ -157,12 +144,11 @@ class G2G(Protocol):
     flaw = "The background term of the mean IoU is near 1, and findings weigh with the square of their number."
     setting = "512 x 512 pixels, maps of 64 x 64 cells"
     limits = ("the official fit begins at random, ours as scikit-learn's with the seed 0",)
+    means = NUMBERS
+    average = "squares"
     lower = frozenset({"distance"})
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
         size, raw = truth.region.shape, prediction.cells
         mask = np.rint(prediction.on_grid(size, cells=cells_of_mask(raw, threshold(raw)))) > 0
         return score(mask, prediction.on_grid(size, cells=stretched(raw)), truth.region)
-
-    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        return {name: mean_weighted_by_squares(groups, name) for name in NUMBERS}

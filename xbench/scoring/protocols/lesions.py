@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, ratio_of_sums
+from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Protocol, ratio_of_sums
 from xbench.scoring.protocols.common import SIZES, components, mask_overlaps, sizes_of, stretched
 
 
@@ -22,14 +22,13 @@ class Lesions(Protocol):
         "below 1%, large above 5% of the film; false_parts: parts of an image that touch no item"
     )
     flaw = "A part that covers the whole lung finds every lesion in it, so read the recall beside Dice."
-    setting = "the whole radiograph on the evaluation grid"
     in_setting = "always"
     limits = (
         "what several readers drew of one lesion is several items",
         "images without the finding are left out, for their stretched maps light up always",
     )
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns | None:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, int] | None:
         lesions = truth.lesions()
         if not lesions:
             return None

@@ -5,11 +5,9 @@ Follows gzxiong/medfocus 4f11faf. Boxes are x0, y0, x1, y1, half-open.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from numpy.typing import ArrayLike
 
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_pairs
+from xbench.scoring.protocols.base import PairTruth, PairView, Protocol
 
 NUMBERS = ("iou", "precision", "recall", "f1")
 
@@ -42,9 +40,8 @@ class MedGround(Protocol):
     our_setting = "fractions of the whole radiograph"
     limits = ("boxes are not rounded to pixels", "maps are not made boxes", "images without the finding are left out")
     takes = frozenset({"boxes"})
+    means = NUMBERS
+    average = "pairs"
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
         return score_union(prediction.boxes, truth.boxes)
-
-    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        return {name: mean_of_pairs(groups, name) for name in NUMBERS}

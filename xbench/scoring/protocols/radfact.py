@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_findings
+from xbench.scoring.protocols.base import PairTruth, PairView, Protocol
+from xbench.scoring.protocols.common import dice_and_iou
 
 SIDE = 224
 Boxes = Sequence[Sequence[float]]
@@ -20,9 +21,9 @@ Boxes = Sequence[Sequence[float]]
 def score(predicted: Boxes, true: Boxes) -> dict[str, float]:
     """Score boxes x0, y0, x1, y1 in fractions, drawn on whole pixels: `iou`, `precision`, `recall`; NaN over empty."""
     first, second = _drawn(predicted), _drawn(true)
-    both = int((first & second).sum())
-    sizes = {"iou": first | second, "precision": first, "recall": second}
-    return {name: both / int(mask.sum()) if mask.any() else math.nan for name, mask in sizes.items()}
+    both, sizes = int((first & second).sum()), (int(first.sum()), int(second.sum()))
+    precision, recall = (both / size if size else math.nan for size in sizes)
+    return {"iou": dice_and_iou(first, second)[1], "precision": precision, "recall": recall}
 
 
 def _drawn(boxes: Boxes) -> NDArray[np.bool_]:
@@ -45,9 +46,7 @@ class RadFact(Protocol):
     in_setting = "always"
     limits = ("entailment of phrases takes a language model", "images without the finding are left out")
     takes = frozenset({"boxes"})
+    means = ("iou", "precision", "recall")
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
         return score(prediction.boxes.tolist(), truth.boxes.tolist())
-
-    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        return {name: mean_of_findings(groups, name) for name in ("iou", "precision", "recall")}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_pairs, of_all
+from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Protocol, of_all
 
 
 def score(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
@@ -68,12 +68,14 @@ class RadVLM(Protocol):
         "images without the finding are left out",
     )
     takes = frozenset({"boxes"})
+    means = ("map",)
+    average = "pairs"
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns | None:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float] | None:
         return score(prediction.boxes, truth.boxes) if truth.separate else None
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        return of_all(groups, "pairs of boxes", _average) | {"map": mean_of_pairs(groups, "map")}
+        return of_all(groups, "pairs of boxes", _average) | super().numbers(groups)
 
     def pair_values(self, group: Group) -> NDArray[np.float64]:
         # A pair without an answered box has no IoU, and counts as none in a paired test.

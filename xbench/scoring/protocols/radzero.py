@@ -6,12 +6,13 @@ Follows deepnoid-ai/RadZero 656ae5f.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_findings
+from xbench.scoring import numbers
+from xbench.scoring.protocols.base import Group, PairTruth, PairView, Protocol, Table
 from xbench.scoring.protocols.common import HUNDREDTHS, best_dice, count_above, first_maximum, probabilities
 
 
@@ -50,8 +51,10 @@ class RadZero(Protocol):
     )
     scales = frozenset({"logit", "probability"})
     negatives = True
+    means = ("dice", "specificity", "hit")
+    of_negatives = frozenset({"specificity"})
 
-    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+    def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any]:
         raw = prediction.on_grid(truth.region.shape)
         saliency = probabilities(raw, prediction.scale)
         mask, overlap = count_above(saliency, truth.region, HUNDREDTHS)
@@ -65,17 +68,13 @@ class RadZero(Protocol):
             "hit": float(any(inside)) if inside else math.nan,
         }
 
-    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:
+    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Table:
         dice, specificity = np.full((2, len(group)), np.nan)
         positive = (group["label"] == 1) & (group["region"] > 0)
         if positive.any():
             mask, overlap, region = (group[name][positive] for name in ("mask", "overlap", "region"))
             _, best = best_dice(mask, overlap, region)
-            dice[positive] = 2 * overlap[:, best] / (mask[:, best] + region)
+            dice[positive] = numbers.dice(mask[:, best], overlap[:, best], region)
             negative = group["label"] == 0
             specificity[negative] = group["highest"][negative].astype(np.float32) <= np.float32(HUNDREDTHS[best])
         return {"dice": dice, "specificity": specificity}
-
-    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        names = ("dice", "specificity", "hit")
-        return {name: mean_of_findings(groups, name, of_negatives=name == "specificity") for name in names}
