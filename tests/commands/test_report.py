@@ -17,7 +17,6 @@ from synthetic import write_run
 
 from xbench.cli import main
 from xbench.report.cases import choose_cases
-from xbench.report.colors import series_of
 from xbench.report.facts import facts_of
 from xbench.report.figures.details import overlays, positions
 from xbench.report.figures.style import drawing, save
@@ -122,9 +121,8 @@ def test_the_document_has_every_table_and_links_that_exist(written, three_analys
 def test_figures_are_the_same_at_every_run(written, three_analysed, tmp_path):
     (dataset,) = three_analysed.datasets
     with drawing():
-        look = series_of(dataset.runs)
-        save(positions(dataset, look), tmp_path / "positions_chestxray14")
-        save(overlays(dataset, choose_cases(dataset.runs, 2), look), tmp_path / "overlays_chestxray14")
+        save(positions(dataset), tmp_path / "positions_chestxray14")
+        save(overlays(dataset, choose_cases(dataset.runs, 2)), tmp_path / "overlays_chestxray14")
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (written[0] / "figures" / path.name).read_bytes(), path.name
 

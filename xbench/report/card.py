@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from xbench.report.names import model_title
-from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, number_of
+from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis, floor_of, number_of
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.tables.table import escaped
 from xbench.runtime.files import atomic_writer
@@ -43,54 +42,44 @@ def write_cards(analysis: Analysis, folder: Path) -> list[Path]:
 
 def card(analysis: Analysis, model: str) -> str:
     """Return the card of a model: numbers of its own settings as YAML, then those of all its runs as Markdown."""
-    results = [
-        result
-        for dataset in analysis.datasets
-        for run in own_settings(dataset.runs)
-        if run.run.model == model
-        for result in _results(analysis, dataset, run)
-    ]
     title = model_title(model)
+    results: list[EvalResult] = []
+    for dataset in analysis.datasets:
+        for run in own_settings(dataset.runs):
+            if run.run.model == model:
+                of_dataset = analysis.heading(dataset), dataset.dataset, dataset.split
+                results += (_result(run, key, *of_dataset) for key in _METRICS if number_of(run, key).value is not None)
     # The hub takes a model without results for a mistake.
     data = ModelCardData(model_name=title, eval_results=results) if results else ModelCardData()
     head = data.to_yaml(line_break="\n").strip()
     return f"---\n{head}\n---\n\n" + "\n".join(_section(analysis, model, title)) + "\n"
 
 
-def _results(analysis: Analysis, dataset: DatasetAnalysis, run: RunAnalysis) -> Iterator[EvalResult]:
-    about = _about(run)
-    for key, metric in _METRICS.items():
-        estimate = number_of(run, key)
-        if estimate.value is None:
-            continue
-        task, task_name = _TASKS[NUMBERS[key].group]
-        interval = {} if estimate.low is None or estimate.high is None else {"interval_95": _ends(estimate)}
-        yield EvalResult(
-            task_type=task,
-            task_name=task_name,
-            dataset_type=dataset.dataset,
-            dataset_name=analysis.heading(dataset),
-            dataset_split=dataset.split,
-            dataset_args=about,
-            metric_type=metric,
-            metric_name=f"{NUMBERS[key].title}, mean over findings",
-            metric_value=round(estimate.value, 4),
-            metric_args={**interval, "clusters": f"{run.clusters} {run.clustered_by}"},
-        )
-
-
-def _about(run: RunAnalysis) -> dict[str, Any]:
-    results, settings = run.run.results, dict(run.run.settings)
-    labels, regions = settings.pop("scored_labels"), settings.pop("scored_regions")
-    settings.pop("scored_images", None)
-    return {
-        "images": results.counts.images,
-        "findings": list(results.findings),
-        "labels_digest": labels,
-        "regions_digest": regions,
-        "xbench": str((results.provenance.get("versions") or {}).get("xbench", "unknown")),
-        "settings": settings,
-    }
+def _result(run: RunAnalysis, key: str, heading: str, dataset: str, split: str) -> EvalResult:
+    estimate, results, (task, task_name) = number_of(run, key), run.run.results, _TASKS[NUMBERS[key].group]
+    settings = {name: value for name, value in run.run.settings.items() if not name.startswith("scored_")}
+    return EvalResult(
+        task_type=task,
+        task_name=task_name,
+        dataset_type=dataset,
+        dataset_name=heading,
+        dataset_split=split,
+        dataset_args={
+            "images": results.counts.images,
+            "findings": list(results.findings),
+            "labels_digest": run.run.settings["scored_labels"],
+            "regions_digest": run.run.settings["scored_regions"],
+            "xbench": str((results.provenance.get("versions") or {}).get("xbench", "unknown")),
+            "settings": settings,
+        },
+        metric_type=_METRICS[key],
+        metric_name=f"{NUMBERS[key].title}, mean over findings",
+        metric_value=round(estimate.value or 0.0, 4),
+        metric_args={
+            **({"interval_95": _ends(estimate)} if _ends(estimate) else {}),
+            "clusters": f"{run.clusters} {run.clustered_by}",
+        },
+    )
 
 
 def _ends(estimate: Estimate) -> list[float]:
@@ -113,16 +102,10 @@ def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
             cells = " | ".join(_percent(number_of(run, key)) for key in shown)
             yield f"| {where} | {escaped(run.run.label)} | {run.run.results.counts.images} | {cells} |"
         if runs:
-            cells = " | ".join(_percent(_floor(dataset, key)) for key in shown)
+            cells = " | ".join(_percent(Estimate(floor_of(dataset, key).value)) for key in shown)
             yield f"| {where} | *floor* | \u2013 | {cells} |"
     yield ""
-    for key in shown:
-        yield f"- {NUMBERS[key].title}: {NUMBERS[key].meaning}"
-
-
-def _floor(dataset: DatasetAnalysis, key: str) -> Estimate:
-    floors = [number_of(floor, key).value for floor in dataset.references if floor.kind == "floor"]
-    return Estimate(max((value for value in floors if value is not None), default=None))
+    yield from (f"- {NUMBERS[key].title}: {NUMBERS[key].meaning}" for key in shown)
 
 
 def _percent(estimate: Estimate) -> str:

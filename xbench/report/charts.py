@@ -14,12 +14,13 @@ from scipy.optimize import isotonic_regression
 
 from xbench.report.colors import series_of
 from xbench.report.facts import Facts, Standings
-from xbench.report.names import model_title
+from xbench.report.names import mean_over, model_title, whole
 from xbench.report.runs import Run
 from xbench.report.schema import (
     NEAR,
     Analysis,
     AreaBin,
+    Comparison,
     Correlation,
     DatasetAnalysis,
     Estimate,
@@ -28,7 +29,6 @@ from xbench.report.schema import (
     in_order,
     number_of,
 )
-from xbench.report.words import mean_over, whole
 
 BAND = 8
 """How many columns of the matrix stand side by side."""
@@ -169,19 +169,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Scatter:
-    """A scatter of AUROC and pointing game; points without one of the two are left out.
-
-    Attributes:
-        floor: Of the pointing game.
-        line: The least-squares line through the points.
-        means: Of the findings of each model, where the points are findings of several models.
-    """
+    """A scatter of AUROC and pointing game; points without one of the two are left out."""
 
     title: str
     points: tuple[Point, ...]
-    floor: float | None = None
+    floor: float | None = None  # of the pointing game
     line: Correlation | None = None
-    means: tuple[Point, ...] = ()
+    means: tuple[Point, ...] = ()  # of the findings of each model, where the points are those of several models
 
 
 def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
@@ -301,27 +295,21 @@ def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: flo
 # Parts of the film
 
 
-@dataclass(frozen=True)
-class Thirds:
-    """The film in nine parts, row by row: each with a share, and how many lesions lie there; `label` is the series."""
+def positions(facts: Facts) -> Iterator[tuple[str, str, list[tuple[float | None, str]]]]:
+    """Yield the pointing game by part, of every series on one dataset or of the first on several; then the peaks.
 
-    title: str
-    label: str
-    cells: tuple[tuple[float | None, str], ...]
-
-
-def positions(facts: Facts) -> Iterator[Thirds]:
-    """Yield the pointing game by part, of every series on one dataset or of the first on several; then the peaks."""
+    Each with a title or the label of a series, and the film in nine parts row by row: a share, and how many lesions.
+    """
     several, head = len(facts.analysis.datasets) > 1, facts.shown.head
     for dataset in facts.analysis.datasets:
         runs = {label: entry for label, entry in in_order(dataset.runs).items() if entry.positions}
         for label in [head.label] if several else [*runs][:7]:
             if label in runs:
-                cells = tuple((cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in runs[label].positions)
-                yield Thirds(facts.analysis.heading(dataset), "" if several else label, cells)
+                cells = [(cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in runs[label].positions]
+                yield facts.analysis.heading(dataset), "" if several else label, cells
         if not several and head.label in runs:
             name = head.label if len(runs) > 1 else f"its {'answers' if head.answers else 'maps'}"
-            yield Thirds(f"Peaks of {name}, %", "", tuple((cell.peaks, "") for cell in runs[head.label].positions))
+            yield f"Peaks of {name}, %", "", [(cell.peaks, "") for cell in runs[head.label].positions]
 
 
 # Lines
@@ -423,21 +411,12 @@ def _area(part: AreaBin) -> str:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A paired difference of the pointing game to that of another series, with its adjusted p-value."""
-
-    label: str
-    difference: Estimate
-    p: float | None
-
-
-@dataclass(frozen=True)
 class Forest:
-    """The differences to one series on a dataset; the axis goes from `-reach` to `reach`."""
+    """The differences of other series to one on a dataset; the axis goes from `-reach` to `reach`."""
 
     title: str
     against: str
-    rows: tuple[Difference, ...]
+    rows: tuple[Comparison, ...]
     reach: float
 
     def place(self, difference: float) -> float:
@@ -458,15 +437,15 @@ def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
         rows = []
         for one in dataset.comparisons:
             if one.number == number and against in (one.first, one.second):
-                gap, other = one.difference, one.first
                 if one.first == against:
-                    value, high, low = (None if end is None else -end for end in (gap.value, gap.low, gap.high))
-                    gap, other = Estimate(value, low, high), one.second
-                rows.append(Difference(other, gap, one.p_adjusted))
+                    gap = one.difference
+                    turned = Estimate(*(None if end is None else -end for end in (gap.value, gap.high, gap.low)))
+                    one = replace(one, first=one.second, second=against, difference=turned)
+                rows.append(one)
         ends = [end for row in rows for end in (row.difference.value, row.difference.low, row.difference.high)]
         if rows:
             reach = min(1.0, ceil(10 * max((abs(end) for end in ends if end), default=0.1)) / 10)
-            rows.sort(key=lambda row: order.index(row.label))
+            rows.sort(key=lambda row: order.index(row.first))
             found.append(Forest(analysis.heading(dataset), against, tuple(rows), reach))
     return found
 

@@ -60,20 +60,14 @@ class Standing:
 
 @dataclass(frozen=True)
 class Standings:
-    """Scores of one number, best first, as means over `datasets`, those that every series was run on.
-
-    Attributes:
-        floor: None for numbers without floors.
-        chance: What a point drawn at random scores.
-        untested: Labels that no paired test compares with the best; only on a single dataset are there tests.
-    """
+    """Scores of one number, best first, as means over `datasets`, those that every series was run on."""
 
     number: str
     datasets: tuple[DatasetAnalysis, ...] = ()
     rows: tuple[Standing, ...] = ()
     floor: Floor | None = None
-    chance: float | None = None
-    untested: tuple[str, ...] = ()
+    chance: float | None = None  # what a point drawn at random scores
+    untested: tuple[str, ...] = ()  # on a single dataset, labels that no paired test compares with the best
 
     @property
     def models(self) -> list[str]:

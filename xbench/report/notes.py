@@ -7,10 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from xbench.geometry.preprocessing import INPUT_NOTE
-from xbench.report.names import dataset_title
+from xbench.report.names import count_of, dataset_title
 from xbench.report.runs import Run, part_of, widest
 from xbench.report.schema import NUMBERS, RunAnalysis
-from xbench.report.words import count_of
 from xbench.types import DOUBT_NOTE, EXPLORATORY_NOTE
 
 Different = tuple[Sequence[Run], Sequence[Run], int, Mapping[str, tuple[int, int]]]

@@ -26,31 +26,23 @@ from xbench.runtime.errors import UserError
 class Run:
     """A finished run.
 
-    Attributes:
-        scored_on: Digests of labels and regions by finding.
-        settings: What else than model and dataset the numbers depend on, in words: split, prompts, image_size ...
-        data_settings: Names of those settings that options of the dataset are.
-        label: The run's one name: the title of its model, and how its settings differ from the model's own, such as
-            `CARZero (name prompts)`. Runs of one configuration on several datasets share it.
-        told_by: The settings that vary among the model's runs.
-        place: Where the run stands in tables, charts and legends.
-        split: Name of the split; where the images are some of those that another run scored, the name of that run's.
-        pictured: Whether the run saved what pictures are drawn from, and all of it can be read.
+    Its label is its one name: the title of its model, and how its settings differ from the model's own, such as
+    `CARZero (name prompts)`. Runs of one configuration on several datasets share it.
     """
 
     folder: Path
     results: Results
     images: Images
     pairs: Pairs
-    scored_on: Mapping[str, ScoredOn]
-    settings: Mapping[str, str]
-    data_settings: frozenset[str]
+    scored_on: Mapping[str, ScoredOn]  # digests of labels and regions by finding
+    settings: Mapping[str, str]  # what else than model and dataset the numbers depend on, in words: split, prompts ...
+    data_settings: frozenset[str]  # names of those settings that options of the dataset are
     label: str
     stored: FinishedRun
-    told_by: Mapping[str, str] = field(default_factory=dict)
-    place: int = 0
-    split: str = ""
-    pictured: bool = False
+    told_by: Mapping[str, str] = field(default_factory=dict)  # the settings that vary among the model's runs
+    place: int = 0  # in tables, charts and legends
+    split: str = ""  # where the images are some of those that another run scored, the name of that run's
+    pictured: bool = False  # whether it saved what pictures are drawn from, and all of it can be read
 
     @property
     def model(self) -> str:

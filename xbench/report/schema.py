@@ -103,30 +103,19 @@ class Quadrants:
 
 @dataclass(frozen=True)
 class RunAnalysis:
-    """A run with its numbers.
-
-    Attributes:
-        clustered_by: What counts as one piece of evidence: patients where the dataset names them, else images.
-        macro: Means over findings, by key of `NUMBERS`; `findings` are the same by finding.
-        dice_curve: Macro Dice at each threshold of the run; empty of a model that answers.
-        thresholds: Of each finding the thresholds that cross-fitting chose, one per fold, by `dice` and `iou`.
-        areas: By decile of area, smallest first.
-        positions: Nine cells row by row; none without pairs.
-        quadrants: By finding; only findings with both labels and a scored pair.
-        auroc_warning: A sentence if AUROC is significantly below one half; else empty.
-    """
+    """A run with its numbers by key of `NUMBERS`: means over findings, and those of each finding."""
 
     run: Run
-    clustered_by: Literal["patients", "images"]
+    clustered_by: Literal["patients", "images"]  # images only where the dataset does not name patients
     clusters: int
     macro: Mapping[str, Estimate]
     findings: Mapping[str, Mapping[str, Estimate]]
-    dice_curve: tuple[Estimate, ...]
-    thresholds: Mapping[str, Mapping[str, tuple[float, ...]]]
-    areas: tuple[AreaBin, ...]
-    positions: tuple[PositionCell, ...]
-    quadrants: Mapping[str, Quadrants]
-    auroc_warning: str = ""
+    dice_curve: tuple[Estimate, ...]  # macro Dice at each threshold of the run; empty of a model that answers
+    thresholds: Mapping[str, Mapping[str, tuple[float, ...]]]  # chosen in each fold, by finding, then `dice` and `iou`
+    areas: tuple[AreaBin, ...]  # by decile of area, smallest first
+    positions: tuple[PositionCell, ...]  # nine cells row by row; none without pairs
+    quadrants: Mapping[str, Quadrants]  # of findings with both labels and a scored pair
+    auroc_warning: str = ""  # a sentence if AUROC is significantly below one half
 
     @property
     def evidence(self) -> str:
@@ -139,22 +128,15 @@ class RunAnalysis:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired test between two runs, by label, on the images that both scored.
+    """A paired test between two runs, by label, on the images that both scored."""
 
-    Attributes:
-        number: Key of `NUMBERS`; macro over the findings that both scored.
-        difference: First less second, with its interval.
-        p: Two-sided p-value; None if it cannot be tested, for the reason in `untested`.
-        p_adjusted: The same, corrected for all comparisons of this number on this dataset.
-    """
-
-    number: str
+    number: str  # key of `NUMBERS`; macro over the findings that both scored
     first: str
     second: str
     images: int
-    difference: Estimate
-    p: float | None
-    p_adjusted: float | None
+    difference: Estimate  # first less second
+    p: float | None  # two-sided; None if it cannot be tested, for the reason in `untested`
+    p_adjusted: float | None  # corrected for all comparisons of this number on this dataset
     untested: str = ""
 
 
@@ -178,14 +160,12 @@ class Reference:
 class ProtocolScores:
     """The headline number of a named protocol, by label of the run and by title of the reference.
 
-    Attributes:
-        in_frame: Whether maps were in the frame of its authors.
-        p: Two-sided p of a paired test of two runs, by both labels in alphabetical order, not corrected for the number
-            of tests; None where they share no pair.
+    `p` is two-sided, of a paired test of two runs, by both labels in alphabetical order, not corrected for the number
+    of tests; None where they share no pair.
     """
 
     name: str
-    in_frame: bool
+    in_frame: bool  # whether maps were in the frame of its authors
     values: Mapping[str, float]
     references: Mapping[str, float]
     p: Mapping[str, Mapping[str, float | None]]
@@ -202,23 +182,15 @@ class ProtocolScores:
 
 @dataclass(frozen=True)
 class DatasetAnalysis:
-    """Everything about one dataset and split.
-
-    Attributes:
-        runs: The models' runs, in the order of the report; those of references are among the references instead.
-        references: Floors, then ceilings.
-        comparisons: Every pair of runs, for every number that is tested.
-        tied_with_best: By number, the labels of the best run and those not significantly different from it.
-        protocols: Scores by named protocols, where runs have them.
-    """
+    """Everything about one dataset and split."""
 
     dataset: str
     split: str
     findings: tuple[str, ...]
-    runs: tuple[RunAnalysis, ...]
-    references: tuple[Reference, ...]
-    comparisons: tuple[Comparison, ...]
-    tied_with_best: Mapping[str, frozenset[str]]
+    runs: tuple[RunAnalysis, ...]  # of models, in the order of the report; those of references are in `references`
+    references: tuple[Reference, ...]  # floors, then ceilings
+    comparisons: tuple[Comparison, ...]  # every pair of runs, for every number that is tested
+    tied_with_best: Mapping[str, frozenset[str]]  # by number: the best run, and what is not significantly different
     notes: tuple[str, ...] = ()
     protocols: tuple[ProtocolScores, ...] = ()
 
@@ -306,25 +278,19 @@ def floor_of(dataset: DatasetAnalysis, number: str, finding: str | None = None) 
 class Correlation:
     """A least-squares line through recognition (AUROC) and grounding (pointing game), on a dataset or all pooled.
 
-    Attributes:
-        scope: `models` (a point is a model on a dataset) or `findings` (a point is a model and finding).
-        points: Of each its label, AUROC and pointing game.
-        slope: None, as the others, for fewer than three points or all of one AUROC.
-        p: Two-sided, of the slope; None as well where points are not independent: findings of several models, or on
-            several datasets. It and `r_squared` are None where all points have the same pointing game.
-        models: Of how many models the points are.
-        independent: Whether each point is a model, or a finding of one model on one dataset.
+    Its numbers are None for fewer than three points or all of one AUROC, `r_squared` and `p` also where all points have
+    the same pointing game.
     """
 
-    scope: Literal["models", "findings"]
+    scope: Literal["models", "findings"]  # a point is a model on a dataset, or a model and finding
     dataset: str | None
-    points: tuple[tuple[str, float, float], ...]
+    points: tuple[tuple[str, float, float], ...]  # label, AUROC and pointing game
     slope: float | None
     intercept: float | None
     r_squared: float | None
-    p: float | None
-    models: int = 1
-    independent: bool = True
+    p: float | None  # two-sided, of the slope; None as well where points are not independent
+    models: int = 1  # how many models the points are of
+    independent: bool = True  # whether each point is a model, or a finding of one model on one dataset
 
     @property
     def p_in_words(self) -> str:
@@ -336,12 +302,8 @@ class Correlation:
 class StudyRow:
     """One finding, or `macro`, of a model under several values of one setting, `prompts` or `image_size`.
 
-    Attributes:
-        values: The number, a key of `NUMBERS`, by value of the setting.
-        spread: Largest value less smallest.
-        relative: The spread over the value at the model's own setting (official prompts, smallest image); None if 0.
-        p_adjusted: Of the paired test between the two extremes, corrected for their choice and for all rows of the
-            study, model, dataset and number; None if not tested.
+    `p_adjusted` is that of the paired test between the two extremes, corrected for their choice and for all rows of the
+    study, model, dataset and number; None if not tested.
     """
 
     study: str
@@ -349,9 +311,9 @@ class StudyRow:
     dataset: str
     finding: str
     number: str
-    values: Mapping[str, Estimate]
-    spread: float
-    relative: float | None
+    values: Mapping[str, Estimate]  # by value of the setting
+    spread: float  # largest value less smallest
+    relative: float | None  # the spread over the value at the model's own setting; None if that is 0
     p_adjusted: float | None
 
 

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Literal
 
 from xbench.report.facts import Facts, Standing, Standings, facts_of, over_datasets
-from xbench.report.names import dataset_title, model_title
+from xbench.report.names import count_of, dataset_title, in_words, listed, mean_over, model_title, whole
 from xbench.report.runs import setting_in_words
 from xbench.report.schema import (
     NEAR,
@@ -28,7 +28,6 @@ from xbench.report.schema import (
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.paired import SIGNIFICANT
 from xbench.report.tables.table import Table
-from xbench.report.words import count_of, in_words, listed, mean_over, whole
 from xbench.scoring.numbers import macro_mean
 
 FEW_FILMS = 500

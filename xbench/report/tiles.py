@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from xbench.data.annotations.folder import IMAGE_SUFFIXES
 from xbench.report.colors import tinted
+from xbench.report.names import in_thousandths
+from xbench.runtime.paths import IMAGE_SUFFIXES
 
 SIDE = 448
 """The longer side of a film in pixels."""
-
 _NARROWEST = 240
 _CAPTION = 30
 _GAP = 10
-_GROUND, _INK, _FAINT = (0, 0, 0), (255, 255, 255), (176, 176, 176)
+_INK, _FAINT = (255, 255, 255), (176, 176, 176)
 
 
 def shown(film: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -49,7 +49,7 @@ def map_tile(film: NDArray[np.uint8], saliency: NDArray[np.float32], finding: st
             for across, down in ((8, 0), (0, 8)):
                 ends = (x - across, y - down), (x + across, y + down)
                 cv2.line(picture, *ends, (grey, grey, grey), weight, cv2.LINE_AA)
-    return _captioned(picture, finding, "< 0.001" if probability < 0.001 else f"{probability:.3f}")
+    return _captioned(picture, finding, in_thousandths(probability))
 
 
 def sheet(tiles: Sequence[Image.Image], foot: str) -> Image.Image:
@@ -59,12 +59,10 @@ def sheet(tiles: Sequence[Image.Image], foot: str) -> Image.Image:
     wanted = sqrt(1.4 * len(tiles) * down / across)
     several = range(max(1, round(wanted)), min(len(tiles), round(1.6 * wanted)) + 1)
     columns = min(several, key=lambda count: (-len(tiles) % count, count))
-    size = columns * across + _GAP, ceil(len(tiles) / columns) * down + _GAP + _CAPTION
-    page = Image.new("RGB", size, _GROUND)
+    page = Image.new("RGB", (columns * across + _GAP, ceil(len(tiles) / columns) * down + _GAP + _CAPTION))
     for place, tile in enumerate(tiles):
         page.paste(tile, (_GAP + place % columns * across, _GAP + place // columns * down))
-    pen = ImageDraw.Draw(page)
-    pen.text((_GAP + 6, size[1] - _CAPTION / 2 - 4), _cut(foot, size[0] - 4 * _GAP, 15), _FAINT, _font(15), "lm")
+    _write(page, (_GAP + 6, page.height - _CAPTION / 2 - 4), foot, page.width - 4 * _GAP, _FAINT)
     return page
 
 
@@ -79,7 +77,8 @@ def file_names(names: Iterable[str]) -> list[str]:
     found: list[str] = []
     taken: set[str] = set()
     for place, name in enumerate(names):
-        stem = name[: -len(ending)] if (ending := _ending(name)) and len(ending) < len(name) else name
+        ending = next((ending for ending in IMAGE_SUFFIXES if name.lower().endswith(ending)), "")
+        stem = name[: len(name) - len(ending)] or name
         parts = [re.sub(r"[^\w.-]+", "_", part).strip(".")[:60] or "_" for part in stem.split("/")]
         # No folder is called as a picture may be.
         path = "/".join(re.sub(r"\.png$", "_png", part, flags=re.I) for part in parts)
@@ -91,31 +90,25 @@ def file_names(names: Iterable[str]) -> list[str]:
     return found
 
 
-def _ending(name: str) -> str:
-    return next((ending for ending in IMAGE_SUFFIXES if name.lower().endswith(ending)), "")
-
-
 def _captioned(picture: NDArray[np.uint8], left: str, right: str) -> Image.Image:
     height, width = picture.shape[:2]
-    tile = Image.new("RGB", (max(width, _NARROWEST), height + _CAPTION), _GROUND)
+    tile = Image.new("RGB", (max(width, _NARROWEST), height + _CAPTION))
     tile.paste(Image.fromarray(picture), ((tile.width - width) // 2, 0))
-    pen, middle = ImageDraw.Draw(tile), height + _CAPTION / 2 + 1
-    room = tile.width - 16 - (_font(15).getlength(right) + 12 if right else 0)
-    pen.text((6, middle), _cut(left, room, 15), _INK, _font(15), "lm")
-    pen.text((tile.width - 6, middle), right, _FAINT, _font(15), "rm")
+    middle, taken = height + _CAPTION / 2 + 1, _font().getlength(right) + 12 if right else 0
+    _write(tile, (6, middle), left, tile.width - 16 - taken, _INK)
+    ImageDraw.Draw(tile).text((tile.width - 6, middle), right, _FAINT, _font(), "rm")
     return tile
 
 
-def _cut(text: str, width: float, size: int) -> str:
-    """Shorten a text that is wider than so many pixels, in the middle."""
-    if _font(size).getlength(text) <= width:
-        return text
-    kept = len(text)
-    while kept > 2 and _font(size).getlength(f"{text[: kept // 2]}\u2026{text[-(kept // 2) :]}") > width:
+def _write(page: Image.Image, place: tuple[float, float], text: str, room: float, ink: tuple[int, int, int]) -> None:
+    """Write a line of words, without its middle where it is wider than there is room."""
+    shown, kept = text, len(text)
+    while _font().getlength(shown) > room and kept > 1:
+        shown = f"{text[: kept // 2]}\u2026{text[-(kept // 2) :]}"
         kept -= 2
-    return f"{text[: kept // 2]}\u2026{text[-(kept // 2) :]}"
+    ImageDraw.Draw(page).text(place, shown, ink, _font(), "lm")
 
 
 @cache
-def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    return ImageFont.load_default(size)
+def _font() -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    return ImageFont.load_default(15)

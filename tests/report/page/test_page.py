@@ -17,12 +17,12 @@ from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
 from xbench.report import charts
 from xbench.report.cases import map_on_grid
+from xbench.report.names import p_words, whole
 from xbench.report.page.pictures import outline_of
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
-from xbench.report.words import p_words, whole
 from xbench.runs.images import ScoredPair
 
 

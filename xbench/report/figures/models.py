@@ -27,8 +27,8 @@ from xbench.report.figures.style import (
     wrapped,
     write_number,
 )
+from xbench.report.names import whole
 from xbench.report.schema import NUMBERS, Analysis, in_order
-from xbench.report.words import whole
 
 INTERVALS = {
     "pointing_game": "pointing game \u00d7 100, mean over findings",

@@ -83,13 +83,6 @@ def write_number(axis: Axes, row: int, value: str, more: str = "") -> None:
         axis.annotate(more, (1.0, row), (27, 0), place, "offset points", va="center", color=FAINT)
 
 
-def bare(axis: Axes) -> None:
-    """Take ticks and frame away."""
-    axis.set(xticks=[], yticks=[])
-    for spine in axis.spines.values():
-        spine.set_visible(False)
-
-
 def look_of(series: Series) -> dict[str, Any]:
     """Return how a series' marks and lines are drawn by `Axes.plot`."""
     marker, size = series.marker

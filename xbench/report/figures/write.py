@@ -106,16 +106,16 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
             "says at the left; of more than seven models those with the highest pointing game."
         )
         beside = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
-        yield beside, overlays(dataset, choose_cases(dataset.runs, cases), look)
+        yield beside, overlays(dataset, choose_cases(dataset.runs, cases))
         caption = (
             "Of 100 images with a finding and its region (their number in brackets): whether the model recognises the "
             "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
             f"whether it points at the lesion, just outside (at most {100 * NEAR:g}% of the film's width) or "
             "elsewhere. Numbers: on the lesion."
         )
-        yield Drawn(f"quadrants_{ending}", f"Recognised and grounded on {where}", caption), quadrants(dataset, look)
+        yield Drawn(f"quadrants_{ending}", f"Recognised and grounded on {where}", caption), quadrants(dataset)
         caption = (
             "By the ninth of the image that the centre of mass of the region lies in, all findings together: pointing "
             "game and Dice, times 100; on the right of 100 maps those that peak in each ninth."
         )
-        yield Drawn(f"positions_{ending}", f"Grounding against position on {where}", caption), positions(dataset, look)
+        yield Drawn(f"positions_{ending}", f"Grounding against position on {where}", caption), positions(dataset)

@@ -20,12 +20,12 @@ from xbench.report import charts, sentences
 from xbench.report.cases import CaseMap, choose_cases, read_maps, typical_cases
 from xbench.report.colors import colored, outline
 from xbench.report.facts import Facts, Standing, facts_of
+from xbench.report.names import in_thousandths, p_words, whole
 from xbench.report.notes import warnings
 from xbench.report.page.pictures import band_of, encoded, names_of, outline_of, path_of
 from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
-from xbench.report.words import in_thousandths, p_words, whole
 from xbench.runs.answers import excerpt
 from xbench.runs.images import shrunk
 from xbench.runtime.files import atomic_writer
@@ -75,13 +75,8 @@ def write_page(
         near=f"{100 * NEAR:g}",
         missing=MISSING,
         tied=TIED,
-        outline=outline,
-        path_of=path_of,
-        band_of=band_of,
-        names_of=names_of,
-        whole=whole,
+        **{function.__name__: function for function in (outline, path_of, band_of, names_of, whole, p_words)},
         signed=_signed,
-        p_words=p_words,
         spans=_spans,
         labels_of=lambda panels: {line.label for panel in panels for line in panel.lines},
         asset=_asset,
