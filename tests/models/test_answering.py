@@ -11,7 +11,7 @@ from toys import Squares
 from xbench.commands.check import check_model
 from xbench.findings.questions import Questions
 from xbench.models import AnsweringModel, AnswerOracle
-from xbench.predictions.asking import Question, Reply
+from xbench.predictions.asking import Reply
 from xbench.runtime.errors import UserError
 from xbench.types import Batch
 
@@ -129,13 +129,6 @@ def test_what_cannot_be_recognised_is_not_asked():
         Silent("endpoint", recognise=True)
 
 
-def test_questions_of_the_package_name_the_finding():
-    questions = Questions.of("endpoint")
-    for kind in ("locate", "recognise"):
-        assert "pleural effusion" in questions.text(kind, "Pleural Effusion")
-    assert '{"boxes": [{"box": [x0, y0, x1, y1], "confidence": c}]}' in questions.text("locate", "Nodule")
-
-
 def test_radvlm_is_asked_about_findings_as_it_was_trained():
     """Its training names findings as the dataset does, in lower case."""
     questions = Questions.of("radvlm")
@@ -193,9 +186,3 @@ def test_check_finds_what_there_are_no_words_for(tmp_path):
 def test_predict_is_refused(command):
     refused = command("predict", "--config", "answer_oracle_phantom", "--data.limit", "2", "--data.num_workers", "0")
     assert refused.status == 2 and "predict writes maps" in refused.errors
-
-
-def test_queries_say_what_is_asked():
-    model = Parrot("endpoint")
-    asked(model)
-    assert model.asked[0] == Question("locate", 0, 1, "Hole", Questions.of("endpoint").text("locate", "Hole"))

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from places import ROOT
 
 from xbench.models import Demo
 from xbench.models.demo import DemoNetwork
-
-WEIGHTS = ROOT / "xbench" / "models" / "weights"
 
 
 def test_the_demo_recognises_and_points(command):
@@ -45,10 +42,6 @@ def test_other_words_and_other_sizes(command):
 @pytest.fixture(scope="module")
 def demo() -> Demo:
     return Demo()
-
-
-def test_the_package_data_is_small() -> None:
-    assert sum(path.stat().st_size for path in WEIGHTS.iterdir()) < 4 * 2**20
 
 
 def test_a_patch_looks_at_its_own_place() -> None:

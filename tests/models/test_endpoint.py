@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import time
+from functools import partial
 from itertools import count
 from unittest.mock import AsyncMock
 
@@ -247,41 +248,26 @@ def test_nothing_is_asked_twice(address, tmp_path):
     assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o700"}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"temperature": 0.5},
-        {"seed": 1},
-        {"max_tokens": 9},
-        {"extra_body": {"a": 1}},
-        {"revision": "2"},
-        {"text_first": True},
-        {"image_format": "jpeg"},
-        {"longest_side": 30},
-    ],
-)
-def test_another_setting_asks_again(address, tmp_path, change):
-    script = scripted("says=None.")
-    endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
-    endpoint(address, script, tmp_path, **change).ask(batch_of(GREY), queries(0))
-    assert len(log(address, script)) == 2
+CHANGES = [{"temperature": 0.5}, {"seed": 1}, {"max_tokens": 9}, {"extra_body": {"a": 1}}, {"revision": "2"}]
+CHANGES += [{"text_first": True}, {"image_format": "jpeg"}, {"longest_side": 30}]
 
 
-def test_other_weights_behind_the_same_name_are_asked_again(address, tmp_path, monkeypatch):
-    script = scripted("says=None.")
+def test_another_image_question_setting_or_weights_are_asked_about_again(address, tmp_path, monkeypatch):
+    script, other = scripted("says=None."), GREY.copy()
+    other[3, 3] ^= 1
+    make = partial(endpoint, address, script, tmp_path)
+    for image in (GREY, other, GREY.reshape(40, 60)):
+        make().ask(batch_of(image), queries(0))
+    make(recognise=True).ask(batch_of(GREY), queries(0, kind="recognise"))
+    make().ask(batch_of(GREY), [Question("locate", 0, 0, "Finding 0", "Where is 0?", "Be brief.")])
+    for change in CHANGES:
+        make(**change).ask(batch_of(GREY), queries(0))
     for name, weights in {"truth": '{"root": "weights/truth"}', "nobody": ""}.items():
         asked = ChatClient(f"{address}/{script}/v1", name)
         assert asked.run(asked.weights()) == weights
-    endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
     monkeypatch.setattr(ChatClient, "weights", AsyncMock(return_value="others"))
-    endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
-    assert len(log(address, script)) == 2
-
-
-def test_a_server_that_is_down_is_said_at_once(tmp_path):
-    model = Endpoint("http://127.0.0.1:9/v1", "truth", cache=False, attempts=2, back_off=0)
-    with pytest.raises(UserError, match=r"127.0.0.1:9/v1/models gave .*\. The run is unfinished"):
-        model.ask(batch_of(GREY), queries(0, 1))
+    make().ask(batch_of(GREY), queries(0))
+    assert len(log(address, script)) == 5 + len(CHANGES) + 1
 
 
 def test_texts_that_no_file_can_hold_are_spelled_out():
@@ -290,18 +276,6 @@ def test_texts_that_no_file_can_hold_are_spelled_out():
     assert (read.text, read.reasoning, read.served) == ("\ud800", "\\udfff", "\\ud83d")
     logprobs = {"content": [{"top_logprobs": [{"token": "a", "logprob": 10**400}, {"token": "b", "logprob": True}]}]}
     assert Completion.read({"choices": [{"message": message, "logprobs": logprobs}]}).top == (("a", 0.0),)
-
-
-def test_one_pixel_the_shape_and_the_question_matter_to_the_cache(address, tmp_path):
-    script = scripted("says=None.")
-    other = GREY.copy()
-    other[3, 3] ^= 1
-    model = endpoint(address, script, tmp_path, recognise=True)
-    for image in (GREY, other, GREY.reshape(40, 60)):
-        model.ask(batch_of(image), queries(0))
-    model.ask(batch_of(GREY), queries(0, kind="recognise"))
-    model.ask(batch_of(GREY), [Question("locate", 0, 0, "Finding 0", "Where is 0?", "Be brief.")])
-    assert len(log(address, script)) == 5
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"request": 1, "response": 2}', b"\xff\xfe\x00"])
@@ -375,47 +349,37 @@ def test_what_counts_as_an_answer(address, tmp_path, steps, text, finish, reason
     assert (reply.text, reply.finish, reply.reasoning) == (text, finish, reasoning)
 
 
-@pytest.mark.parametrize(("said", "bounded"), [("Yes", False), ("No.", True)])
-def test_yes_or_no_from_the_listed_tokens(address, tmp_path, said, bounded):
+@pytest.mark.parametrize(
+    ("said", "tokens", "way", "bounded"),
+    [("Yes", 20, "first token", False), ("No.", 20, "first token", True), ("No.", 0, "decision", False)],
+)
+def test_yes_or_no_from_the_listed_tokens_or_from_words(address, tmp_path, said, tokens, way, bounded):
     script = scripted(f"says={said}")
-    (reply,) = endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0, kind="recognise"))
-    (request,) = log(address, script)
-    assert request["body"]["logprobs"] is True and request["body"]["top_logprobs"] == 20
-    found = reply.recognition()
-    assert found.way == "first token" and found.bounded == bounded
-    assert (found.probability > 0.5) == (said == "Yes")
-
-
-def test_yes_or_no_from_words(address, tmp_path):
-    script = scripted("says=No.")
-    model = endpoint(address, script, tmp_path, top_logprobs=0)
+    model = endpoint(address, script, tmp_path, top_logprobs=tokens)
     (reply,) = model.ask(batch_of(GREY), queries(0, kind="recognise"))
-    assert reply.recognition().way == "decision" and "logprobs" not in log(address, script)[0]["body"]
+    assert log(address, script)[0]["body"].get("top_logprobs", 0) == tokens
+    found = reply.recognition()
+    assert (found.way, found.bounded, found.probability > 0.5) == (way, bounded, said == "Yes")
 
 
 def test_check_asks_which_models_there_are(address, tmp_path, monkeypatch):
     assert endpoint(address, "fine", tmp_path).problems(["Nodule"]) == []
     wrong = Endpoint(f"{address}/v1", "trut", cache=False)
     assert wrong.problems(["Nodule"]) == ["--model.model trut: 127.0.0.1 serves truth and 2 more."]
-    (problem,) = Endpoint("http://127.0.0.1:9/v1", "truth", cache=False).problems(["Nodule"])
+    down = Endpoint("http://127.0.0.1:9/v1", "truth", cache=False, attempts=2, back_off=0)
+    (problem,) = down.problems(["Nodule"])
     assert problem.startswith("127.0.0.1 cannot be asked: http://127.0.0.1:9/v1/models gave")
+    with pytest.raises(UserError, match=r"127.0.0.1:9/v1/models gave .*\. The run is unfinished"):
+        down.ask(batch_of(GREY), queries(0, 1))
     monkeypatch.delenv("OPENAI_API_KEY")
     (problem,) = endpoint(address, "secret", tmp_path).problems(["Nodule"])
     assert "OPENAI_API_KEY (--model.key_variable) is not set" in problem
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"concurrency": 0},
-        {"timeout": 0},
-        {"attempts": 0},
-        {"back_off": -1},
-        {"longest_side": 0},
-        {"extra_body": {"messages": []}},
-        {"top_logprobs": -1},
-    ],
-)
+WRONG = [{"concurrency": 0}, {"timeout": 0}, {"attempts": 0}, {"back_off": -1}, {"longest_side": 0}]
+
+
+@pytest.mark.parametrize("options", [*WRONG, {"extra_body": {"messages": []}}, {"top_logprobs": -1}])
 def test_wrong_options(options):
     with pytest.raises(UserError, match=f"--model.{next(iter(options))}"):
         Endpoint("http://localhost/v1", "m", **options)
@@ -433,19 +397,15 @@ def test_the_key_is_blotted_out_of_what_a_server_says(address, tmp_path):
     kept.write_text(kept.read_text().replace("***", KEY))
     (known,) = again.ask(batch_of(GREY), queries(0, kind="recognise"))
     assert known.from_cache and KEY not in f"{known} {json.dumps(again.provenance())}"
-
-
-def test_the_key_is_in_no_type_that_a_server_names(address):
     with pytest.raises(NoAnswer, match="in place of JSON") as caught:
         complete(client(address, scripted("type"), attempts=1))
     assert KEY[:5] not in str(caught.value).lower()
 
 
-def test_a_placeholder_for_a_key_changes_no_answer(address, tmp_path, monkeypatch):
+def test_a_placeholder_for_a_key_changes_no_answer(address, monkeypatch):
     """Servers on this machine take anything, and people write such words."""
     monkeypatch.setenv("OPENAI_API_KEY", "None")
-    (reply,) = endpoint(address, scripted("says=None."), tmp_path).ask(batch_of(GREY), queries(0))
-    assert reply.text == "None."
+    assert complete(client(address, scripted("says=None."))).text == "None."
 
 
 json_values = st.recursive(

@@ -97,39 +97,36 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(script, step, value, body, told)
 
     def answer(self, script: str, step: str, value: str, body: dict, told: dict) -> None:
+        key = self.headers.get("Authorization", "")
+        canned: dict[str, tuple[Any, ...]] = {
+            "html": (200, b"<html>Welcome</html>", "text/html"),
+            "nonsense": (200, b"\x00{{["),
+            "latin": (200, b'{"choices": "\xe9"}'),
+            "deep": (200, b"[" * 100_000),
+            "empty": (200, {"choices": []}),
+            "error": (200, {"error": {"message": "upstream is asleep", "code": 502}}),
+            "long": (400, {"error": {"message": "x" * 281 + key}}),
+        }
+        if step in canned:
+            return self.send(*canned[step])
         if step in ("slow", "hang"):
             time.sleep(float(value or 20))
         elif step.isdigit():
-            key = self.headers.get("Authorization", "")
             said = {"error": {"message": f"step {step} of {key}", "code": value if step == "400" else None}}
             return self.send(int(step), said, **({"Retry-After": value} if value and step != "400" else {}))
         elif step == "redirect":
             return self.send(307, {}, Location=value or "http://elsewhere.example/v1/chat/completions")
         elif step in ("trickle", "continue"):  # a response whose head never ends
             return self.endless(b"HTTP/1.1 200 OK\r\n" if step == "trickle" else b"", step)
-        elif step == "long":
-            return self.send(400, {"error": {"message": "x" * 281 + self.headers.get("Authorization", "")}})
         elif step == "drop":
             self.close_connection = True
             return None
-        elif step in ("html", "nonsense", "latin"):
-            text = {"html": "<html>Welcome</html>", "nonsense": "\x00{{[", "latin": '{"choices": "\xe9"}'}[step]
-            return self.send(200, text.encode("latin-1"), kind="text/html" if step == "html" else "application/json")
-        elif step == "deep":
-            return self.send(200, b"[" * 100_000)
-        elif step == "empty":
-            return self.send(200, {"choices": []})
-        elif step == "error":
-            return self.send(200, {"error": {"message": "upstream is asleep", "code": 502}})
-
         message: dict[str, Any] = {"role": "assistant", "content": value or None}
-        finish = {"filter": "content_filter", "length": "length"}.get(step, "stop")
         if step == "refusal":
             message["refusal"] = "I cannot help with that."
         elif step == "parts":
             message["content"] = [{"type": "text", "text": "No"}, {"type": "text", "text": "ne."}]
         elif step == "echo":
-            key = self.headers.get("Authorization", "")
             message = {"content": [{"type": "text", "text": f"None. {key}"}], "reasoning_content": f"{key}, hm"}
         elif step == "thinks":
             message |= {"content": "None.", "reasoning_content": "hm [1, 2, 3, 4]"}
@@ -138,6 +135,7 @@ class Handler(BaseHTTPRequestHandler):
             image = base64.b64decode(parts["image_url"]["image_url"]["url"].partition("base64,")[2])
             said = truth(image, parts["text"]["text"])
             message["content"] = said[: len(said) // 2] if step == "length" else said
+        finish = {"filter": "content_filter", "length": "length"}.get(step, "stop")
         choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish}
         if body.get("logprobs"):
             yes = str(message["content"]).startswith("Yes")
@@ -151,20 +149,16 @@ class Handler(BaseHTTPRequestHandler):
             response |= {"model": key, "system_fingerprint": key, key: [key]}
         response["usage"] = {"prompt_tokens": 100, "completion_tokens": 10}
         content = json.dumps(response).encode()
-        if step == "type":
-            return self.send(200, content, kind=f"{'x' * 40}{self.headers.get('Authorization', '')}")
-        if step == "plain":
-            return self.send(200, content, kind="text/plain")
-        if step == "gzip":
-            return self.send(200, gzip.compress(gzip.compress(bytes(2**20))), **{"Content-Encoding": value or step})
-        if step == "drip":
-            return self.send(200, content, pause=0.01)
-        if step == "huge":
-            return self.send(200, content + b" " * 2**25)
-        if step == "cut":
-            return self.send(200, content[: len(content) // 2], length=len(content))
-        told["answered"] = True
-        return self.send(200, response)
+        spoilt: dict[str, dict[str, Any]] = {
+            "type": {"kind": f"{'x' * 40}{key}"},
+            "plain": {"kind": "text/plain"},
+            "gzip": {"content": gzip.compress(gzip.compress(bytes(2**20))), "Content-Encoding": value or step},
+            "drip": {"pause": 0.01},
+            "huge": {"content": content + b" " * 2**25},
+            "cut": {"content": content[: len(content) // 2], "length": len(content)},
+        }
+        told["answered"] = step not in spoilt
+        return self.send(**{"status": 200, "content": content} | spoilt.get(step, {}))
 
     def endless(self, first: bytes, step: str) -> None:
         try:

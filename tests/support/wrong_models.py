@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import albumentations as A
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from toys import Brightness
 
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
@@ -33,57 +35,52 @@ class Coarse(Brightness):
         return output
 
 
-class Lopsided(Coarse):
-    """Sound too: one corner of its map is about the image as a whole, as single tokens of vision transformers are."""
-
-    def spoilt(self, output):
-        output.saliency[..., 4:, :3] += 50 * output.saliency.mean(dim=(2, 3), keepdim=True)
-        return output
+def spoils(name: str, spoil: Callable[[ModelOutput], ModelOutput], base: type[Coarse] = Coarse) -> type[Coarse]:
+    """Return a class whose output is spoilt."""
+    return type(name, (base,), {"spoilt": lambda self, output: spoil(base.spoilt(self, output))})
 
 
-class LopsidedMirrored(Lopsided):
-    def spoilt(self, output):
-        output = super().spoilt(output)
-        return replace(output, saliency=output.saliency.flip(-1))
+def spoils_map(name: str, spoil: Callable[[Tensor], Tensor], base: type[Coarse] = Coarse) -> type[Coarse]:
+    """Return a class whose map is spoilt."""
+    return spoils(name, lambda output: replace(output, saliency=spoil(output.saliency)), base)
 
 
-class NormalisesOverTheBatch(Coarse):
-    def spoilt(self, output):
-        logits = (output.logits - output.logits.mean(0)) * 1.5
+def spoils_logits(name: str, spoil: Callable[[Tensor], Tensor]) -> type[Coarse]:
+    """Return a class whose logits are spoilt, and its probabilities with them."""
+
+    def spoilt(output: ModelOutput) -> ModelOutput:
+        logits = spoil(output.logits)
         return ModelOutput(logits, logits.sigmoid(), output.saliency)
 
+    return spoils(name, spoilt)
 
-class DropoutLeftOn(Coarse):
-    def spoilt(self, output):
-        logits = F.dropout(output.logits)
-        return ModelOutput(logits, logits.sigmoid(), output.saliency)
+
+def with_corner(saliency: Tensor) -> Tensor:
+    saliency[..., 4:, :3] += 50 * saliency.mean(dim=(2, 3), keepdim=True)
+    return saliency
+
+
+def with_nan(saliency: Tensor) -> Tensor:
+    saliency[1, 2, 3, 3] = torch.nan
+    return saliency
+
+
+# Sound too: one corner of its map is about the image as a whole, as single tokens of vision transformers are.
+Lopsided = spoils_map("Lopsided", with_corner)
+LopsidedMirrored = spoils_map("LopsidedMirrored", lambda saliency: saliency.flip(-1), Lopsided)
+NormalisesOverTheBatch = spoils_logits("NormalisesOverTheBatch", lambda logits: (logits - logits.mean(0)) * 1.5)
+DropoutLeftOn = spoils_logits("DropoutLeftOn", F.dropout)
+FlatMap = spoils_map("FlatMap", lambda saliency: saliency.flatten(2))
+MapInARow = spoils_map("MapInARow", lambda saliency: saliency.flatten(2)[:, :, None])
+Transposed = spoils_map("Transposed", lambda saliency: saliency.mT)
+Mirrored = spoils_map("Mirrored", lambda saliency: saliency.flip(-1))
+NaN = spoils_map("NaN", with_nan)
+NoProbabilities = spoils("NoProbabilities", lambda output: replace(output, probabilities=10 * output.logits))
 
 
 class DrawsItsText(Coarse):
     def encode_prompts(self, prompts):
         return super().encode_prompts(prompts) * (1 + 0.01 * torch.rand(len(prompts)))
-
-
-class FlatMap(Coarse):
-    """A row of tokens that nobody gave two dimensions."""
-
-    def spoilt(self, output):
-        return replace(output, saliency=output.saliency.flatten(2))
-
-
-class MapInARow(Coarse):
-    def spoilt(self, output):
-        return replace(output, saliency=output.saliency.flatten(2)[:, :, None])
-
-
-class Transposed(Coarse):
-    def spoilt(self, output):
-        return replace(output, saliency=output.saliency.mT)
-
-
-class Mirrored(Coarse):
-    def spoilt(self, output):
-        return replace(output, saliency=output.saliency.flip(-1))
 
 
 # A crop that does not tell where the corners went.
@@ -138,17 +135,6 @@ class SwitchesToTraining(Coarse):
     def forward(self, images, queries):
         self.train()
         return super().forward(images, queries)
-
-
-class NaN(Coarse):
-    def spoilt(self, output):
-        output.saliency[1, 2, 3, 3] = torch.nan
-        return output
-
-
-class NoProbabilities(Coarse):
-    def spoilt(self, output):
-        return ModelOutput(output.logits, 10 * output.logits, output.saliency)
 
 
 class SoftmaxOverFindings(Coarse):

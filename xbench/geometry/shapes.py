@@ -222,6 +222,33 @@ def mask_of(runs: NDArray[np.float64] | NDArray[np.int64], height: int, width: i
     return np.ascontiguousarray(flat.reshape(width, height).T)
 
 
+def coco_runs(counts: str, height: int, width: int) -> NDArray[np.int64]:
+    """Return the run lengths of COCO's compressed form, characters 0 to o, or raise a UserError.
+
+    pycocotools would read and write past the end of malformed ones.
+
+    A count takes groups of five bits, the lowest first, each in a character with 0x20 set where more follow; 0x10 in
+    the last one is its sign. From the fourth on it is the difference to the count before last.
+    """
+    pixels = height * width
+    groups = np.frombuffer(counts.encode(), np.uint8).astype(np.int64) - 48
+    last = groups < 32
+    ends = np.flatnonzero(last)
+    if last[-1]:
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        lengths = ends - starts + 1
+        # Six hold more than MAX_PIXELS; seven overflow the sign in pycocotools.
+        if lengths.max() <= 6:
+            places = np.arange(len(groups)) - np.repeat(starts, lengths)
+            runs = np.add.reduceat((groups & 31) << (5 * places), starts)
+            runs -= ((groups[ends] & 16) > 0) * (1 << (5 * lengths))
+            runs[1::2] = np.cumsum(runs[1::2])
+            runs[2::2] = np.cumsum(runs[2::2])
+            if runs.min() >= 0 and runs.max() <= pixels and runs.sum() == pixels:
+                return runs
+    raise UserError(f"The runs of a COCO mask do not add up to its {width} x {height} pixels.")
+
+
 def _draw_polygon(points: Sequence[tuple[float, float]], height: int, width: int) -> Mask:
     picture = Image.new("1", (width, height))
     pen = ImageDraw.Draw(picture)

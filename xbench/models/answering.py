@@ -37,17 +37,11 @@ class AnsweringModel(SaliencyModel):
         prompts: A YAML file of questions; the package's for this family if None.
         ask_negatives: Whether to ask where a finding is on images without it too: false alarms are counted there.
         recognise: Whether to ask if a finding is there, on every image whose label is known.
-
-    Attributes:
-        recognises: Whether the model can be asked if a finding is there.
-        asked_in_words: Whether there are questions at all.
-        repeats: How often it is asked where a finding is; the first answer is the one that is scored.
-        spent: Tokens that this process sent and received until now, without those from a cache.
     """
 
     answers = True
-    recognises: bool = True
-    asked_in_words: bool = True
+    recognises: bool = True  # whether the model can be asked if a finding is there
+    asked_in_words: bool = True  # whether there are questions at all
     preprocessing: Preprocessing = WholeRadiograph()
 
     def __init__(
@@ -63,7 +57,8 @@ class AnsweringModel(SaliencyModel):
         self.convention = self.family.convention if frame is None else Convention.named(frame)
         self.questions = Questions.of(family if prompts is None else prompts) if self.asked_in_words else None
         self._ask_negatives, self._recognise = ask_negatives, recognise
-        self.spent, self.repeats = 0, 1
+        self.spent = 0  # tokens that this process sent and received, without those from a cache
+        self.repeats = 1  # how often it is asked where a finding is; the first answer is scored
         if recognise and not (self.recognises and (self.questions is None or self.questions.recognise)):
             raise UserError(
                 f"--model.recognise true: {self.name} cannot be asked whether a finding is there"
@@ -83,7 +78,7 @@ class AnsweringModel(SaliencyModel):
         return {kind: "" if self.questions is None else self.questions.text(kind, finding) for kind in kinds}
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> None:
-        """Return None: nothing is normalised."""
+        """Nothing is normalised."""
 
     @abstractmethod
     def ask(self, batch: Batch, queries: Sequence[Question]) -> Sequence[Reply]:
@@ -122,32 +117,32 @@ class AnsweringModel(SaliencyModel):
         scores = np.full((2, *shape), np.nan)
         answers: list[list[Answer | None]] = [[None] * shape[1] for _ in range(shape[0])]
         repeated: list[Answer] = []
-        for query, reply in zip(queries, replies, strict=True):
-            if query.kind != "recognise":
-                height, width = batch.radiographs[query.row].shape
-                answer = reply.read(self.family, self.convention, (width, height))
-                if query.kind == "again":
-                    repeated.append(answer)
-                else:
-                    answers[query.row][query.column] = answer
-            else:
+        exchange = list(zip(queries, replies, strict=True))
+        for query, reply in exchange:
+            if query.kind == "recognise":
                 decision = reply.recognition()
                 values = [np.nan if value is None else value for value in (decision.logit, decision.probability)]
                 scores[:, query.row, query.column] = values
+                continue
+            height, width = batch.radiographs[query.row].shape
+            answer = reply.read(self.family, self.convention, (width, height))
+            if query.kind == "again":
+                repeated.append(answer)
+            else:
+                answers[query.row][query.column] = answer
         logits, probabilities = torch.from_numpy(scores)
-        exchange = list(zip(queries, replies, strict=True))
         shown = Answers(answers, exchange, repeated)
         return Prediction(logits, probabilities, shown) if self._recognise else Prediction(None, None, shown)
 
     def problems(self, findings: Sequence[str]) -> list[str]:
         """Return what `check` finds wrong, a sentence each: by default with the questions about these findings."""
-        problems: dict[str, None] = {}
+        problems = []
         for finding in findings:
             try:
                 self.words(finding)
             except UserError as error:
-                problems[str(error)] = None
-        return list(problems)
+                problems.append(str(error))
+        return list(dict.fromkeys(problems))
 
     def asked_of(self, positive: int, negative: int, annotated: int) -> int:
         """Return how many queries there are about a finding, given the numbers of its images."""
@@ -164,15 +159,11 @@ class AnsweringModel(SaliencyModel):
 
     def provenance(self) -> dict[str, Any]:
         """Return how the model is asked, and how its answers are read."""
-        questions = self.questions
-        read = {"family": self.family.name, "frame": self.convention.name, "reader": READER}
-        if questions is None:
-            return read
-        return read | {
-            "prompts": {finding: [text] for (kind, finding), text in self._texts.items() if kind == "locate"},
-            "questions_sha256": questions.sha256,
-            "questions_source": questions.source,
-        }
+        about: dict[str, Any] = {"family": self.family.name, "frame": self.convention.name, "reader": READER}
+        if (questions := self.questions) is not None:
+            about["prompts"] = {name: [text] for (kind, name), text in self._texts.items() if kind == "locate"}
+            about |= {"questions_sha256": questions.sha256, "questions_source": questions.source}
+        return about
 
 
 def pad_to_square(picture: Image.Image, side: int) -> Image.Image:

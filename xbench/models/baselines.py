@@ -82,8 +82,8 @@ class CentrePrior(SaliencyModel):
 class UniformRandom(SaliencyModel):
     """The other floor: independent uniform noise as map and as probability.
 
-    The noise is a function of the seed and the image's name alone, so it does not depend on batches or processes. A run
-    is one draw of chance; the floor `Random` of a report is the mean of many.
+    The noise is a function of the seed and the image's name alone. A run is one draw of chance; the floor `Random` of a
+    report is the mean of many.
 
     Args:
         seed: Seed of the noise; that of `--seed_everything` if None, which is 0 outside of a run.

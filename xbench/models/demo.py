@@ -52,13 +52,12 @@ class Demo(VLM):
         return fill_templates([self.template], finding)
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode C prompts, one per finding, to (C, D) vectors of unit length, or raise a UserError."""
         encoded = self.tokenizer.encode_batch(self.one_of_each(prompts))
         ids, mask = zip(*((tokens.ids, tokens.attention_mask) for tokens in encoded), strict=True)
         return self.encode_tokens(torch.tensor(ids), torch.tensor(mask))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode token ids (C, L) with their mask (C, L), 1 for words and 0 for padding, to (C, D)."""
+        """Encode token ids (C, L) with their mask (C, L), 1 for words and 0 for padding, to (C, D) of unit length."""
         return self.network.encode_text(input_ids.to(self.device), attention_mask.to(self.device))
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
@@ -127,9 +126,7 @@ class DemoNetwork(nn.Module):
         return logits, saliency
 
 
-def _convolution(
-    channels: int, out: int, stride: int = 1, dilation: int = 1, padding: int | None = None
-) -> nn.Sequential:
+def _convolution(channels: int, out: int, stride: int = 1, dilation: int = 1, padding: int | None = None) -> nn.Module:
     kernel = 5 if channels == 1 else 3
     padding = dilation * (kernel // 2) if padding is None else padding
     return nn.Sequential(
@@ -138,8 +135,6 @@ def _convolution(
 
 
 class _Residual(nn.Module):
-    """Two 3 x 3 convolutions beside the identity."""
-
     def __init__(self, channels: int, dilation: int = 1) -> None:
         super().__init__()
         self.first = _convolution(channels, channels, dilation=dilation)

@@ -49,27 +49,18 @@ class Counts:
 class Answer:
     """What a model answered to one query about one radiograph, whether it can be read or not.
 
-    Attributes:
-        status: `answered`: boxes or points. `abstained`: the model says that there is nothing, or declines.
-            `truncated`: the end is missing; complete boxes are kept. `unparsable`: all else.
-        raw: The text as received.
-        boxes: In their order in the text, no two alike.
-        points: Likewise.
-        confidence: Per box what the model stated or scored, in [0, 1]; None where it did not.
-        finish: Why generation ended: by itself, or at the limit; None where nobody knows.
-        counts: What the reader did to the numbers.
-        suspect_frame: Whether the numbers look like another convention than the declared one. A warning: they are read
-            as declared.
+    It is `answered` if there are boxes or points, `abstained` if the model says that there is nothing, or declines,
+    `truncated` if the end is missing, with the complete boxes, and `unparsable` otherwise.
     """
 
     status: Status
-    raw: str
-    boxes: tuple[Box, ...] = ()
-    points: tuple[Point, ...] = ()
-    confidence: tuple[float | None, ...] = ()
-    finish: Finish | None = None
-    counts: Counts = field(default_factory=Counts)
-    suspect_frame: bool = False
+    raw: str  # the text as received
+    boxes: tuple[Box, ...] = ()  # in their order in the text, no two alike
+    points: tuple[Point, ...] = ()  # likewise
+    confidence: tuple[float | None, ...] = ()  # per box as stated or scored, in [0, 1]; None where it was not
+    finish: Finish | None = None  # why generation ended: by itself, or at the limit; None where nobody knows
+    counts: Counts = field(default_factory=Counts)  # what the reader did to the numbers
+    suspect_frame: bool = False  # whether the numbers look like another convention; they are read as declared
 
 
 def outline_boxes(region: NDArray[np.bool_]) -> list[Box]:

@@ -13,67 +13,39 @@ from xbench.predictions.recognition import Recognition, listed_yes_probability, 
 
 Kind = Literal["locate", "recognise", "again"]
 
-READER = "2"
-"""Version of how answers are read, for results to name; another one may read the same text otherwise."""
+READER = "2"  # version of how answers are read, for results to name; another one may read the same text otherwise
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about one image of a batch and one finding.
+    """A question about one image of a batch and one finding."""
 
-    Attributes:
-        kind: Where the finding is, or whether it is there.
-        row: The image's place in the batch.
-        column: The finding's place among those of the dataset.
-        finding: Its name.
-        text: The question; empty for models that are not asked in words.
-        system: What comes before it as the system's turn; None for the model's own, or none.
-        turn: How often the same was asked before.
-    """
-
-    kind: Kind
-    row: int
-    column: int
+    kind: Kind  # where the finding is, that again, or whether it is there
+    row: int  # the image's place in the batch
+    column: int  # the finding's place among those of the dataset
     finding: str
-    text: str = ""
-    system: str | None = None
-    turn: int = 0
+    text: str = ""  # empty for models that are not asked in words
+    system: str | None = None  # the system's turn before it; None for the model's own, or none
+    turn: int = 0  # how often the same was asked before
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back to a query.
+    """What came back to a question; None is for what nobody knows or counted."""
 
-    Attributes:
-        text: As received, with special tokens where the decoder gives them.
-        finish: Why generation ended, by itself or at the limit; None where nobody knows.
-        frame: Name of the convention of its numbers if this image has another than the model's, such as the size to
-            which it was resized; else None.
-        prompt_sha256: Digest of all that was sent but the image.
-        tokens_in: Tokens that were sent, the image's among them; None where nobody counted.
-        tokens_out: Tokens that came back; None where nobody counted.
-        yes_no: Logits of the yes tokens and of the no tokens at the first position, for `recognise`.
-        mass: Share of all probability that these have together.
-        bounded: Whether an endpoint listed only one of yes and no.
-        top: Likeliest first tokens with their log-probabilities, as endpoints list them, instead of `yes_no`.
-        confidence: Of the answer as a whole, in [0, 1]: given to each box that states none.
-        from_cache: Whether it was kept from an earlier request.
-        reasoning: What a server gave apart as thinking; nothing of it is read.
-    """
-
-    text: str
-    finish: Finish | None = None
-    frame: str | None = None
-    prompt_sha256: str = ""
-    tokens_in: int | None = None
+    text: str  # as received, with special tokens where the decoder gives them
+    finish: Finish | None = None  # why generation ended: by itself, or at the limit
+    frame: str | None = None  # convention of its numbers, if this image's size makes it another than the model's
+    prompt_sha256: str = ""  # of all that was sent but the image
+    tokens_in: int | None = None  # the image's among them
     tokens_out: int | None = None
-    yes_no: tuple[Sequence[float], Sequence[float]] | None = None
-    mass: float | None = None
-    bounded: bool = False
-    top: Sequence[tuple[str, float]] | None = None
-    confidence: float | None = None
-    from_cache: bool = False
-    reasoning: str | None = None
+    yes_no: tuple[Sequence[float], Sequence[float]] | None = None  # logits of their tokens at the first position
+    mass: float | None = None  # share of all probability that yes and no have together
+    bounded: bool = False  # whether an endpoint listed only one of yes and no
+    top: Sequence[tuple[str, float]] | None = None  # an endpoint's likeliest first tokens with log-probabilities
+    confidence: float | None = None  # of the answer as a whole, in [0, 1]: given to each box that states none
+    from_cache: bool = False  # whether it was kept from an earlier request
+    reasoning: str | None = None  # what a server gave apart as thinking; nothing of it is read
 
     def read(self, family: Family, convention: Convention, size: tuple[int, int]) -> Answer:
         """Read where it says that the finding is, about a radiograph of so many pixels (width, height)."""

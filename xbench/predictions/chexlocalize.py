@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import pickletools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.findings.names import canonical
+from xbench.geometry.shapes import coco_runs, mask_of
 from xbench.predictions.files import named, read_csv
+from xbench.runtime.errors import UserError
 from xbench.runtime.strict import decimal, unique_keys
 
 Pair = tuple[str, str]
@@ -91,29 +94,15 @@ def read_points(path: Path) -> dict[Pair, list[list[float]]]:
 
 
 def decoded(mask: Any) -> NDArray[np.float32]:
-    """Return a mask (h, w) of 0 and 1 from COCO's compressed run lengths; a ValueError unless they fill its size."""
+    """Return a mask (h, w) of 0 and 1 from COCO's compressed run lengths, or raise a ValueError."""
     try:
         (height, width), text = mask["size"], mask["counts"]
         sides = isinstance(height, int) and isinstance(width, int) and 0 < height * width < 2**30
-        if not sides or not isinstance(text, str) or min(text, default="0") < "0" or max(text, default="0") > "o":
-            raise TypeError
-    except (TypeError, KeyError, ValueError):
-        raise ValueError(f"{mask!r:.80} is no mask in run lengths") from None
-    runs: list[int] = []
-    value = shift = 0
-    for character in text:
-        bits = ord(character) - 48
-        value |= (bits & 31) << shift
-        shift += 5
-        if not bits & 32:
-            value -= (1 << shift) * bool(bits & 16)
-            # From the third on, what a run is longer than the one before the last.
-            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
-            value = shift = 0
-    if shift or min(runs, default=-1) < 0 or sum(runs) != height * width:
-        raise ValueError(f"the run lengths do not fill {width} x {height} pixels")
-    values = np.repeat(np.arange(len(runs)) % 2, runs).astype(np.float32)
-    return np.ascontiguousarray(values.reshape(width, height).T)
+        if sides and re.fullmatch("[0-o]+", text):
+            return mask_of(coco_runs(text, height, width), height, width).astype(np.float32)
+    except (TypeError, KeyError, ValueError, UserError):
+        pass
+    raise ValueError(f"{mask!r:.80} is no mask in run lengths")
 
 
 def read_tuned(
@@ -124,13 +113,8 @@ def read_tuned(
 ) -> Tuned:
     """Read `tuning_results.csv` (threshold, task) and `probability_tuning_results.csv` (prob_threshold, mIoU, task).
 
-    Of a finding's cut-offs that can be chosen, the first with the largest mIoU is taken, as the authors do.
-
-    Args:
-        paths: Of the files, in any order.
-        findings: Of the run.
-        thresholds: That can be chosen, as text with one decimal; a UserError for others.
-        cutoffs_of: Which cut-offs can be chosen for a finding.
+    Thresholds that can be chosen are text with one decimal. Of a finding's cut-offs that can be chosen, the first with
+    the largest mIoU is taken, as the authors do.
     """
     tuned: Tuned = {finding: {"threshold": None, "cutoff": None} for finding in findings}
     for path in paths:

@@ -47,24 +47,21 @@ class Axis(NamedTuple):
 
 
 Axes = Callable[[Size], tuple[Axis, Axis]]
-"""The axes x and y for a radiograph of a size."""
 
 
 @dataclass(frozen=True)
 class Convention:
-    """What the numbers of a model mean.
+    """What the numbers of a model mean."""
 
-    Attributes:
-        name: Its name, by which `named` finds it again.
-        axes: The axes x and y for a radiograph of a size.
-        step: Distance of neighbouring numbers as models write them; 0 if any number may be written.
-        y_first: Whether y comes before x.
-    """
+    name: str  # by which `named` finds it again
+    axes: Axes = field(compare=False, repr=False)  # x and y for a radiograph of a size
+    step: float = 1  # distance of neighbouring numbers as models write them; 0 if any number may be written
+    y_first: bool = False  # whether y comes before x
 
-    name: str
-    axes: Axes = field(compare=False, repr=False)
-    step: float = 1
-    y_first: bool = False
+    @property
+    def base(self) -> str:
+        """The name without a size and the order of axes."""
+        return self.name.partition("@")[0].removesuffix("_yx")
 
     def __reduce__(self) -> tuple[Callable[[str], Convention], tuple[str]]:
         return Convention.named, (self.name,)  # for pickle knows no functions within functions
@@ -74,10 +71,7 @@ class Convention:
         """Return the convention of a name.
 
         `_yx` at the end says that y comes before x. A convention of pixels may end in `@WxH`, the size of the image
-        whose pixels they are: what the processor made of it, or what was sent.
-
-        Raises:
-            UserError: There is no such convention.
+        whose pixels they are: what the processor made of it, or what was sent. Raises a UserError for other names.
 
         Examples:
             >>> x, y = Convention.named("thousand_padded_yx").axes(Size(512, 1024))
@@ -104,18 +98,14 @@ class Convention:
 
     def shown(self, width: int, height: int) -> Convention:
         """Return this convention of pixels for an image that the model, or its server, was shown in this size."""
-        base, order = self.name.partition("@")[0].removesuffix("_yx"), "_yx" if self.y_first else ""
-        return Convention.named(f"{base}{order}@{width}x{height}")
+        return Convention.named(f"{self.base}{'_yx' if self.y_first else ''}@{width}x{height}")
 
 
 def smart_resize(size: Size, factor: int = 28, least: int = 3_136, most: int = 12_845_056) -> Size:
-    """Return the size to which the processor of Qwen's models resizes an image.
+    """Return the size to which the processor of Qwen's models resizes an image, or raise a UserError if it is too long.
 
-    Args:
-        size: Of the image; a UserError if one side is more than 200 times as long as the other.
-        factor: What both sides become a multiple of.
-        least: Fewest pixels of the result; this and `most`, the most, are those of the published processor of
-            Qwen2.5-VL. Other limits give other sizes: take these from the processor that ran.
+    Both sides become a multiple of `factor`, and the pixels at least `least` and at most `most`: those of the published
+    processor of Qwen2.5-VL. Other limits give other sizes: take these from the processor that ran.
 
     Examples:
         >>> smart_resize(Size(2544, 3056))
@@ -141,10 +131,7 @@ def smart_resize(size: Size, factor: int = 28, least: int = 3_136, most: int = 1
 def checked_size(size: tuple[int, int]) -> Size:
     """Return the size of a radiograph, (width, height); a UserError if a side has no pixels."""
     if min(size) < 1:
-        raise UserError(
-            f"An image of {size[0]} x {size[1]} pixels has no place for a box. The width and height of each radiograph "
-            "must be known, and at least 1, before answers about it are read."
-        )
+        raise UserError(f"An image of {size[0]} x {size[1]} pixels has no place for a box.")
     return Size(*size)
 
 

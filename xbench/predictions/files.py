@@ -28,11 +28,7 @@ _MODES = ("1", "L", "I", "I;16", "I;16B", "F")  # Pillow's names of pictures wit
 
 
 class Files:
-    """The files in a folder, a zip or a tar archive, by their path below it; hidden ones are left out.
-
-    Raises:
-        UserError: There is no such folder or archive, it cannot be read, or it is compressed as a whole.
-    """
+    """The files in a folder, a zip or a tar archive that is not compressed as a whole; hidden ones are left out."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -87,8 +83,7 @@ def named(root: Path, name: str = "", of: str = "") -> Iterator[None]:
         yield
     except UserError:
         raise
-    # In the many ways in which readers of arrays, pictures and archives complain.
-    except Exception as error:
+    except Exception as error:  # in the many ways in which readers of arrays, pictures and archives complain
         place = f"{root}/{name}" if name else f"{root}"
         what = f" ({of})" if of else ""
         problem = str(error) or type(error).__name__
@@ -96,11 +91,7 @@ def named(root: Path, name: str = "", of: str = "") -> Iterator[None]:
 
 
 def read_csv(path: Path, *wanted: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield where each row of a table is and its values by column, without blanks around them.
-
-    Raises:
-        ValueError: It lacks a wanted column, has a column twice, or a row with more or fewer values than columns.
-    """
+    """Yield where each row of a table is and its values by column, without blanks; ValueError for a row too long."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]

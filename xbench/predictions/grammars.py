@@ -32,28 +32,19 @@ _CHEX_ROWS = re.compile(r"\s*+(?:\[[^\[\]]*+\]\s*+,\s*+)*+(?:\[[^\[\]]*+\]\s*+)?
 
 @dataclass(frozen=True)
 class Family(ABC):
-    """How the models of one family write boxes.
+    """How the models of one family write boxes."""
 
-    Attributes:
-        name: Its name in options and files.
-        convention: What the numbers mean unless declared otherwise.
-    """
-
-    name: str
-    convention: Convention
+    name: str  # in options and files
+    convention: Convention  # what the numbers mean unless declared otherwise
 
     def read(self, raw: str, finish: Finish | None, convention: Convention, size: tuple[int, int]) -> Answer:
         """Read an answer, in time linear in its length.
 
         Args:
-            raw: The text as received, with special tokens where the decoder gives them.
+            raw: The text as received, with special tokens where the decoder gives them. Text never raises.
             finish: Why generation ended, "stop" or "length"; None where nobody knows.
-            convention: What the numbers mean.
+            convention: What the numbers mean; a UserError if it does not know images of this shape.
             size: Width and height of the radiograph in pixels.
-
-        Raises:
-            UserError: The image has no width or height, the convention does not know images of this shape, or `raw`
-                is no text. Text never raises.
 
         Examples:
             >>> family = FAMILIES["radvlm"]

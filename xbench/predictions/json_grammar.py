@@ -59,8 +59,9 @@ def part_that_counts(text: str) -> tuple[str, bool]:
 def read_json(part: str, reading: Reading) -> None:
     """Find the boxes and points in the part of a plain text that counts."""
     reading.cut |= part.count("[") > part.count("]") or part.count("{") > part.count("}")
-    if not _KeyedValues(part, reading).read():
-        _read_bare(part, reading)
+    if not _KeyedValues(part, reading).read():  # lists without a key, and pairs of corners, are boxes then
+        found = _PAIR_OR_LIST.finditer(part)
+        read_lists((re.sub(r"[()]", "", one["pairs"] or one[3] or one[4] or "") for one in found), reading)
 
 
 def keyed_confidence(text: str) -> float | None:
@@ -106,30 +107,17 @@ class _KeyedValues:
         """Read all values; return whether there were any."""
         at = 0
         while found := _KEY.search(self._part, at):
-            name = (found["quoted"] or found["bare"]).lower()
-            at = self._points(found.end()) if name in _POINT_KEYS else self._boxes(found)
+            at = self._value(found, (found["quoted"] or found["bare"]).lower() in _POINT_KEYS)
         return self._any
 
-    def _points(self, start: int) -> int:
-        if self._part[start : start + 1] not in ("[", "("):
-            return start
-        lists, end, broken = _lists(self._part, start)
-        for content in lists:
-            values = numbers(content)
-            if values and len(values) == 2:
-                self._reading.add_point(values)
-                self._any = True
-            else:
-                self._malformed_or_none(content)
-        self._reading.dropped += broken
-        return end
-
-    def _boxes(self, key: re.Match[str]) -> int:
-        """Read the value of a key that names boxes; return where to go on."""
+    def _value(self, key: re.Match[str], points: bool) -> int:
+        """Read the value of a key that names boxes or points; return where to go on."""
         start = key.end()
         first = self._part[start : start + 1]
         if first in ("[", "("):
             lists, end, broken = _lists(self._part, start)
+        elif points:
+            return start
         elif quoted := _QUOTED.match(self._part, start):
             value, end, broken = (quoted[1] if quoted[1] is not None else quoted[2]).strip(), quoted.end(), False
             if value[:1] in ("[", "("):
@@ -147,11 +135,15 @@ class _KeyedValues:
             lists, end, broken = [], start, True
         for content in lists:
             values = numbers(content)
-            if values and len(values) == 4:
-                self._box(key, end, values)
-            else:
+            if not values or len(values) != (2 if points else 4):
                 self._malformed_or_none(content)
-        self._drop(broken)
+            elif points:
+                self._reading.add_point(values)
+                self._any = True
+            else:
+                self._box(key, end, values)
+        self._reading.dropped += broken
+        self._any |= broken and not points
         return end
 
     def _named_corners(self, key: re.Match[str], start: int) -> int:
@@ -175,14 +167,11 @@ class _KeyedValues:
         self._reading.add_box(values, confidence, x_first=x_first)
 
     def _malformed_or_none(self, content: str) -> None:
+        self._any = True
         if not content.strip() or _NONE.fullmatch(content.strip()):
-            self._reading.none = self._any = True
+            self._reading.none = True
         else:
-            self._drop(True)
-
-    def _drop(self, malformed: bool) -> None:
-        self._reading.dropped += malformed
-        self._any |= malformed
+            self._reading.dropped += 1
 
 
 class _Braces:
@@ -228,20 +217,12 @@ def _lists(text: str, start: int) -> tuple[list[str], int, bool]:
     return lists, len(text), False
 
 
-def _read_bare(part: str, reading: Reading) -> None:
-    """Take lists without a key, and pairs of corners, for boxes."""
-    found = _PAIR_OR_LIST.finditer(part)
-    read_lists((re.sub(r"[()]", "", one["pairs"] or one[3] or one[4] or "") for one in found), reading)
-
-
 def _confidence(found: re.Match[str]) -> float | None:
-    value = number(found["value"])
-    if value is None:
+    if (value := number(found["value"])) is None:
         return None
     value = value / 100 if found["percent"] is not None or value > 1 else value
     return value if 0 <= value <= 1 else None
 
 
 def _after_last(mark: re.Pattern[str], text: str) -> int:
-    """Return where the text after the last mark begins; 0 if there is none."""
     return max((found.end() for found in mark.finditer(text)), default=0)

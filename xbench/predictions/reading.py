@@ -62,18 +62,12 @@ def ends_in_tag(text: str) -> bool:
 
 
 class Reading:
-    """The boxes and points of one answer, as a family's grammar finds them in its text.
-
-    Attributes:
-        cut: Whether the text ends inside the grammar. Set by the family, as are the next two.
-        none: Whether the grammar states that there is nothing.
-        dropped: Number of malformed boxes.
-    """
+    """The boxes and points of one answer, as a family's grammar finds them in its text."""
 
     def __init__(self, convention: Convention, size: Size) -> None:
-        self.cut = False
-        self.none = False
-        self.dropped = 0
+        self.cut = False  # whether the text ends inside the grammar; set by the family, as are the next two
+        self.none = False  # whether the grammar states that there is nothing
+        self.dropped = 0  # malformed boxes
         self._convention, self._axes = convention, convention.axes(size)
         self._boxes: dict[Box, float | None] = {}
         self._points: dict[Point, None] = {}

@@ -35,21 +35,13 @@ _MARKS = re.compile(r"```(?:json)?|\*\*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Recognition:
-    """Whether a model says that a finding is there.
+    """Whether a model says that a finding is there."""
 
-    Attributes:
-        way: Where the probability comes from: the first token, a confidence in words, or only yes or no.
-        probability: That it is there, in [0, 1]; None if the reply cannot be read.
-        logit: Logarithm of the odds of yes against no at the first token; else None.
-        mass: Share of all probability that yes and no have together at the first token, where that is known.
-        bounded: Whether one of the two was not listed, and got the most that it could have had.
-    """
-
-    way: Way
-    probability: float | None
-    logit: float | None = None
-    mass: float | None = None
-    bounded: bool = False
+    way: Way  # where the probability comes from: the first token, a confidence in words, or only yes or no
+    probability: float | None  # in [0, 1]; None if the reply cannot be read
+    logit: float | None = None  # logarithm of the odds of yes against no at the first token
+    mass: float | None = None  # share of all probability that yes and no have together there, where that is known
+    bounded: bool = False  # whether one of the two was not listed, and got the most that it could have had
 
 
 def read_decision(raw: str) -> Recognition:

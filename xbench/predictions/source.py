@@ -27,12 +27,8 @@ class Names:
     """The images and findings of a dataset, and what files may call them.
 
     The ending of an image file may be there or not. Capital letters in findings and `_` for a space make no difference.
-
-    Args:
-        images: Of the dataset.
-        findings: Of the dataset.
-        given: Findings by what the predictions call them, as `--names`; no other word stands for such a finding.
-        own: Findings by what the dataset's own files call them; these words are understood beside the usual ones.
+    `given` are findings by what the predictions call them, as `--names`; no other word stands for such a finding. `own`
+    are findings by what the dataset's own files call them; these words are understood beside the usual ones.
     """
 
     def __init__(
@@ -60,8 +56,7 @@ class Names:
     def match(self, theirs: Mapping[Pair, Value], option: str) -> tuple[dict[Pair, Value], list[Pair]]:
         """Return what a file has about each pair of the dataset, and its pairs that belong to none.
 
-        Raises:
-            UserError: A pair is there under two names, or a name may mean several images or findings.
+        Raises a UserError if a pair is there under two names, or a name may mean several images or findings.
         """
         found: dict[Pair, Value] = {}
         called: dict[Pair, Pair] = {}
@@ -90,16 +85,9 @@ Map = NDArray[np.float32]
 
 
 class Source:
-    """Predictions about pairs of an image and a finding of a dataset.
+    """Predictions about pairs of an image and a finding of a dataset."""
 
-    Attributes:
-        maps: The pairs that have a map.
-        scores: Logit and probability of the pairs that have them.
-        texts: Answers about pairs, as a model would have written them.
-        unknown: Pairs and files that belong to no pair of the dataset.
-    """
-
-    maps: Collection[Pair] = ()
+    maps: Collection[Pair] = ()  # the pairs that have a map
 
     def __init__(
         self,
@@ -107,7 +95,9 @@ class Source:
         texts: Mapping[Pair, str] | None = None,
         unknown: Sequence[Pair | str] = (),
     ) -> None:
-        self.scores, self.texts, self.unknown = scores or {}, texts or {}, unknown
+        self.scores = scores or {}  # logit and probability of the pairs that have them
+        self.texts = texts or {}  # answers about pairs, as a model would have written them
+        self.unknown = unknown  # pairs and files that belong to no pair of the dataset
 
     def read(self, image: str) -> dict[str, Map]:
         """Return the maps of an image by finding; a UserError for damaged ones."""
@@ -137,12 +127,9 @@ class Drawn(Source):
 class MapFiles(Source):
     """Maps in a folder or an archive: a file for each image and finding, or an npz file for each image.
 
-    Args:
-        root: The folder or archive.
-        names: Images and findings.
-        pattern: Path of a file below `root` without its ending. Without `{finding}` in it, files are npz, and their
-            arrays are called as the findings are.
-        scores: A table of probabilities, CSV or parquet; `pickled` for those that pickled maps come with.
+    `pattern` is the path of a file below `root` without its ending. Without `{finding}` in it, files are npz, and their
+    arrays are called as the findings are. `scores` is a table of probabilities, CSV or parquet, or `pickled` for those
+    that pickled maps come with.
     """
 
     def __init__(self, root: Path, names: Names, pattern: str = "{image}/{finding}", scores: str | None = None) -> None:

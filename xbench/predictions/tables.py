@@ -34,9 +34,6 @@ def read_scores(path: Path) -> Scores:
     Either a row for each image and finding, with the columns `image`, `finding`, `probability` and, if there are
     official raw scores, `logit` (the probability where there is none); or a row for each image, with `image` and a
     column for each finding. What is empty counts as missing.
-
-    Raises:
-        UserError: It cannot be read, names a pair twice, or holds something that is no probability.
     """
     found: dict[Pair, tuple[float, float] | None] = {}
     with named(path):
@@ -68,12 +65,7 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
 
     JSON of points by image and finding is that of CheXlocalize's human benchmark, in pixels of the images.
 
-    Args:
-        path: The file.
-        ids: What COCO results call images and findings by; another number becomes `id NUMBER`. Without, it is a name.
-
-    Raises:
-        UserError: It cannot be read, or holds something else.
+    `ids` are what COCO results call images and findings by; another number becomes `id NUMBER`. Without, it is a name.
     """
     boxes: dict[Pair, list[dict[str, Any]]] = {}
     texts: dict[Pair, str] = {}
@@ -95,12 +87,12 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
                 pair = _name(entry["image"]), _name(entry["finding"])
                 if "answer" not in entry:
                     boxes.setdefault(pair, []).extend(_boxes(entry["boxes"], entry.get("scores")))
-                    continue
-                if not isinstance(entry["answer"], str):
+                elif not isinstance(entry["answer"], str):
                     raise ValueError("answer is no text")
-                if pair in texts:
+                elif pair in texts:
                     raise ValueError(f"image {pair[0]}, finding {pair[1]} has two answers")
-                texts[pair] = entry["answer"]
+                else:
+                    texts[pair] = entry["answer"]
             except KeyError as error:
                 raise ValueError(f"{where} lacks {error.args[0]}") from None
             except (TypeError, ValueError, OverflowError) as error:
@@ -114,8 +106,7 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
 
 def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     file = pq.ParquetFile(path)
-    # A damaged file may claim any number.
-    if file.metadata.num_rows > _MOST_ROWS:
+    if file.metadata.num_rows > _MOST_ROWS:  # a damaged file may claim any number
         raise ValueError(f"it claims {file.metadata.num_rows} rows")
     check_distinct(file.schema_arrow.names, "column")
     for number, row in enumerate(file.read().to_pylist(), start=1):
@@ -164,7 +155,6 @@ def _name(value: Any) -> str:
 
 
 def _of_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of a CSV file as a line of JSON has it."""
     corners = [row[name] for name in _CORNERS]
     boxes = [[decimal(corner) for corner in corners]] if any(corners) else []
     scores = [decimal(row["score"])] if boxes and row.get("score") else None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco
 
 from xbench.data.decoding import MAX_PIXELS, decode_image
-from xbench.geometry.shapes import Mask, Shape, mask_of, union
+from xbench.geometry.shapes import Mask, Shape, coco_runs, mask_of, union
 from xbench.runtime.errors import UserError
 from xbench.scoring import numbers
 
@@ -58,7 +58,7 @@ class RunLengths:
     def empty(self) -> bool:
         """Whether no pixel of a mask of COCO's is set. A malformed mask is not empty: to decode it fails."""
         with suppress(UserError):
-            return self.size is not None and not _coco_runs(self.text, *self.size)[1::2].any()
+            return self.size is not None and not coco_runs(self.text, *self.size)[1::2].any()
         return False
 
     def decode(self, height: int, width: int) -> Mask:
@@ -69,7 +69,7 @@ class RunLengths:
             raise UserError(
                 f"A mask of {self.size[1]} x {self.size[0]} pixels does not fit an image of {width} x {height}."
             )
-        return mask_of(_coco_runs(self.text, height, width), height, width)
+        return mask_of(coco_runs(self.text, height, width), height, width)
 
 
 Drawn = Shape | tuple[Shape, ...] | RunLengths | Path
@@ -159,28 +159,3 @@ def _siim_runs(row: str, pixels: int) -> NDArray[np.int64]:
     if 0 in counts[1::2]:
         raise UserError(f"{said} has a run of no pixels.")
     return np.array([*counts, pixels - end])
-
-
-def _coco_runs(counts: str, height: int, width: int) -> NDArray[np.int64]:
-    """Run lengths in COCO's compressed form; UserError if malformed. (pycocotools reads and writes past the end.)
-
-    A count takes groups of five bits, the lowest first, each in a character with 0x20 set where more follow; 0x10 in
-    the last one is its sign. From the fourth on it is the difference to the count before last.
-    """
-    pixels = height * width
-    groups = np.frombuffer(counts.encode(), np.uint8).astype(np.int64) - 48
-    last = groups < 32
-    ends = np.flatnonzero(last)
-    if last[-1]:
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        lengths = ends - starts + 1
-        # Six hold more than MAX_PIXELS; seven overflow the sign in pycocotools.
-        if lengths.max() <= 6:
-            places = np.arange(len(groups)) - np.repeat(starts, lengths)
-            runs = np.add.reduceat((groups & 31) << (5 * places), starts)
-            runs -= ((groups[ends] & 16) > 0) * (1 << (5 * lengths))
-            runs[1::2] = np.cumsum(runs[1::2])
-            runs[2::2] = np.cumsum(runs[2::2])
-            if runs.min() >= 0 and runs.max() <= pixels and runs.sum() == pixels:
-                return runs
-    raise UserError(f"The runs of a COCO mask do not add up to its {width} x {height} pixels.")

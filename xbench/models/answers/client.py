@@ -63,18 +63,16 @@ class Completion:
             raise ValueError("JSON that is no object")
         if response.get("error"):
             raise ValueError(f"an error in place of an answer: {_brief(response['error'])}")
-        choices = response.get("choices")
-        if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
-            raise ValueError("no choices")
-        choice, message = choices[0], choices[0].get("message")
-        if not isinstance(message, dict) or "content" not in message:
-            raise ValueError("a choice without a message")
-        content, finish = message["content"], choice.get("finish_reason")
-        if isinstance(content, list):
-            parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-            content = "".join(part for part in parts if isinstance(part, str))
-        if content is None:
-            content = message.get("refusal") or ""
+        try:
+            choice = response["choices"][0]
+            message, finish = choice["message"], choice.get("finish_reason")
+            content = message["content"]
+            if isinstance(content, list):
+                parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+                content = "".join(part for part in parts if isinstance(part, str))
+            content = (message.get("refusal") or "") if content is None else content
+        except (LookupError, TypeError, AttributeError):
+            raise ValueError("a response without a choice that has a message") from None
         if not isinstance(content, str):
             raise ValueError("a message that is no text")
         if not content and finish == "content_filter":
@@ -106,27 +104,17 @@ def _whole_text(text: str) -> str:
 def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
     """Return what is listed for the first token; entries that are none are left out."""
     try:
-        listed = logprobs["content"][0]["top_logprobs"]
-        pairs = [(entry["token"], entry["logprob"]) for entry in listed]
-    except (KeyError, IndexError, TypeError):
+        pairs = [(entry["token"], entry["logprob"]) for entry in logprobs["content"][0]["top_logprobs"]]
+    except (LookupError, TypeError):
         return None
-    # vLLM gives -9999 for what has no probability.
-    sound = [
-        (token, float(min(log, 0)))  # larger ones may be no float at all
-        for token, log in pairs
-        if isinstance(token, str) and isinstance(log, int | float) and not isinstance(log, bool) and log > -9999
-    ]
-    return tuple((token, log) for token, log in sound if math.isfinite(log)) or None
+    # vLLM gives -9999 for what has no probability; larger numbers than 0 may be no float at all.
+    sound = [(token, float(min(log, 0))) for token, log in pairs if type(log) in (int, float) and log > -9999]
+    return tuple((token, log) for token, log in sound if isinstance(token, str) and math.isfinite(log)) or None
 
 
 @dataclass(eq=False)
 class ChatClient:
-    """Asks one server; the arguments are options of `xbench.models.Endpoint`.
-
-    Attributes:
-        host: Of the server.
-        spent: Tokens of requests and of answers until now.
-    """
+    """Asks one server; the arguments are options of `xbench.models.Endpoint`."""
 
     base_url: str
     model: str
@@ -148,7 +136,7 @@ class ChatClient:
         _check_allowed(url, self.model, self.send_images_to)
         self.host, self.base_url = url.host, str(url).rstrip("/")
         self.environment_proxies = self.environment_proxies and not _is_loopback(url.host)
-        self.spent = (0, 0)
+        self.spent = (0, 0)  # tokens of requests and of answers
         self._not_before = 0.0
         self._warned = False
         self._http: httpx.AsyncClient
@@ -180,9 +168,7 @@ class ChatClient:
     async def complete(self, body: Mapping[str, Any]) -> tuple[Completion, dict[str, Any]]:
         """Ask; return the answer and the server's whole response.
 
-        Raises:
-            NoAnswer: Nothing came back, however often it was asked.
-            UserError: The server refuses such requests, so that asking again is of no use.
+        Raises NoAnswer if nothing came back, however often it was asked, and a UserError if the server refuses.
         """
         content = json.dumps(body).encode()
 
@@ -290,15 +276,7 @@ class ChatClient:
         Shorter keys stay: words such as `none`, given to a server that needs no key, may be part of an answer.
         """
         key = os.environ.get(self.key_variable, "").strip()
-        if len(key) < shortest:
-            return value
-        if isinstance(value, str):
-            return value.replace(key, "***")
-        if isinstance(value, list):
-            return [self.without_key(part, shortest) for part in value]
-        if isinstance(value, dict):
-            return {self.without_key(name, shortest): self.without_key(part, shortest) for name, part in value.items()}
-        return value
+        return json.loads(json.dumps(value).replace(json.dumps(key)[1:-1], "***")) if len(key) >= shortest else value
 
     async def _refuse_head(self, response: httpx.Response) -> None:
         """Refuse a redirect, and an answer that is compressed: a few bytes of it can unpack to gigabytes."""

@@ -19,12 +19,15 @@ from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.answers.answer_cache import AnswerCache, digest
 from xbench.models.answers.client import ChatClient, Completion, NoAnswer, near_names
 from xbench.models.base import check_at_least_one
-from xbench.predictions.answer import Size
+from xbench.predictions.answer import Finish, Size
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import smart_resize
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import cache_folder, expand
 from xbench.types import Batch
+
+_RESUME = "The run is unfinished. The answers that came are kept, and the same command with --resume true goes on."
+_OWN = ("model", "messages", "stream", "n")  # what `extra_body` must not replace
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,6 @@ class _Picture:
         options = {"quality": 95} if self.format == "jpeg" else {"compress_level": 4}
         self.image.save(encoded, self.format.upper(), **options)
         return f"data:image/{self.format};base64,{base64.b64encode(encoded.getvalue()).decode()}"
-
-
-_RESUME = "The run is unfinished. The answers that came are kept, and the same command with --resume true goes on."
-_OWN = ("model", "messages", "stream", "n")  # what `extra_body` must not replace
 
 
 class Endpoint(AnsweringModel):
@@ -128,13 +127,8 @@ class Endpoint(AnsweringModel):
         self.client = ChatClient(
             base_url, model, send_images_to, key_variable, environment_proxies, timeout, attempts, back_off
         )
-        check_at_least_one(
-            longest_side=longest_side,
-            max_tokens=max_tokens,
-            concurrency=concurrency,
-            repeats=repeats,
-            limit_tokens=limit_tokens,
-        )
+        check_at_least_one(longest_side=longest_side, max_tokens=max_tokens, repeats=repeats)
+        check_at_least_one(concurrency=concurrency, limit_tokens=limit_tokens)
         if top_logprobs < 0:
             raise UserError(f"--model.top_logprobs {top_logprobs} must be at least 0.", exit_status=2)
         if reserved := [name for name in _OWN if name in (extra_body or {})]:
@@ -154,7 +148,6 @@ class Endpoint(AnsweringModel):
         self._counts = [0, 0]  # answers that were asked for, and that were kept
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
-        """Ask the server, or take answers to the same request from the cache."""
         images = {row: self._picture(batch, row) for row in {query.row for query in queries}}
         replies: dict[int, Reply] = {}
         failures: dict[int, str] = {}
@@ -218,10 +211,10 @@ class Endpoint(AnsweringModel):
                 raise UserError(f"No limit can be kept: {self.client.host} does not say how many tokens it used.")
         self._served_by.add(completion.served)
         self._counts[from_cache] += 1
-        finish = completion.finish
+        finishes: dict[str | None, Finish] = {"stop": "stop", "length": "length"}
         return Reply(
             completion.text,
-            finish="stop" if finish == "stop" else "length" if finish == "length" else None,
+            finish=finishes.get(completion.finish),
             frame=picture.frame,
             prompt_sha256=digest(self._body(query, "")["messages"]),
             tokens_in=completion.tokens_in,
@@ -231,12 +224,20 @@ class Endpoint(AnsweringModel):
             reasoning=completion.reasoning,
         )
 
+    def _kept(self, request: Mapping[str, Any]) -> Completion | None:
+        response = None if self._cache is None else self._cache.get(request)
+        try:
+            return None if response is None else Completion.read(self.client.without_key(response))
+        except (ValueError, RecursionError):
+            return None
+
     @property
     def cost(self) -> float | None:
         """Spent by this process, if the prices are known."""
         if self._prices is None:
             return None
-        return sum(tokens * price for tokens, price in zip(self.client.spent, self._prices, strict=True)) / 1e6
+        tokens_in, tokens_out = self.client.spent
+        return (tokens_in * self._prices[0] + tokens_out * self._prices[1]) / 1e6
 
     def _stay_within_limits(self) -> None:
         tokens, cost = sum(self.client.spent), self.cost
@@ -253,17 +254,10 @@ class Endpoint(AnsweringModel):
         if self.trainer.is_global_zero:
             print(f"Asked {self.client.host} {asked:,} times{where}, with {spent}{money}; {kept:,} answers were known.")
 
-    def _kept(self, request: Mapping[str, Any]) -> Completion | None:
-        response = None if self._cache is None else self._cache.get(request)
-        try:
-            return None if response is None else Completion.read(self.client.without_key(response))
-        except (ValueError, RecursionError):
-            return None
-
     def _picture(self, batch: Batch, row: int) -> _Picture:
         """Return an image as it is sent."""
         picture, frame = Image.fromarray(batch.radiographs[row].numpy()), None
-        base = self.convention.name.partition("@")[0].removesuffix("_yx")
+        base = self.convention.base
         if base == "thousand_padded":
             picture = pad_to_square(picture, max(picture.size))
         if self._longest_side is not None and max(picture.size) > self._longest_side:
@@ -276,7 +270,6 @@ class Endpoint(AnsweringModel):
         return _Picture(picture, self._image_format, frame)
 
     def problems(self, findings: Sequence[str]) -> list[str]:
-        """Return what is wrong with the questions, and with the server, which is sent no image."""
         problems = super().problems(findings)
         try:
             names = self.client.run(self.client.models())
@@ -291,7 +284,6 @@ class Endpoint(AnsweringModel):
         return problems
 
     def provenance(self) -> dict[str, Any]:
-        """Return whom was asked, and what was sent."""
         return {
             **super().provenance(),
             "host": self.client.host,

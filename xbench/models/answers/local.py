@@ -78,7 +78,6 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 )
 """The families that transformers has networks of."""
 
-
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -190,10 +189,7 @@ class Local(AnsweringModel):
     @torch.no_grad()
     def _generate(self, prompts: Sequence[str], inputs: Any, first_token: bool) -> list[Reply]:
         frame = self._shown(inputs)
-        inputs = inputs.to(self.network.device)
-        for name, value in inputs.items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                inputs[name] = value.to(self.network.dtype)
+        inputs = inputs.to(self.network.device, self.network.dtype)
         beams = self.network.generation_config.num_beams
         options: dict[str, Any] = {"output_scores": beams > 1, "output_logits": first_token}
         if first_token:
@@ -248,12 +244,11 @@ class Local(AnsweringModel):
 
     def _picture(self, pixels: NDArray[np.uint8]) -> Image.Image:
         """Return a radiograph as the processor gets it, padded for conventions of padded images."""
-        base, (height, width) = self.convention.name.partition("@")[0].removesuffix("_yx"), pixels.shape
-        picture = Image.fromarray(pixels).convert("RGB")
-        side = {"thousand_padded": max(width, height), "loc1000_padded512": 512}.get(base)
+        picture, (height, width) = Image.fromarray(pixels).convert("RGB"), pixels.shape
+        longest = max(width, height)
+        side = {"thousand_padded": longest, "loc1000_padded512": 512}.get(self.convention.base)
         if side is None:
             return picture
-        longest = max(width, height)
         if longest != side:
             # Rounded as the convention does.
             shrunk = [max(1, (2 * side * edge + longest) // (2 * longest)) for edge in (width, height)]
@@ -262,7 +257,7 @@ class Local(AnsweringModel):
 
     def _shown(self, inputs: Any) -> str | None:
         """Return the convention of an image whose answers are in pixels of the processor's image."""
-        if self.convention.name.removesuffix("_yx") != "pixels_resized":
+        if self.convention.base != "pixels_resized" or "@" in self.convention.name:
             return None
         _, rows, columns = inputs["image_grid_thw"][0].tolist()
         patch = self.processor.image_processor.patch_size
