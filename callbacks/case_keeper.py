@@ -33,7 +33,6 @@ class CaseKeeper(Callback):
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
-        """Keep the images of a batch."""
         self.latest = tables_of(outputs, batch, trainer.datamodule.findings)  # type: ignore[attr-defined]
 
 

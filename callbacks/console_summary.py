@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich import box
@@ -12,6 +12,7 @@ from rich.table import Table
 from xbench.report.statistics.below_half import auroc_warning
 from xbench.runs.by_finding import Images
 from xbench.runs.results import Answers, Results
+from xbench.scoring.numbers import STATUSES
 
 from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
@@ -22,7 +23,6 @@ class ConsoleSummary(Callback):
     """Prints a table of the findings with the macro row, what was skipped or odd, and where the files are."""
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the summary on the first process."""
         results = Evaluation.of(trainer).results
         if results is None:
             return
@@ -56,8 +56,6 @@ _COLUMNS = {
     "f1": "F1",
     "accuracy": "Acc.",
 }
-
-
 _OF_BOXES = {
     "pointing_game": "Point.",
     "dice_fixed": "Dice",
@@ -68,18 +66,14 @@ _OF_BOXES = {
 _OF_LESIONS = {"recall_50": "Rec.\n@0.5", "precision_50": "Prec.\n@0.5"}
 
 
-def _columns(results: Results) -> dict[str, str]:
-    if results.answers is None:
-        return _COLUMNS
-    asked = {name: title for name, title in _COLUMNS.items() if name in results.classification.macro}
-    # Not more than fit on eighty characters.
-    return _OF_BOXES | (asked if results.answers.recognition else _OF_LESIONS)
-
-
 def _table(results: Results) -> Table:
-    answers, columns = results.answers, _columns(results)
+    answers, columns, recognition = results.answers, _COLUMNS, results.classification.macro
     best = " Best: at the threshold with the largest mean, chosen on these same images."
     boxes = " Dice and IoU: of the boxes on the grid. Box IoU and what follows: without a grid. No box is a miss."
+    if answers is not None:
+        # Not more than fit on eighty characters.
+        asked = {name: title for name, title in _COLUMNS.items() if name in recognition}
+        columns = _OF_BOXES | (asked if answers.recognition else _OF_LESIONS)
     table = Table(
         title=f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}",
         caption=f"n: images with the finding and its region. Point.: pointing game.{boxes if answers else best}",
@@ -90,28 +84,26 @@ def _table(results: Results) -> Table:
     table.add_column("Finding", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True, min_width=5)
     for name, heading in columns.items():
-        style = "cyan" if name in results.classification.macro else None
+        style = "cyan" if name in recognition else None
         table.add_column(heading, justify="right", no_wrap=True, min_width=5, style=style)
+
+    def shown(numbers: Mapping[str, float | None]) -> list[str]:
+        return ["-" if (value := numbers[name]) is None else f"{value:.3f}" for name in columns]
+
     for finding in results.findings:
         numbers = {**vars(results.classification.per_class[finding]), **vars(results.grounding.per_class[finding])}
         numbers |= {} if answers is None else answers.per_class[finding]
-        table.add_row(finding, str(numbers["count"]), *_shown(numbers, columns))
+        table.add_row(finding, str(numbers["count"]), *shown(numbers))
     table.add_section()
     macro = results.macro | ({} if answers is None else answers.macro)
-    table.add_row("Macro", "", *_shown(macro, columns), style="bold")
+    table.add_row("Macro", "", *shown(macro), style="bold")
     return table
-
-
-def _shown(numbers: Mapping[str, float | None], columns: Iterable[str]) -> list[str]:
-    return ["-" if (value := numbers[name]) is None else f"{value:.3f}" for name in columns]
 
 
 def _rates(answers: Answers) -> str:
     """Return how many answers could be read, of all scored pairs."""
     shares = {name: value or 0.0 for name, value in answers.overall.items()}
-    kinds = ", ".join(
-        f"{100 * shares[name]:.1f} % {name}" for name in ("answered", "abstained", "unparsable", "truncated")
-    )
+    kinds = ", ".join(f"{100 * shares[name]:.1f} % {name}" for name in STATUSES)
     recognised = tokens = ""
     if answers.tokens is not None:
         tokens = f" Tokens: {answers.tokens.sent:,} sent, {answers.tokens.received:,} received."

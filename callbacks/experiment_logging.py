@@ -36,23 +36,22 @@ class ExperimentLogging(Callback):
     that can be toggled, so `ResultsWriter` must come first. Nothing that goes wrong with it can cost a result.
     """
 
+    # Here the model can no longer refuse its prompts.
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Name the run and log its configuration, now that the model can no longer refuse its prompts."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         model: SaliencyModel = pl_module  # type: ignore[assignment]
-        precision = str(trainer.precision)
         config: dict[str, Any] = {
             "model_name": model.name,
             "dataset_name": data.name,
             "split": data.split,
-            "precision": precision,
+            "precision": str(trainer.precision),
             "prompts": prompt_style(model),
         }
         if (saved := saved_config(trainer)) is not None:
             config |= saved.config.as_dict()
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
-                logger.describe(model, data, precision)
+                logger.describe(model, data, str(trainer.precision))
             logger.log_hyperparams(config)
         self._count, self._failed = shared_counter("logged batches"), False
         self._began = self._latest = self._logged = time.monotonic()
@@ -60,7 +59,6 @@ class ExperimentLogging(Callback):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
     ) -> None:
-        """Log how far the run is, if the last entry is old enough."""
         batches, self._latest = self._count() + 1, time.monotonic()  # of all processes
         if self._failed or self._latest - self._logged < _EVERY:
             return
@@ -76,13 +74,12 @@ class ExperimentLogging(Callback):
         before, total = len(data.finished), len(data.records)
         images = min(total, (before + batches) * data.batch_size)
         rate = (images - before * data.batch_size) / (self._latest - self._began)
+        progress = {"progress/images": images, "progress/share": images / total, "progress/images_per_second": rate}
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
-                progress = {"images": images, "share": images / total, "images_per_second": rate}
-                logger.log_metrics({f"progress/{name}": value for name, value in progress.items()})
+                logger.log_metrics(progress)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the results."""
         results, writer = Evaluation.of(trainer).results, find(trainer, ResultsWriter)
         if results is None:
             return

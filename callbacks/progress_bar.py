@@ -13,28 +13,25 @@ from xbench.runtime.distributed import shared_counter
 class RunProgressBar(RichProgressBar):
     """Lightning's progress bar, counting the batches of all processes rather than those of the first one.
 
-    Batches are dealt out as processes ask for them, so the share of the first process is not known beforehand.
+    Batches are dealt out as processes ask for them, so the share of the first process is not known beforehand: the
+    totals are those of the run, from the most that one process can get.
     """
 
     @property
     def total_test_batches_current_dataloader(self) -> int | float:
-        """Number of batches of the run, from the most that one process can get."""
         return super().total_test_batches_current_dataloader + self.trainer.world_size - 1
 
     @property
     def total_predict_batches_current_dataloader(self) -> int | float:
-        """Number of batches of the run, from the most that one process can get."""
         return super().total_predict_batches_current_dataloader + self.trainer.world_size - 1
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Start counting."""
         super().setup(trainer, pl_module, stage)
         self._count = shared_counter("finished batches")
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
     ) -> None:
-        """Show how many batches are finished."""
         spent = getattr(pl_module, "spent", 0)
         if spent and self.progress is not None and self.test_progress_bar_id is not None:
             whose = " (process 0)" if trainer.world_size > 1 else ""
@@ -46,17 +43,15 @@ class RunProgressBar(RichProgressBar):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
     ) -> None:
-        """Show how many batches are finished."""
         super().on_predict_batch_end(trainer, pl_module, outputs, batch, self._count())
 
+    # At the end the bar shows the batches that other processes finished after the last one of this process.
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the batches that other processes finished after the last one of this process."""
         if self.is_enabled:
-            total = int(self.total_test_batches_current_dataloader)
-            super().on_test_batch_end(trainer, pl_module, None, None, total - 1)
+            last = int(self.total_test_batches_current_dataloader) - 1
+            super().on_test_batch_end(trainer, pl_module, None, None, last)
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the batches that other processes finished after the last one of this process."""
         if self.is_enabled:
-            total = int(self.total_predict_batches_current_dataloader)
-            super().on_predict_batch_end(trainer, pl_module, None, None, total - 1)
+            last = int(self.total_predict_batches_current_dataloader) - 1
+            super().on_predict_batch_end(trainer, pl_module, None, None, last)

@@ -1,4 +1,4 @@
-"""Lightning's logger for Weights & Biases; `xbench.report.wandb.session` begins its runs."""
+"""Lightning's logger for Weights & Biases."""
 
 from __future__ import annotations
 
@@ -77,12 +77,11 @@ class WandbLogger(loggers.WandbLogger):
         W&B takes group and job type only when a run begins, and Lightning begins it before it calls any callback. The
         command line calls this in time; a run that was started from Python without a group has none.
         """
-        words = {
-            "name": ("WANDB_NAME", f"{model.name}_{data.name}"),
-            "group": ("WANDB_RUN_GROUP", data.name),
-            "job_type": ("WANDB_JOB_TYPE", model.name),
-        }
-        for option, (variable, word) in words.items():
+        for option, variable, word in (
+            ("name", "WANDB_NAME", f"{model.name}_{data.name}"),
+            ("group", "WANDB_RUN_GROUP", data.name),
+            ("job_type", "WANDB_JOB_TYPE", model.name),
+        ):
             if self._wandb_init[option] is None and not os.environ.get(variable):
                 self._wandb_init[option] = word
         given = [tag.strip() for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag.strip()]
@@ -104,7 +103,6 @@ class WandbLogger(loggers.WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The W&B run, begun at first use."""
         if self._experiment is None:
             # Lightning would set WANDB_MODE=dryrun for the whole process and keep later runs offline.
             self._experiment = begin_run(Path(self._wandb_init["dir"]), self._wandb_init, self._wanted_offline)

@@ -112,7 +112,9 @@ def test_online_only_with_a_key_and_a_server_that_answers(mode, key, reachable, 
         netrc.write_text(f"machine api.wandb.ai\n  login user\n  password {'k' * 40}\n")
         netrc.chmod(0o600)
         monkeypatch.setenv("NETRC", str(netrc))
-        assert not session._has_key(["wandb.elsewhere.org"])
+        with monkeypatch.context() as patch:
+            patch.setenv("WANDB_BASE_URL", "https://wandb.elsewhere.org")
+            assert not session.server_answers()
     assert session.server_answers() is online
 
 

@@ -15,7 +15,7 @@ from toys import Squares
 from xbench.commands import check
 from xbench.commands.check import Cell, choose_cells, write_contact_sheet
 from xbench.data import ChestXDet10
-from xbench.findings.published import published_positives
+from xbench.findings.published import paper
 
 OUTLINE = (255, 196, 0)
 SHARED = SHARED / "data"
@@ -40,7 +40,7 @@ def test_counts_stand_beside_the_published_ones(command, det10):
         positives = sum(det10.labels[name][finding] for name in names)
         boxes = sum(box.finding == finding for name in names for box in det10.boxes.get(name, []))
         regions = sum(finding in det10.masks[name] for name in names)
-        theirs = [str(counts.counts[finding]) for counts in published_positives("chestxdet10")]
+        theirs = [str(entry["counts"][finding]) for entry in paper()["positives"]["chestxdet10"]]
         own = [str(n) for n in (positives, boxes, regions, len(names) - positives, 0)]
         assert row_of(run.output, finding) == own + theirs
 

@@ -29,7 +29,7 @@ from xbench.report.sentences import (
     thresholds,
 )
 from xbench.report.statistics.analyse import analyse
-from xbench.report.tables.table import Column, rows_of_models, scores_of
+from xbench.report.tables.table import cells_of, rows_of_models
 
 
 @pytest.fixture
@@ -294,8 +294,7 @@ def test_a_run_that_was_never_tested_has_no_rank(three_analysed):
     assert {*facts.pointing.untested} == {*labels[1:]} and "scores highest" in best(facts).answer
     for ranked, of in ((True, dataset), (False, none)):
         assert of.ranked("dice_best") == of.ranked("f1") == ranked
-        scores = scores_of(of, "dice_best", Column("Dice"))
-        cells = [cell for row in rows_of_models(labels, [scores]) for cell in row.cells]
+        cells = [cell for row in rows_of_models(labels, [cells_of(of, "dice_best")]) for cell in row.cells]
         assert any(cell.mark for cell in cells) == ranked
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xbench.findings.published import published_split
+from xbench.findings.published import paper
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
@@ -117,7 +117,7 @@ def write_run(
         "evaluation": {"thresholds": THRESHOLDS, "ties": "share"},
         "seconds": {"forward": 1.0},
     }
-    names = (model, dataset, published_split(dataset) or "test")
+    names = (model, dataset, paper()["splits"].get(dataset, "test"))
     rows = Rows.of(tables[PAIRS], findings)
     results = replace(summarise(names, rows, numbers_of(rows), THRESHOLDS, provenance=provenance), tables=digests)
     (folder / "config.yaml").write_text("# synthetic\n")

@@ -26,7 +26,7 @@ from xbench.data.decoding import unreadable
 from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples, covers_nothing
 from xbench.data.workers.isolation import one_thread
-from xbench.findings.published import published_positives, published_split, remark
+from xbench.findings.published import paper
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import VLM, SaliencyModel
@@ -204,7 +204,8 @@ def check_versions() -> list[str]:
 
 def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Console) -> None:
     """Print the counts beside the published ones, and what is odd."""
-    published = published_positives(data.name) if data.split == published_split(data.name) else []
+    split = paper()["splits"].get(data.name)
+    published = paper()["positives"][data.name] if data.split == split else []
     table = Table(title=f"{data.name} ({data.split}), images: {report.images}", title_justify="left", box=None)
     table.add_column("finding", style="bold", no_wrap=True)
     for heading in ("positive", "drawn", "region", "negative", "unknown"):
@@ -215,15 +216,15 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         positives, negatives = report.positives[finding], report.negatives[finding]
         drawn = report.annotations[finding], len(report.regions[finding])
         own = [str(n) for n in (positives, *drawn, negatives, report.images - positives - negatives)]
-        theirs = ["-" if (n := counts.counts[finding]) is None else str(n) for counts in published]
+        theirs = ["-" if (n := counted["counts"][finding]) is None else str(n) for counted in published]
         table.add_row(finding, *own, *theirs)
     console.print(table)
     console.print("drawn: boxes, polygons and masks in the files; region: positive images that have one.", style="dim")
-    for number, counts in enumerate(published, start=1):
-        console.print(f"publ.{number}: positive images, {counts.by}.", style="dim")
+    for number, counted in enumerate(published, start=1):
+        console.print(f"publ.{number}: positive images, {counted['by']}.", style="dim")
     if published:
-        console.print(f"Published are {remark(data.name)}.", style="dim")
-    elif split := published_split(data.name):
+        console.print(f"Published are {paper()['remarks'][data.name]}.", style="dim")
+    elif split:
         console.print(f"Published counts are of the split {split}, and not shown beside another.", style="dim")
     for text, images in report.notes.items():
         console.print(f"{_count(images, 'image')}: {text} ({_first(images)}).", style="yellow", markup=False)

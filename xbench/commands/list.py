@@ -10,7 +10,7 @@ from rich.table import Table
 from xbench.commands.arguments import KINDS, list_parser
 from xbench.commands.configs import Kind, shipped, summary
 from xbench.findings.names import FINDINGS, TABLE, distinct_spellings
-from xbench.findings.published import published_datasets
+from xbench.findings.published import paper
 
 _FOLDERS: dict[str, Kind] = {"models": "models", "datasets": "data", "configs": "runs", "benches": "bench"}
 
@@ -48,7 +48,7 @@ def _findings() -> Table:
 
 
 def _count() -> str:
-    datasets = published_datasets()
+    datasets = tuple(paper()["splits"])
     classes = [finding for dataset in datasets for finding in FINDINGS[dataset]]
     return (
         f"The {len(datasets)} datasets of the paper have {len(classes)} classes under "

@@ -42,4 +42,4 @@ def test_tied_thresholds_resolve_to_the_lowest_whatever_the_order_of_sums():
     third = np.random.default_rng(1).random(len(sample.hit)) / 3
     flat = np.repeat(third[:, None], 101, axis=1)
     flat[:, :7] /= 2
-    assert {*measure(replace(sample, dice=flat), 5).thresholds["dice"].values()} == {7}
+    assert {*measure(replace(sample, dice=flat), 5).thresholds["dice"].ravel().tolist()} == {7}

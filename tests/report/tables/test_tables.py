@@ -7,6 +7,7 @@ import io
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,8 +19,8 @@ from xbench.report.tables.table import (
     Cell,
     Column,
     Row,
-    Scores,
     Table,
+    cells_of,
     each_note_once,
     marks,
     number,
@@ -54,30 +55,14 @@ def tabulars(latex: str) -> list[tuple[str, str]]:
     return [(re.sub(r"\{.*?\}", "", columns), body) for columns, body in found]
 
 
-def assert_well_formed(latex: str) -> None:
-    begun, ended = re.findall(r"\\begin\{(\w+\*?)\}", latex), re.findall(r"\\end\{(\w+\*?)\}", latex)
-    assert sorted(begun) == sorted(ended)
-    plain = re.sub(r"\\[{}\\]", "", latex)
-    assert plain.count("{") == plain.count("}")
-    for specification, body in tabulars(latex):
-        lines = [line for line in body.splitlines() if line.endswith(r"\\")]
-        assert lines
-        for line in lines:
-            spans = [int(width) for width in re.findall(r"\\multicolumn\{(\d+)\}", line)]
-            cells = len(re.findall(r"(?<!\\)&", line)) + 1
-            assert cells - len(spans) + sum(spans) == len(specification), line
-
-
 def test_cells():
     assert number(Estimate(0.5, 0.4, 0.6)) == Cell("50.00", 0.5, 0.4, 0.6)
     assert number(Estimate(None)) == number(None) == p_value(None) == Cell(MISSING)
     estimate = Estimate(0.5, 0.4, 0.6)
     cells = Cell("0", 0), Cell("CLIP"), Cell("25.00", 0.25), number(estimate), Cell(MISSING), Cell("x", 1)
     assert row(0, "CLIP", 0.25, estimate, None, Cell("x", 1), kind="floor") == Row(cells, "floor")
-    assert p_value(0.00009).text == "<0.0001"
-    assert p_value(0.01234).text == "0.0123"
-    assert Cell("50.00", 0.5, 0.4, 0.6).interval == "[40.00, 60.00]"
-    assert Cell("50.00", 0.5, 0.4).interval == ""
+    assert (p_value(0.00009).text, p_value(0.01234).text) == ("<0.0001", "0.0123")
+    assert (Cell("50.00", 0.5, 0.4, 0.6).interval, Cell("50.00", 0.5, 0.4).interval) == ("[40.00, 60.00]", "")
 
 
 def test_csv_holds_full_precision_and_intervals_in_columns_of_their_own():
@@ -94,61 +79,62 @@ def test_csv_holds_full_precision_and_intervals_in_columns_of_their_own():
     ]
 
 
-def test_markdown_marks_and_escapes():
+def test_markdown_and_latex_mark_and_escape():
     cells = (
         Cell(ODD),
-        Cell("1.00", 0.01, 0.005, 0.02, "best"),
+        Cell("-1.00", -0.01, -0.02, 0.02, "best"),
         Cell("2.00", 0.02, mark="second", tied=True),
         Cell(MISSING),
     )
-    columns = (Column("Model", numeric=False), Column("A", "G"), Column("B"), Column("C"))
-    text = to_markdown(Table("t", "T_1", "C", columns, (Row(cells),), ("Note <1>.",)))
-    assert text.splitlines() == [
-        r"**T\_1.** C",
+    columns = (Column("Model", numeric=False), Column("A", "G"), Column("B", "G"), Column("C"))
+    made = Table("t_1", "T_1", "At 50 %", columns, (Row(cells), Row(cells, "floor")), ("Note <1>.",))
+    line = (
+        r"| my\_model &amp; co &lt;b&gt; \| 50 % #1 {x} ~^\\ \*\[2\]\* | **-1.00**<br><sub>[-2.00, 2.00]</sub> "
+        rf"| <u>2.00</u>{TIED} | {MISSING} |"
+    )
+    assert to_markdown(made).splitlines() == [
+        r"**T\_1.** At 50 %",
         "",
-        "| Model | G<br>A | B | C |",
+        "| Model | G<br>A | G<br>B | C |",
         "| :--- | ---: | ---: | ---: |",
-        r"| my\_model &amp; co &lt;b&gt; \| 50 % #1 {x} ~^\\ \*\[2\]\* | **1.00**<br><sub>[0.50, 2.00]</sub> "
-        rf"| <u>2.00</u>{TIED} | {MISSING} |",
-        "",
-        "- Note &lt;1&gt;.",
+        *(line, line, "", "- Note &lt;1&gt;."),
     ]
-
-
-def test_latex_marks_and_escapes():
-    cells = (Cell(ODD), Cell("-1.00", -0.01, -0.02, 0.02, "best"), Cell("2.00", 0.02, mark="second", tied=True))
-    columns = (Column("Model", numeric=False), Column("A", "G"), Column("B", "G"))
-    latex = to_latex(Table("t_1", "T_1", "At 50 %", columns, (Row(cells), Row(cells, "floor"))))
-    assert_well_formed(latex)
-    assert r"\caption{\textbf{T\_1.} At 50~\%}" in latex
+    latex = to_latex(made)
+    assert r"\caption{\textbf{T\_1.} At 50~\% Note \textless{}1\textgreater{}.}" in latex
     assert r"\label{tab:t_1}" in latex
-    assert r" & \multicolumn{2}{c}{G} \\" in latex
-    assert r"\cmidrule(lr){2-3}" in latex
+    assert r" & \multicolumn{2}{c}{G} & " in latex and r"\cmidrule(lr){2-3}" in latex
     name = r"my\_model \& co \textless{}b\textgreater{} \textbar{} 50~\% \#1 \{x\} \textasciitilde{}"
     name += r"\textasciicircum{}\textbackslash{} *[2]*"
-    values = rf"{name} & \textbf{{$-$1.00}} & \underline{{2.00}}\textsuperscript{{\textdagger}} \\"
+    values = rf"{name} & \textbf{{$-$1.00}} & \underline{{2.00}}\textsuperscript{{\textdagger}} & -- \\"
     lines = latex.splitlines()
     # The interval is below its value and has one decimal.
     below = {lines[place + 1] for place, line in enumerate(lines) if line == values}
-    assert lines.count(values) == 2 and below == {r" & [$-$2.0, 2.0] &  \\"}
+    assert lines.count(values) == 2 and below == {r" & [$-$2.0, 2.0] &  &  \\"}
     # A rule between models and floors.
     assert re.search(r"\n\\midrule\nmy\\_model", latex.split("bottomrule")[0].split("toprule")[1])
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 4), (3, 5), (14, 22), (50, 5), (120, 3), (47, 21)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (14, 22), (120, 3), (47, 21)])
 def test_latex_shows_every_number_and_interval_once_whatever_the_size(rows, columns):
     made = table(rows, columns, group="")
     latex = to_latex(made)
-    assert_well_formed(latex)
+    begun, ended = re.findall(r"\\begin\{(\w+\*?)\}", latex), re.findall(r"\\end\{(\w+\*?)\}", latex)
+    assert sorted(begun) == sorted(ended)
+    plain = re.sub(r"\\[{}\\]", "", latex)
+    assert plain.count("{") == plain.count("}")
+    for specification, body in tabulars(latex):
+        for line in (line for line in body.splitlines() if line.endswith(r"\\")):
+            spans = [int(width) for width in re.findall(r"\\multicolumn\{(\d+)\}", line)]
+            cells = len(re.findall(r"(?<!\\)&", line)) + 1
+            assert cells - len(spans) + sum(spans) == len(specification), line
+        # Nothing is taller than a page, and no column without its label.
+        assert body.count("\\\\\n") < 60 and specification[0] in ("l", "p")
     intervals = re.findall(r"\[(\d+)\.0, (\d+)\.0\]", latex)
     assert len(intervals) == rows * columns
     assert all(int(high) == int(low) + 1 for low, high in intervals)
     without = [re.sub(r"\[\d+\.0, \d+\.0\]", "", body) for _, body in tabulars(latex)]
     found = [cell for body in without for cell in re.findall(r"\b\d+\.\d\d\b", body)]
     assert sorted(found) == sorted(row.cells[1 + c].text for row in made.rows for c in range(columns))
-    # Nothing is taller than a page, and no column without its label.
-    assert all(body.count("\\\\\n") < 60 for _, body in tabulars(latex))
-    assert {specification[0] for specification, _ in tabulars(latex)} <= {"l", "p"}
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not here")
@@ -163,24 +149,24 @@ def test_latex_compiles(tmp_path):
     assert run.returncode == 0 and "Overfull" not in log, log[-2000:]
 
 
-def scores(ranked: bool = True, tied: tuple[str, ...] = (), **values: float | None) -> Scores:
-    models = {label: Estimate(value) for label, value in values.items()}
-    return Scores(Column("X"), models, tied=frozenset(tied), ranked=ranked)
-
-
-def marked(column: Scores) -> list[tuple[str | None, bool]]:
-    return [(row.cells[1].mark, row.cells[1].tied) for row in rows_of_models(list(column.models), [column])]
+def marked(key: str = "auroc", ranked: bool = True, tied: str = "", **values: float | None) -> list[Row]:
+    """The rows of a table of one number of some runs, of which those named by `tied` are tied with the best."""
+    runs = [SimpleNamespace(run=SimpleNamespace(label=label), macro={key: Estimate(v)}) for label, v in values.items()]
+    tied_with_best = {key: frozenset(tied)}
+    dataset = SimpleNamespace(runs=runs, references=(), tied_with_best=tied_with_best, ranked=lambda key: ranked)
+    return rows_of_models(values, [cells_of(dataset, key)])
 
 
 def test_best_and_second_and_ties():
-    assert marked(scores(a=0.1, b=0.3, c=0.2, tied=("b", "c"))) == [(None, False), ("best", False), ("second", True)]
+    found = marked(a=0.1, b=0.3, c=0.2, tied="bc")
+    assert [row.cells[1].mark for row in found] == [None, "best", "second"]
+    assert [row.cells[1].tied for row in found] == [False, False, True] and TIED in marks(found)
     # What is printed alike is marked alike.
-    found = marked(scores(a=0.20201, b=0.20199, c=0.1, d=0.05))
-    assert found == [(mark, False) for mark in ("best", "best", "second", None)]
-    tied = rows_of_models(["a", "b"], [scores(a=0.1, b=0.2, tied=("a", "b"))])
-    assert TIED in marks(tied) and TIED not in marks(rows_of_models(["a", "b"], [scores(a=0.1, b=0.2)]))
-    for column in (scores(a=0.0, b=0.0), scores(False, a=0.1, b=0.2), scores(a=0.1)):
-        assert {*marked(column)} == {(None, False)}
+    found = marked(a=0.20201, b=0.20199, c=0.1, d=0.05)
+    assert [row.cells[1].mark for row in found] == ["best", "best", "second", None] and TIED not in marks(found)
+    unranked = marked("dice_gap", a=0.1, b=0.2), marked(ranked=False, a=0.1, b=0.2)
+    for found in (marked(a=0.0, b=0.0), marked(a=0.1), *unranked):
+        assert not any(row.cells[1].mark or row.cells[1].tied for row in found) and not marks(found)
 
 
 def test_a_note_stands_under_the_first_table_that_has_it():

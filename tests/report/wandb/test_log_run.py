@@ -161,8 +161,8 @@ def test_masks_of_overlays_give_the_very_scores_of_the_pair(logged):
     def read(path):
         return cv2.imread(str(files / path), cv2.IMREAD_UNCHANGED)
 
-    (run,) = collect([logged.finished]).runs
-    for file, (_, shown) in zip(history["overlays.filenames"][0], read_chosen_maps(run, 24), strict=True):
+    (entry,) = analyse(collect([logged.finished])).runs
+    for file, (_, shown) in zip(history["overlays.filenames"][0], read_chosen_maps(entry, 24), strict=True):
         assert (read(file)[..., ::-1] == tinted(shown.pair.display, shown.saliency)).all()
 
     for case, layers, drawn, caption in zip(cases, masks, boxes, captions, strict=True):
@@ -224,8 +224,8 @@ def test_overlays_show_each_image_on_its_grid_but_never_larger_than_a_screen(lon
     options = ("--data.grid", "native", "--data.widths", "[64, 30]", "--data.on_error", "skip", "--data.unreadable")
     finished = command("test", "--config", toy_config, *options, "[0, 5]")
     assert finished.status == 0, finished.errors
-    (run,) = collect([finished.folder]).runs
-    chosen = read_chosen_maps(run, 100)
+    (entry,) = analyse(collect([finished.folder])).runs
+    chosen = read_chosen_maps(entry, 100)
     assert len(chosen) >= 4
     dice = {(row["image_id"], row["finding"]): row["dice"] for row in finished.rows}
     for case, shown in chosen:

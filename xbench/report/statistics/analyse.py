@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from math import comb
@@ -42,23 +42,20 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress | None = N
         if progress:
             progress(next(done), total, what)
 
-    datasets: list[DatasetAnalysis] = []
-    study_rows: list[StudyRow] = []
+    analysed = [_dataset(runs, seed, begin) for _, runs in sorted(grouped.items())]
     splits: defaultdict[str, list[str]] = defaultdict(list)
-    for (name, split), runs in sorted(grouped.items()):
-        dataset, rows = _dataset(runs, seed, begin)
-        datasets.append(dataset)
-        study_rows += rows
+    for name, split in sorted(grouped):
         splits[name].append(split)
     notes = [
         f"{dataset_title(name)} was run on {len(found)} splits ({', '.join(found)}), which are analysed apart."
         for name, found in splits.items()
         if len(found) > 1
     ]
-    datasets = placed(datasets)
+    datasets = placed([dataset for dataset, _ in analysed])
     lines, left_out = correlations(datasets)
     begin("done")
-    return Analysis(tuple(datasets), lines, tuple(study_rows), collection.set_aside, FOLDS, (*notes, *left_out))
+    study_rows = tuple(row for _, rows in analysed for row in rows)
+    return Analysis(tuple(datasets), lines, study_rows, collection.set_aside, FOLDS, (*notes, *left_out))
 
 
 def _dataset(
@@ -71,7 +68,7 @@ def _dataset(
     for run in runs:
         begin(f"{title}: {run.label}")
         measures[run.label] = measure(Sample.of(run), FOLDS)
-        entries.append(_run(run, measures[run.label]))
+        entries.append(analyse_run(run, measures[run.label]))
 
     def rank(entry: RunAnalysis) -> tuple[float, str]:
         value = entry.macro["pointing_game"].value
@@ -81,10 +78,10 @@ def _dataset(
         return common_measures(measures[first], measures[second], FOLDS)
 
     models = sorted((entry for entry in entries if not entry.run.is_reference), key=rank)
+    of_references = [entry for entry in entries if entry.run.is_reference]
     labels = [entry.run.label for entry in models]
     comparisons = compare(labels, on_common, seed, place, lambda pair: begin(f"{title}: {pair}"))
     floors = widest(runs)
-    of_references = [entry for entry in entries if entry.run.is_reference]
     analysis = DatasetAnalysis(
         dataset=name,
         split=split,
@@ -100,25 +97,28 @@ def _dataset(
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)
 
 
-def _run(run: Run, measures: Measures) -> RunAnalysis:
-    sample = measures.sample
+def analyse_run(run: Run, measures: Measures) -> RunAnalysis:
+    """Return a run with its numbers, without those of a sweep if it is of boxes, which are one mask."""
+    sample, answers = measures.sample, run.results.answers
     last = max(1, sample.dice.shape[1] - 1)
-    thresholds = {
-        finding: {
-            name: tuple(place / last for (column, _), place in sorted(chosen.items()) if column == own)
-            for name, chosen in measures.thresholds.items()
-        }
-        for own, finding in enumerate(sample.findings)
-    }
+    # Points have no area either.
+    kept = ("dice_fixed", "iou_fixed") if answers is not None and answers.kind == "boxes" else ()
+
+    def existing(numbers: Mapping[str, Estimate]) -> dict[str, Estimate]:
+        lost = {key for key in numbers if answers and key.startswith(("dice_", "iou_")) and key not in kept}
+        return {**numbers, **dict.fromkeys(lost, Estimate(None))}
+
     return RunAnalysis(
         run=run,
         clustered_by=sample.clustered_by,
         clusters=len(sample.clusters),
-        macro=_without_sweep(run, measures.macro()),
-        findings={name: _without_sweep(run, numbers) for name, numbers in measures.findings().items()},
-        # A mask of boxes is the same at every threshold.
-        dice_curve=measures.curve() if run.results.answers is None else (),
-        thresholds=thresholds,
+        macro=existing(measures.macro()),
+        findings={name: existing(numbers) for name, numbers in measures.findings().items()},
+        dice_curve=measures.curve() if answers is None else (),
+        thresholds={
+            finding: {name: tuple((of[own][of[own] >= 0] / last).tolist()) for name, of in measures.thresholds.items()}
+            for own, finding in enumerate(sample.findings)
+        },
         areas=area_bins(measures),
         positions=position_cells(measures, run),
         quadrants=quadrants(sample, run),
@@ -126,23 +126,12 @@ def _run(run: Run, measures: Measures) -> RunAnalysis:
     )
 
 
-def _without_sweep(run: Run, numbers: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Return numbers without those of a sweep if the run is of boxes, which are one mask; of points, without area."""
-    if (answers := run.results.answers) is None:
-        return dict(numbers)
-    kept = ("dice_fixed", "iou_fixed") if answers.kind == "boxes" else ()
-    lost = {key for key in numbers if key.startswith(("dice_", "iou_")) and key not in kept}
-    return {key: Estimate(None) if key in lost else value for key, value in numbers.items()}
-
-
 def _different_ground(runs: Sequence[Run], measures: Mapping[str, Measures]) -> Iterator[Different]:
     """Find the runs with other labels or regions than most of the runs."""
-    groups: defaultdict[Hashable, list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[ground(run)].append(run)
-    usual = max(groups.values(), key=lambda group: (len(group), group[0].results.counts.images))
-    for group in groups.values():
-        one, other = (measures[these[0].label].sample for these in (group, usual))
-        differ = {} if group is usual else differences(one, other)
-        if differ:
-            yield group, usual, len({*one.image_ids} & {*other.image_ids}), differ
+    groups = [[run for run in runs if ground(run) == one] for one in dict.fromkeys(map(ground, runs))]
+    usual = max(groups, key=lambda group: (len(group), group[0].results.counts.images))
+    expected = measures[usual[0].label].sample
+    for group in groups:
+        sample = measures[group[0].label].sample
+        if group is not usual and (differ := differences(sample, expected)):
+            yield group, usual, len({*sample.image_ids} & {*expected.image_ids}), differ

@@ -18,19 +18,19 @@ def auroc_warning(results: Results, images: Images) -> str:
     """Return a sentence that names the findings with an AUROC significantly below one half; empty without one."""
     scores = results.classification
     auroc = {name: one.auroc for name, one in scores.per_class.items()} | {MACRO: scores.macro.get("auroc")}
-    low = {name: value for name, value in auroc.items() if value is not None and value < 0.5}
-    if not low:
+    if all(value is None or value >= 0.5 for value in auroc.values()):
         return ""
     patients = [(name is None, name or own) for name, own in zip(images.patient_ids, images.image_ids, strict=True)]
     p = dict(zip(auroc, chances_below_half(images.labels, images.probabilities, patients), strict=True))
-    if not (named := [name for name in low if p[name] <= SIGN_LEVEL]):
+    low = {name: value for name, value in auroc.items() if value is not None and value < 0.5 and p[name] <= SIGN_LEVEL}
+    if not low:
         return ""
-    words = ["all findings together" if name == MACRO else name for name in named]
-    surest = min(named, key=lambda name: (p[name], low[name]))
+    named = ", ".join("all findings together" if name == MACRO else name for name in low)
+    surest = min(low, key=lambda name: (p[name], low[name]))
     return (
-        f"AUROC is significantly below one half for {', '.join(words)} ({low[surest]:.3f}, p = {p[surest]:.2g}): "
-        "images with the finding get lower scores than images without it. Check whether scores have the right sign, "
-        "and whether each column belongs to its finding."
+        f"AUROC is significantly below one half for {named} ({low[surest]:.3f}, p = {p[surest]:.2g}): images with the "
+        "finding get lower scores than images without it. Check whether scores have the right sign, and whether each "
+        "column belongs to its finding."
     )
 
 
@@ -56,10 +56,11 @@ def chances_below_half(
     both = (labels == 1).any(axis=0) & (labels == 0).any(axis=0)
     weights = ((labels == 1) / counts[0] - (labels == 0) / counts[1]) * both
     ranks = np.zeros(scores.shape)
-    for column, known in zip(range(scores.shape[1]), ~np.isnan(scores.T), strict=True):
-        mine = scores[known, column]
-        places = np.searchsorted(np.sort(mine), mine) + np.searchsorted(np.sort(mine), mine, "right")
-        ranks[known, column] = (places - places.mean()) / max(1, len(mine)) if len(mine) else 0
+    for column, known in enumerate(~np.isnan(scores.T)):
+        if known.any():
+            own = np.sort(scores[known, column])
+            places = np.searchsorted(own, scores[known, column]) + np.searchsorted(own, scores[known, column], "right")
+            ranks[known, column] = (places - places.mean()) / len(own)
     random = np.random.default_rng(0)
     orders = [np.arange(len(ranks)), *(random.permutation(len(ranks)) for _ in range(_EXCHANGES))]
     found = np.array([(weights * ranks[order]).sum(axis=0) for order in orders])

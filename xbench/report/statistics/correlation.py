@@ -27,46 +27,42 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
     independent, and have no p-value. An AUROC of probabilities that are all alike is 0.5 by construction and no point.
     """
     of_models, of_findings, over_findings = [], [], []
-    of_model: defaultdict[str, dict[str, Point]] = defaultdict(dict)
-    for dataset in datasets:
+    of_model: defaultdict[str, dict[int, Point]] = defaultdict(dict)
+    for place, dataset in enumerate(datasets):
         points, findings = [], []
         for run in own_settings(dataset.runs):
             title = model_title(run.run.model)
-            told = {finding for finding in dataset.findings if _told_apart(run, finding)}
+            told = [finding for finding in dataset.findings if _told_apart(run, finding)]
             for point in _point(title, run.macro) if told else ():
                 points.append(point)
-                of_model[title][f"{dataset.dataset}/{dataset.split}"] = point
-            for finding in (name for name in dataset.findings if name in told):
+                of_model[title][place] = point
+            for finding in told:
                 findings += _point(f"{title}: {finding}", run.findings.get(finding, {}))
-        of_models.append(_line("models", dataset.dataset, points, len(points)))
-        of_findings.append(_line("findings", dataset.dataset, findings, _models(findings)))
+        of_models.append(_line("models", dataset.dataset, points))
+        of_findings.append(_line("findings", dataset.dataset, findings))
         over_findings += [(f"{label} ({dataset_title(dataset.dataset)})", x, y) for label, x, y in findings]
-    everywhere = {place for points in of_model.values() for place in points}
-    pooled, left_out = [], []
-    for title, places in sorted(of_model.items()):
-        _, x, y = zip(*places.values(), strict=True)
-        if len(places) == len(everywhere):
-            pooled.append((title, fmean(x), fmean(y)))
-        else:
-            left_out.append(title)
+    everywhere = sum(bool(line.points) for line in of_models)
+    pooled = [
+        (title, fmean(x for _, x, _ in points.values()), fmean(y for *_, y in points.values()))
+        for title, points in sorted(of_model.items())
+        if len(points) == everywhere
+    ]
+    left_out = [title for title, points in sorted(of_model.items()) if len(points) < everywhere]
     note = (
-        f"The correlation pooled over datasets leaves out {', '.join(left_out)}: not run on all "
-        f"{len(everywhere)} datasets, and means over different datasets cannot be compared."
+        f"The correlation pooled over datasets leaves out {', '.join(left_out)}: not run on all {everywhere} datasets, "
+        "and means over different datasets cannot be compared."
     )
-    of_models.append(_line("models", None, pooled, len(pooled)))
+    of_models.append(_line("models", None, pooled))
     several = len({line.dataset for line in of_findings if line.points}) > 1
-    of_findings.append(_line("findings", None, over_findings, _models(over_findings), several))
+    of_findings.append(_line("findings", None, over_findings, several))
     return (*of_models, *of_findings), (note,) if left_out else ()
 
 
 def own_settings(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
     """Return the run with each model's own settings, sorted by label."""
     entries = {id(entry.run): entry for entry in runs}
-    return sorted((entries[id(run)] for run in own_runs([entry.run for entry in runs]).values()), key=_label)
-
-
-def _label(entry: RunAnalysis) -> str:
-    return entry.run.label
+    own = (entries[id(run)] for run in own_runs([entry.run for entry in runs]).values())
+    return sorted(own, key=lambda entry: entry.run.label)
 
 
 def _point(label: str, numbers: Mapping[str, Estimate]) -> list[Point]:
@@ -83,25 +79,19 @@ def _told_apart(run: RunAnalysis, finding: str) -> bool:
     return len(np.unique(images.probabilities[images.labels[:, column] >= 0, column])) > 1
 
 
-def _models(points: Sequence[Point]) -> int:
-    return len({label.partition(": ")[0] for label, _, _ in points})
-
-
 def _line(
-    scope: Literal["models", "findings"],
-    dataset: str | None,
-    points: Sequence[Point],
-    models: int,
-    several: bool = False,
+    scope: Literal["models", "findings"], dataset: str | None, points: Sequence[Point], several: bool = False
 ) -> Correlation:
+    """Return the line through points, which are of `several` datasets or of one."""
     x, y = [point[1] for point in points], [point[2] for point in points]
+    models = len(points if scope == "models" else {label.partition(": ")[0] for label, _, _ in points})
     independent = scope == "models" or (models == 1 and not several)
-    if len(points) < 3 or len(set(x)) < 2:
-        return Correlation(scope, dataset, tuple(points), None, None, None, None, models, independent)
-    if len(set(y)) < 2:
-        # linregress divides nothing by nothing here.
-        return Correlation(scope, dataset, tuple(points), 0.0, y[0], None, None, models, independent)
-    fit = linregress(x, y)
-    p = float(fit.pvalue) if independent else None
-    numbers = float(fit.slope), float(fit.intercept), float(fit.rvalue**2), p
-    return Correlation(scope, dataset, tuple(points), *numbers, models, independent)
+    slope = intercept = r_squared = p = None
+    if len(points) >= 3 and len(set(x)) > 1:
+        slope, intercept = 0.0, y[0]
+        # Of equal values linregress would divide nothing by nothing.
+        if len(set(y)) > 1:
+            fit = linregress(x, y)
+            slope, intercept, r_squared = float(fit.slope), float(fit.intercept), float(fit.rvalue**2)
+            p = float(fit.pvalue) if independent else None
+    return Correlation(scope, dataset, tuple(points), slope, intercept, r_squared, p, models, independent)

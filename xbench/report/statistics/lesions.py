@@ -11,27 +11,22 @@ from xbench.report.statistics.measures import Measures
 from xbench.report.statistics.sample import Sample
 
 
-def area_groups(sample: Sample) -> list[NDArray[np.int64]]:
-    """Return the places of pairs by decile of their regions' area, smallest first.
+def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
+    """Return the scores by decile of the regions' area, smallest first.
 
     Fewer than 100 pairs make fewer bins of about ten. Regions of one size stay together, so that bins may differ in
     number, and there may be fewer.
     """
-    if not len(sample.area):
-        return []
-    bins = min(10, max(1, len(sample.area) // 10))
-    place = np.searchsorted(np.quantile(sample.area, np.arange(1, bins) / bins), sample.area)
-    return [np.flatnonzero(place == bin_) for bin_ in np.unique(place)]
-
-
-def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
-    """Return the scores by decile of the regions' area, smallest first."""
+    area = measures.sample.area
+    if not len(area):
+        return ()
+    count = min(10, max(1, len(area) // 10))
+    place = np.searchsorted(np.quantile(area, np.arange(1, count) / count), area)
     bins = []
-    for pairs in area_groups(measures.sample):
-        area = measures.sample.area[pairs]
+    for pairs in (np.flatnonzero(place == bin_) for bin_ in np.unique(place)):
         scores = measures.means(pairs, ("pointing_game", "dice_fixed", "dice_cross_fitted"))
-        whole_image = float((2 * area / (1 + area)).mean())
-        bins.append(AreaBin(float(area.min()), float(area.max()), len(area), scores, whole_image))
+        whole_image = float((2 * area[pairs] / (1 + area[pairs])).mean())
+        bins.append(AreaBin(float(area[pairs].min()), float(area[pairs].max()), len(pairs), scores, whole_image))
     return tuple(bins)
 
 
@@ -44,18 +39,17 @@ def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
     if not len(sample.hit):
         return ()
 
-    def thirds(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    def cell_of(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int64]:
         # NaN, where nobody pointed anywhere, is in none of them.
-        places = np.floor(sample.of_pairs(run, values) * 3)
-        return np.asarray(np.clip(np.nan_to_num(places, nan=-9), -9, 2), np.int64)
+        column, row = (np.clip(np.floor(sample.of_pairs(run, values) * 3), None, 2) for values in (x, y))
+        return np.asarray(np.nan_to_num(3 * row + column, nan=-1), np.int64)
 
-    region = thirds(images.region_y) * 3 + thirds(images.region_x)
-    peak = thirds(images.peak_y) * 3 + thirds(images.peak_x)
+    region, peak = cell_of(images.region_x, images.region_y), cell_of(images.peak_x, images.peak_y)
     cells = []
     for place in range(9):
         pairs = np.flatnonzero(region == place)
         scores = measures.means(pairs, ("pointing_game", "dice_fixed"))
-        cells.append(PositionCell(place // 3, place % 3, len(pairs), scores, float((peak == place).mean())))
+        cells.append(PositionCell(*divmod(place, 3), len(pairs), scores, float((peak == place).mean())))
     return tuple(cells)
 
 
@@ -70,14 +64,15 @@ def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
             continue
         recognised = sample.probabilities[sample.pair_image[pairs], column] >= threshold
         grounded = sample.hit[pairs] >= 0.5
+        shares = {
+            "both": recognised & grounded,
+            "near_miss": recognised & ~grounded & near[pairs],
+            "elsewhere": recognised & ~grounded & ~near[pairs],
+            "grounded_only": ~recognised & grounded,
+            "neither": ~recognised & ~grounded,
+        }
         found[finding] = Quadrants(
-            threshold=threshold,
-            both=float((recognised & grounded).mean()),
-            near_miss=float((recognised & ~grounded & near[pairs]).mean()),
-            elsewhere=float((recognised & ~grounded & ~near[pairs]).mean()),
-            grounded_only=float((~recognised & grounded).mean()),
-            neither=float((~recognised & ~grounded).mean()),
-            count=len(pairs),
+            threshold, **{name: float(which.mean()) for name, which in shares.items()}, count=len(pairs)
         )
     return found
 

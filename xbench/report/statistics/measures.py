@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +14,15 @@ from xbench.report.schema import NUMBERS, Estimate
 from xbench.report.statistics import intervals
 from xbench.report.statistics.intervals import Limits, Spread
 from xbench.report.statistics.sample import Sample
+from xbench.scoring.numbers import counted, macro_mean, mean, recognition_numbers, summed
 
-GROUNDING, RECOGNITION = (
-    tuple(key for key, number in NUMBERS.items() if number.group == group) for group in ("grounding", "classification")
-)
+RECOGNITION = tuple(key for key, number in NUMBERS.items() if number.group == "classification")
+_OF_RECOGNITION: Mapping[str, Callable[..., Spread]] = {
+    "auroc": intervals.auroc,
+    "average_precision": intervals.average_precision,
+    "f1": lambda present, scores, *of: intervals.f1(present, scores >= 0.5, *of),
+    "accuracy": lambda present, scores, *of: intervals.share(np.equal(scores >= 0.5, present).astype(np.float64), *of),
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Measures:
         folds: Fold of each scored pair, (P,), from `pair_folds`.
         of_pairs: By `dice` and `iou`, score of each pair at the threshold that is best on the other folds, (P,); NaN
             without one.
-        thresholds: By `dice` and `iou`, then by finding and fold, places of the thresholds among the T.
+        thresholds: By `dice` and `iou`, places of the thresholds among the T by finding and fold, (C, F); -1 for a fold
+            without a pair.
     """
 
     sample: Sample
@@ -40,7 +45,7 @@ class Measures:
     spreads: Mapping[str, Sequence[Spread | None]]
     folds: NDArray[np.int64]
     of_pairs: Mapping[str, NDArray[np.float64]]
-    thresholds: Mapping[str, Mapping[tuple[int, int], int]]
+    thresholds: Mapping[str, NDArray[np.int64]]
 
     def findings(self) -> dict[str, dict[str, Estimate]]:
         """Return the numbers by finding, then by key of `NUMBERS`."""
@@ -113,54 +118,60 @@ def macro_columns(numbers: Mapping[str, NDArray[np.float64]], key: str) -> list[
 
 def macro(numbers: Mapping[str, NDArray[np.float64]], key: str) -> float:
     """Return the mean over the findings where a number exists; NaN where it exists for none."""
-    columns = macro_columns(numbers, key)
-    return float(numbers[key][columns].mean()) if columns else float("nan")
+    mean = macro_mean(numbers[key][macro_columns(numbers, key)].tolist())
+    return float("nan") if mean is None else mean
 
 
 def measure(sample: Sample, folds: int) -> Measures:
     """Compute every number of a sample, with thresholds cross-fitted in so many folds.
 
-    Scores are rounded so that every sum is exact: the order of images does not decide between tied thresholds. Of
-    equally good ones the lowest counts.
+    Sums are exact, as in a run: the order of images does not decide between tied thresholds. Of equally good ones the
+    lowest counts.
     """
-    fold_of, unseen, recognised = pair_folds(sample, folds), _unseen(sample), recognition(sample)
-    point = {name: np.full(len(sample.findings), np.nan) for name in GROUNDING}
-    spreads: dict[str, list[Spread | None]] = {name: [None] * len(sample.findings) for name in GROUNDING}
-    of_pairs = {name: np.full(len(fold_of), np.nan) for name in ("dice", "iou")}
-    chosen: dict[str, dict[tuple[int, int], int]] = {"dice": {}, "iou": {}}
-    for column in np.unique(sample.pair_column).tolist():
-        mine = np.flatnonzero(sample.pair_column == column)
-        folds_here, of = fold_of[mine], (sample.pair_cluster[mine], len(sample.clusters))
-        scale = exact_scale(len(mine))
-        unit = 1 / (scale * len(mine))
-        point["pointing_game"][column] = np.rint(sample.hit[mine] * scale).sum() * unit
-        spreads["pointing_game"][column] = _of_hits(sample)(sample.hit[mine], *of)
-        for name in ("dice", "iou"):
-            scores = getattr(sample, name)[mine]
-            rounded = np.rint(scores * scale)
-            total = rounded.sum(axis=0)
-            point[f"{name}_fixed"][column] = total[sample.fixed] * unit
-            point[f"{name}_best"][column] = total.max() * unit
-            spreads[f"{name}_fixed"][column] = intervals.mean(scores[:, sample.fixed], *of, unseen)
-            spreads[f"{name}_best"][column] = intervals.best(scores, *of, unseen)
-            if folds_here[0] < 0:
-                continue
-            summed = 0.0
-            for fold in np.unique(folds_here).tolist():
-                held_out = folds_here == fold
-                own = rounded[held_out].sum(axis=0)
-                place = int((total - own).argmax())
-                chosen[name][column, fold] = place
-                of_pairs[name][mine[held_out]] = scores[held_out, place]
-                summed += own[place]
-            point[f"{name}_cross_fitted"][column] = summed * unit
-            spreads[f"{name}_cross_fitted"][column] = intervals.cross_fitted(scores, folds_here, *of, unseen)
-        spreads["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, of_pairs["dice"][mine], *of)
+    fold_of, unseen, findings = pair_folds(sample, folds), _unseen(sample), len(sample.findings)
+    column = sample.pair_column
+    count = counted(column, findings)
+    part = np.where(fold_of < 0, -1, column * folds + fold_of)
+    held_out = counted(part, findings * folds).reshape(findings, folds)
+    point = {"pointing_game": mean(summed(sample.hit, column, findings), count)}
+    of_pairs, thresholds = {}, {}
+    for name in ("dice", "iou"):
+        scores: NDArray[np.float64] = getattr(sample, name)
+        total = summed(scores, column, findings)
+        own = summed(scores, part, findings * folds).reshape(findings, folds, -1)
+        place = (total[:, None] - own).argmax(axis=2)
+        means = mean(total, count)
+        point[f"{name}_fixed"], point[f"{name}_best"] = means[:, sample.fixed], means.max(axis=1)
+        at_place = np.take_along_axis(own, place[..., None], axis=2)
+        point[f"{name}_cross_fitted"] = mean(at_place.sum(axis=(1, 2)), held_out.sum(axis=1))
+        chosen = scores[np.arange(len(scores)), place[column, fold_of]]
+        of_pairs[name] = np.where(fold_of < 0, np.nan, chosen)
+        thresholds[name] = np.where(held_out > 0, place, -1)
     point["dice_optimism"] = point["dice_best"] - point["dice_cross_fitted"]
     point["dice_gap"] = point["dice_best"] - point["dice_fixed"]
-    for name, found in recognised.items():
-        point[name] = np.array([float("nan") if spread is None else spread.value for spread in found])
-    return Measures(sample, point, spreads | recognised, fold_of, of_pairs, chosen)
+    spreads: dict[str, list[Spread | None]] = {name: [None] * findings for name in NUMBERS}
+    for finding in np.unique(column).tolist():
+        mine = np.flatnonzero(column == finding)
+        of = sample.pair_cluster[mine], len(sample.clusters)
+        spreads["pointing_game"][finding] = _of_hits(sample)(sample.hit[mine], *of)
+        for name in ("dice", "iou"):
+            scores = getattr(sample, name)[mine]
+            spreads[f"{name}_fixed"][finding] = intervals.mean(scores[:, sample.fixed], *of, unseen)
+            spreads[f"{name}_best"][finding] = intervals.best(scores, *of, unseen)
+            if fold_of[mine[0]] >= 0:
+                spreads[f"{name}_cross_fitted"][finding] = intervals.cross_fitted(scores, fold_of[mine], *of, unseen)
+        spreads["dice_gap"][finding] = intervals.gap(sample.dice[mine], sample.fixed, of_pairs["dice"][mine], *of)
+    for finding in range(findings):
+        known = sample.labels[:, finding] >= 0
+        present, scores = sample.labels[known, finding] == 1, sample.probabilities[known, finding]
+        numbers = recognition_numbers(present.astype(np.int8), scores)
+        for name in RECOGNITION:
+            point.setdefault(name, np.full(findings, np.nan))
+            if numbers[name] is not None:
+                point[name][finding] = numbers[name]
+                of = sample.image_cluster[known], len(sample.clusters)
+                spreads[name][finding] = _OF_RECOGNITION[name](present, scores, *of)
+    return Measures(sample, point, spreads, fold_of, of_pairs, thresholds)
 
 
 def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
@@ -179,38 +190,6 @@ def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
         if len(clusters) > 1:
             fold[mine] = place % min(folds, len(clusters))
     return fold
-
-
-def exact_scale(count: float) -> float:
-    """Return the power of two whose multiples scores are rounded to: 2**40 as in the run itself unless there are many.
-
-    Twice the sum of so many scores from 0 to 1 is then a whole number of float64, whatever the order of summation.
-    """
-    return 2.0 ** min(40, 52 - ceil(log2(max(1.0, count))))
-
-
-def recognition(sample: Sample) -> dict[str, list[Spread | None]]:
-    """Return AUROC, average precision, F1 and accuracy of each finding.
-
-    The values are those of `xbench.metrics.classification_scores`, and None where it gives None: AUROC and average
-    precision need both labels, F1 a positive, accuracy an image whose label is known.
-    """
-    found: dict[str, list[Spread | None]] = {name: [] for name in RECOGNITION}
-    for column in range(len(sample.findings)):
-        known = sample.labels[:, column] >= 0
-        present, scores = sample.labels[known, column] == 1, sample.probabilities[known, column]
-        called, of = scores >= 0.5, (sample.image_cluster[known], len(sample.clusters))
-        if np.isnan(scores).any():  # nobody asked
-            for spreads in found.values():
-                spreads.append(None)
-            continue
-        both = present.any() and not present.all()
-        found["auroc"].append(intervals.auroc(present, scores, *of) if both else None)
-        found["average_precision"].append(intervals.average_precision(present, scores, *of) if both else None)
-        found["f1"].append(intervals.f1(present, called, *of) if present.any() else None)
-        right = (called == present).astype(np.float64)
-        found["accuracy"].append(intervals.share(right, *of) if len(present) else None)
-    return found
 
 
 def _combined(spreads: Sequence[Spread | None]) -> Limits | None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import comb
+from math import ceil, comb, log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from xbench.report.schema import Comparison, Estimate
 from xbench.report.statistics import intervals
 from xbench.report.statistics.intervals import share_below
-from xbench.report.statistics.measures import Measures, estimate, exact_scale, macro_columns, measure
+from xbench.report.statistics.measures import Measures, estimate, macro_columns, measure
 from xbench.report.statistics.sample import Sample, common_samples
 
 TESTED = ("pointing_game", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "auroc")
@@ -264,8 +264,9 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     """
     sample, folds = first.sample, first.folds
     mine = np.flatnonzero(sample.pair_column == column)
-    # Rounded as in `measure`, so that sums are exact, ties between thresholds stay ties, and no exchange is that.
-    scale = exact_scale(len(mine))
+    # Rounded to multiples of a power of two, so that twice any sum is a whole number of float64: ties between
+    # thresholds stay ties.
+    scale = 2.0 ** min(40, 52 - ceil(log2(len(mine))))
     scores = [np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second)]
     a, b = np.broadcast_arrays(*scores)
     clusters, place = np.unique(sample.pair_cluster[mine], return_inverse=True)

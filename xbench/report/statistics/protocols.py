@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -22,38 +24,32 @@ def protocol_scores(
     runs: Sequence[Run], references: Sequence[Run], seed: int, ground: str
 ) -> tuple[ProtocolScores, ...]:
     """Compare models' runs by each protocol that at least one was scored by, in the order of `PROTOCOLS`."""
-    stored = {run.label: {*stored_protocols(run.folder)} for run in (*runs, *references)}
+    patients = {
+        image_id: image_id if patient is None else patient
+        for run in runs
+        for image_id, patient in zip(run.images.image_ids, run.images.patient_ids, strict=True)
+    }
     found = []
     for name, protocol in PROTOCOLS.items():
         if not protocol.takes & {"map", "boxes"}:
             continue
         # By title, for in another frame it is another number.
-        numbers: dict[str, dict[str, float]] = {}
-        averages: dict[str, str] = {}
+        headlines: defaultdict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
         for run in (*runs, *references):
-            if name in stored[run.label]:
-                content = read_protocol(run.folder, name)
-                entry = content["numbers"].get(protocol.headline, {})
-                if entry.get("value") is not None:
-                    numbers.setdefault(content["title"], {})[run.label] = entry["value"]
-                    averages[content["title"]] = entry["average"]
-        patients = {
-            image_id: patient if patient is not None else image_id
-            for run in runs
-            for image_id, patient in zip(run.images.image_ids, run.images.patient_ids, strict=True)
-        }
-        for title, of_all in numbers.items():
-            of_runs = {run.label: _values(run, protocol) for run in runs if run.label in of_all}
-            if not of_runs:
-                continue
-            p: dict[str, dict[str, float | None]] = {}
-            for first, second in combinations(sorted(of_runs), 2):
-                place = f"{ground}/{name}"
-                pair = of_runs[first], of_runs[second]
-                p.setdefault(first, {})[second] = _p(*pair, averages[title], patients, seed, place)
-            values = {label: of_all[label] for label in of_runs}
-            others = {run.label: of_all[run.label] for run in references if run.label in of_all}
-            found.append(ProtocolScores(name, title == protocol.name, values, others, p))
+            content = read_protocol(run.folder, name) if name in stored_protocols(run.folder) else {"numbers": {}}
+            headline = content["numbers"].get(protocol.headline, {})
+            if headline.get("value") is not None:
+                headlines[content["title"]][run.label] = headline
+        for title, of_runs in headlines.items():
+            pairs = {run.label: _values(run, protocol) for run in runs if run.label in of_runs}
+            p: defaultdict[str, dict[str, float | None]] = defaultdict(dict)
+            for first, second in combinations(sorted(pairs), 2):
+                average = of_runs[second]["average"]
+                p[first][second] = _p(pairs[first], pairs[second], average, patients, seed, f"{ground}/{name}")
+            values = {label: of_runs[label]["value"] for label in pairs}
+            others = {run.label: of_runs[run.label]["value"] for run in references if run.label in of_runs}
+            if values:
+                found.append(ProtocolScores(name, title == protocol.name, values, others, p))
     return tuple(found)
 
 
@@ -67,7 +63,9 @@ def _values(run: Run, protocol: Protocol) -> _Values:
     }
 
 
-def _p(first: _Values, second: _Values, average: str, patients: dict[str, str], seed: int, ground: str) -> float | None:
+def _p(
+    first: _Values, second: _Values, average: str, patients: Mapping[str, str], seed: int, ground: str
+) -> float | None:
     """Exchange two runs patient by patient; the difference is that of means, averaged as the protocol does."""
     common = sorted(first.keys() & second.keys())
     if not common:

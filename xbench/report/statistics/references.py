@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from xbench.geometry.regions import Coverage
 from xbench.report.names import CEILINGS
 from xbench.report.runs import Run
-from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis
-from xbench.report.statistics.measures import Measures, measure
+from xbench.report.schema import NUMBERS, Reference, RunAnalysis
+from xbench.report.statistics.measures import measure
 from xbench.report.statistics.sample import Sample
 from xbench.runs.images import saved_regions
 from xbench.scoring.numbers import dice, iou
 
-Kind = Literal["floor", "ceiling"]
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
 
 _CELLS = 14
@@ -37,31 +36,36 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
 
     The latter are computed from the labels and regions of `run`; `folds` are those of cross-fitting.
     """
-    # Scores that do not depend on the threshold need no more than two folds.
-    found = [_reference("Whole image", "floor", measure(whole_image(sample), folds=2), NUMBERS)]
+    floors, ceilings = [_reference("Whole image", "floor", whole_image(sample), NUMBERS)], []
     if drawn := chance(run, sample):
         # F1 and accuracy depend on where probabilities lie and not on their order alone.
         keys = [key for key in NUMBERS if key not in ("f1", "accuracy")]
-        found.append(_reference("Random", "floor", measure(drawn[0], folds), keys, drawn[1]))
+        floors.append(_reference("Random", "floor", drawn[0], keys, folds, drawn[1]))
     for one in runs:
+        boxes = {} if one.run.results.answers is None else one.run.results.answers.macro
+        if one.run.model in CEILINGS:
+            ceilings.append(Reference(one.run.label, "ceiling", one.macro, one.findings, boxes=boxes))
         # A run of random maps is one draw of what stands there already.
-        if one.run.model != "random" or drawn is None:
-            kind: Kind = "ceiling" if one.run.model in CEILINGS else "floor"
-            boxes = {} if one.run.results.answers is None else one.run.results.answers.macro
-            found.append(Reference(one.run.label, kind, one.macro, one.findings, boxes=boxes))
+        elif one.run.model != "random" or drawn is None:
+            floors.append(Reference(one.run.label, "floor", one.macro, one.findings, boxes=boxes))
     if agreement := reader_agreement(run, sample):
-        found.append(_reference("Reader agreement", "ceiling", measure(agreement, folds=2), _AGREEMENT))
-    return tuple(sorted(found, key=lambda reference: reference.kind == "ceiling"))
+        ceilings.append(_reference("Reader agreement", "ceiling", agreement, _AGREEMENT))
+    return *floors, *ceilings
 
 
 def _reference(
-    title: str, kind: Kind, measures: Measures, keys: Iterable[str], spread: Mapping[str, float] | None = None
+    title: str,
+    kind: Literal["floor", "ceiling"],
+    sample: Sample,
+    keys: Iterable[str],
+    folds: int = 2,
+    spread: Mapping[str, float] | None = None,
 ) -> Reference:
-    def chosen(numbers: Mapping[str, Estimate]) -> dict[str, Estimate]:
-        return {key: numbers[key] for key in keys}
-
-    findings = {finding: chosen(numbers) for finding, numbers in measures.findings().items()}
-    return Reference(title, kind, chosen(measures.macro()), findings, spread or {})
+    """Return a reference with some numbers; scores that do not depend on the threshold need no more than two folds."""
+    measures = measure(sample, folds)
+    numbers = {"": measures.macro(), **measures.findings()}
+    chosen = {finding: {key: of[key] for key in keys} for finding, of in numbers.items()}
+    return Reference(title, kind, chosen.pop(""), chosen, spread or {})
 
 
 def whole_image(sample: Sample) -> Sample:
@@ -121,11 +125,8 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
         return None
     alike = np.ones_like(sample.probabilities)
     drawn = replace(sample, hit=hit, dice=expected["dice"], iou=expected["iou"], probabilities=alike, chances=True)
-    return drawn, {
-        "pointing_game": _deviation(sample, hit * (1 - hit)),
-        "dice_fixed": _deviation(sample, variances["dice"]),
-        "iou_fixed": _deviation(sample, variances["iou"]),
-    }
+    spreads = {"pointing_game": hit * (1 - hit), "dice_fixed": variances["dice"], "iou_fixed": variances["iou"]}
+    return drawn, {name: _deviation(sample, variance) for name, variance in spreads.items()}
 
 
 def _deviation(sample: Sample, variance: NDArray[np.float64]) -> float:

@@ -52,31 +52,29 @@ class Sample:
     def of(cls, run: Run) -> Self:
         """Return the sample of a run."""
         images, pairs, answers = run.images, run.pairs, run.results.answers
-        dice, iou = pairs.dice(), pairs.iou()
-        order = np.argsort(np.array(images.image_ids, dtype=object), kind="stable")
+        order = _by_name(images.image_ids)
         rank = np.argsort(order)
         pair_order = np.lexsort([pairs.column, rank[pairs.index]])
-        image_ids = [images.image_ids[place] for place in order]
-        patients = [images.patient_ids[place] for place in order]
-        known = None not in patients
-        clusters, place = np.unique(np.array(patients if known else image_ids, dtype=object), return_inverse=True)
+        index, column = pairs.index[pair_order], pairs.column[pair_order]
+        known = None not in images.patient_ids
+        names = np.array(images.patient_ids if known else images.image_ids, dtype=object)[order]
+        clusters, place = np.unique(names, return_inverse=True)
+        counted = answers is not None and answers.recognition is not None
         return cls(
             findings=run.results.findings,
             clustered_by="patients" if known else "images",
             clusters=tuple(clusters.tolist()),
-            image_ids=tuple(image_ids),
+            image_ids=tuple(images.image_ids[place] for place in order),
             image_cluster=place.astype(np.int64),
             labels=images.labels[order],
-            probabilities=(images.counted_probabilities if answers and answers.recognition else images.probabilities)[
-                order
-            ],
-            pair_image=rank[pairs.index][pair_order],
-            pair_column=pairs.column[pair_order],
-            hit=images.pointing_hit[pairs.index, pairs.column][pair_order],
-            dice=dice[pair_order],
-            iou=iou[pair_order],
+            probabilities=(images.counted_probabilities if counted else images.probabilities)[order],
+            pair_image=rank[index],
+            pair_column=column,
+            hit=images.pointing_hit[index, column],
+            dice=pairs.dice()[pair_order],
+            iou=pairs.iou()[pair_order],
             area=pairs.area[pair_order],
-            region=images.region_digests[pairs.index, pairs.column][pair_order],
+            region=images.region_digests[index, column],
         )
 
     @cached_property
@@ -95,10 +93,8 @@ class Sample:
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
     def of_pairs(self, run: Run, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return values of a run's images and findings, (N, C) in its own order, as those of this sample's pairs."""
-        row_of = {image_id: row for row, image_id in enumerate(run.images.image_ids)}
-        rows = np.array([row_of[self.image_ids[image]] for image in self.pair_image], dtype=np.int64)
-        return values[rows, self.pair_column]
+        """Return values of the images and findings of its run, (N, C) in the run's order, as those of its pairs."""
+        return values[_by_name(run.images.image_ids)[self.pair_image], self.pair_column]
 
     def same_ground(self, other: Sample) -> bool:
         """Tell whether both have the same images, clusters, labels, scored pairs and regions, whatever the scores."""
@@ -107,6 +103,13 @@ class Sample:
             np.array_equal(getattr(self, name), getattr(other, name))
             for name in ("image_cluster", "labels", "pair_image", "pair_column", "region")
         )
+
+    @property
+    def regions(self) -> NDArray[np.bytes_]:
+        """Digests of the regions of scored pairs by image and finding, (N, C); empty for the others."""
+        regions = np.zeros(self.labels.shape, "S16")
+        regions[self.pair_image, self.pair_column] = self.region
+        return regions
 
 
 def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
@@ -117,25 +120,18 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
     """
     if first.same_ground(second):
         return first, second
-    shared = _shared(first, second)
-    if shared is None:
+    if (shared := _shared(first, second)) is None:
         return None
     one, other = shared
     labels = np.where(one.labels == other.labels, one.labels, -1).astype(np.int8)
-    regions = _regions(one)
-    both = (regions == _regions(other)) & (regions != b"")
+    both = (one.regions == other.regions) & (one.regions != b"")
     leader = one if one.clustered_by == "patients" else other
-
-    def common(sample: Sample) -> Sample:
-        return replace(
-            sample.with_pairs(both[sample.pair_image, sample.pair_column]),
-            labels=labels,
-            clustered_by=leader.clustered_by,
-            clusters=leader.clusters,
-            image_cluster=leader.image_cluster,
-        )
-
-    return common(one), common(other)
+    clusters = {name: getattr(leader, name) for name in ("clustered_by", "clusters", "image_cluster")}
+    one, other = (
+        replace(sample.with_pairs(both[sample.pair_image, sample.pair_column]), labels=labels, **clusters)
+        for sample in shared
+    )
+    return one, other
 
 
 def differences(first: Sample, second: Sample) -> dict[str, tuple[int, int]]:
@@ -149,46 +145,41 @@ def differences(first: Sample, second: Sample) -> dict[str, tuple[int, int]]:
     one, other = shared
     labels = one.labels != other.labels
     # A run without a scored pair, such as one of probabilities alone, was compared with no region at all.
-    regions = ~labels & (_regions(one) != _regions(other)) & (len(one.pair_image) > 0) & (len(other.pair_image) > 0)
+    regions = ~labels & (one.regions != other.regions) & (len(one.pair_image) > 0) & (len(other.pair_image) > 0)
     counts = zip(one.findings, labels.sum(axis=0).tolist(), regions.sum(axis=0).tolist(), strict=True)
     return {finding: (of_labels, of_regions) for finding, of_labels, of_regions in counts if of_labels or of_regions}
 
 
+def _by_name(image_ids: Sequence[str]) -> NDArray[np.int64]:
+    return np.argsort(np.array(image_ids, dtype=object), kind="stable")
+
+
 def _shared(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
     """Return both on the images and findings that they share; None if there are none."""
-    image_ids = sorted(set(first.image_ids) & set(second.image_ids))
-    findings = [finding for finding in first.findings if finding in second.findings]
+    image_ids = sorted({*first.image_ids} & {*second.image_ids})
+    findings = tuple(finding for finding in first.findings if finding in second.findings)
     if not image_ids or not findings:
         return None
-    return _restricted(first, image_ids, findings), _restricted(second, image_ids, findings)
+    one, other = (_restricted(sample, tuple(image_ids), findings) for sample in (first, second))
+    return one, other
 
 
-def _regions(sample: Sample) -> NDArray[np.bytes_]:
-    """Digests of the regions of scored pairs by image and finding (N, C), empty for the others."""
-    regions = np.zeros(sample.labels.shape, "S16")
-    regions[sample.pair_image, sample.pair_column] = sample.region
-    return regions
-
-
-def _restricted(sample: Sample, image_ids: Sequence[str], findings: Sequence[str]) -> Sample:
+def _restricted(sample: Sample, image_ids: tuple[str, ...], findings: tuple[str, ...]) -> Sample:
     row_of = {image_id: row for row, image_id in enumerate(sample.image_ids)}
     rows = np.array([row_of[image_id] for image_id in image_ids])
     columns = np.array([sample.findings.index(finding) for finding in findings])
     new_row, new_column = np.full(len(sample.image_ids), -1), np.full(len(sample.findings), -1)
     new_row[rows], new_column[columns] = np.arange(len(rows)), np.arange(len(columns))
-    names = [sample.clusters[place] for place in sample.image_cluster[rows]]
-    clusters, place = np.unique(np.array(names, dtype=object), return_inverse=True)
-    pair_image, pair_column = new_row[sample.pair_image], new_column[sample.pair_column]
-    kept = np.flatnonzero((pair_image >= 0) & (pair_column >= 0))
-    kept = kept[np.lexsort([pair_column[kept], pair_image[kept]])]
+    names = np.array(sample.clusters, dtype=object)[sample.image_cluster[rows]]
+    clusters, place = np.unique(names, return_inverse=True)
+    sample = replace(sample, pair_image=new_row[sample.pair_image], pair_column=new_column[sample.pair_column])
+    order = np.lexsort([sample.pair_column, sample.pair_image])
     return replace(
-        sample.with_pairs(kept),
-        findings=tuple(findings),
+        sample.with_pairs(order[(sample.pair_image[order] >= 0) & (sample.pair_column[order] >= 0)]),
+        findings=findings,
         clusters=tuple(clusters.tolist()),
-        image_ids=tuple(image_ids),
+        image_ids=image_ids,
         image_cluster=place.astype(np.int64),
         labels=sample.labels[np.ix_(rows, columns)],
         probabilities=sample.probabilities[np.ix_(rows, columns)],
-        pair_image=pair_image[kept],
-        pair_column=pair_column[kept],
     )

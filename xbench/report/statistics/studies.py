@@ -30,26 +30,30 @@ def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: 
 
     The runs are of one dataset and split, which `ground` names; `seed` is that of the exchanges.
     """
-    rows: list[StudyRow] = []
+    found: list[StudyRow] = []
     for own in own_settings(runs):
         for study, names in STUDIES.items():
-            same = [run for run in runs if run.run.model == own.run.model and _fixed(run, names) == _fixed(own, names)]
+            same = [run for run in runs if _but(names, run) == _but(names, own)]
             by_value = {run.run.settings.get(study, "none"): run for run in same}
-            if len(by_value) > 1:
-                for number in _NUMBERS:
-                    rows += _rows(study, number, own, by_value, on_common, seed, ground)
-    return tuple(rows)
+            for number in _NUMBERS if len(by_value) > 1 else ():
+                words = f"{ground} {study} {own.run.model} {number}"
+                rows, tests = _rows(study, number, own, by_value, on_common)
+                ways = comb(len(by_value), 2)
+                p_values = exchange_tests([*tests.values()], ways * len(tests), seed, words)
+                corrected = dict(zip(tests, holm([min(1.0, ways * p) for p in p_values]), strict=True))
+                found += [replace(row, p_adjusted=corrected.get(place)) for place, row in enumerate(rows)]
+    return tuple(found)
+
+
+def _but(names: frozenset[str], entry: RunAnalysis) -> dict[str, str]:
+    """Return a run's model and settings but for some."""
+    return {"model": entry.run.model} | {key: value for key, value in entry.run.settings.items() if key not in names}
 
 
 def _rows(
-    study: str,
-    number: str,
-    own: RunAnalysis,
-    by_value: Mapping[str, RunAnalysis],
-    on_common: Pairing,
-    seed: int,
-    ground: str,
-) -> list[StudyRow]:
+    study: str, number: str, own: RunAnalysis, by_value: Mapping[str, RunAnalysis], on_common: Pairing
+) -> tuple[list[StudyRow], dict[int, PairedTest]]:
+    """Return the rows, with the tests of those that can be tested by place."""
     own_value = own.run.settings.get(study, "none")
     order = sorted(by_value, key=lambda value: (value != own_value, int(value) if value.isdigit() else 0, value))
     rows: list[StudyRow] = []
@@ -68,13 +72,4 @@ def _rows(
         relative = spread / base if (base := existing.get(own_value)) else None
         model, dataset = model_title(own.run.model), own.run.dataset
         rows.append(StudyRow(study, model, dataset, finding or "macro", number, values, spread, relative, None))
-    ways = comb(len(order), 2)
-    words = f"{ground} {study} {own.run.model} {number}"
-    found = exchange_tests([*tests.values()], ways * len(tests), seed, words)
-    for place, p_adjusted in zip(tests, holm([min(1.0, ways * p) for p in found]), strict=True):
-        rows[place] = replace(rows[place], p_adjusted=p_adjusted)
-    return rows
-
-
-def _fixed(run: RunAnalysis, names: frozenset[str]) -> dict[str, str]:
-    return {key: value for key, value in run.run.settings.items() if key not in names}
+    return rows, tests

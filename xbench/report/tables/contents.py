@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
@@ -22,21 +23,19 @@ from xbench.report.tables.answered import answer_tables
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,
-    MISSING,
     Cell,
     Column,
-    Row,
+    Mark,
     Table,
+    cells_of,
     decimal,
     marks,
     notes_of,
     number,
     of_dataset,
     p_value,
-    percentage,
     row,
     rows_of_models,
-    scores_of,
     table_of,
 )
 from xbench.runs.protocols import read_protocol, stored_protocols
@@ -53,8 +52,6 @@ _HONEST = {
     "iou_fixed": Column("At 0.5", "IoU"),
     "iou_best": Column("Best", "IoU"),
 }
-# Neither a small gap nor a small optimism is a merit: a useless map has both.
-_UNRANKED = ("dice_optimism", "dice_gap")
 _PER_FINDING = {
     "pointing_game": ("pointing_game", "Pointing game", "Mean over the findings, then each finding, in per cent."),
     "dice_gap": (
@@ -110,41 +107,30 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
 
 def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title: str, caption: str) -> Table:
     """Return a table with a row per model and a group of columns per dataset."""
-    columns = [
-        scores_of(dataset, key, Column(short, analysis.heading(dataset)))
-        for dataset in analysis.datasets
-        for key, short in numbers.items()
-    ]
+    places = [(dataset, key) for dataset in analysis.datasets for key in numbers]
+    columns = [Column(numbers[key], analysis.heading(dataset)) for dataset, key in places]
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
-    rows = rows_of_models(list(in_order(analysis.runs)), columns, references)
-    caption = f"{caption}{marks(rows)} {INTERVALS}"
-    return table_of(name, title, caption, ["Model"], [scores.column for scores in columns], rows, notes_of(analysis))
+    rows = rows_of_models(in_order(analysis.runs), [cells_of(*place) for place in places], references)
+    return table_of(name, title, f"{caption}{marks(rows)} {INTERVALS}", ["Model"], columns, rows, notes_of(analysis))
 
 
 def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     """Return a table with a row per model and a column per finding, as the paper's Tables 2 to 5."""
     name, title, caption = _PER_FINDING[key]
-    ranked, several = key not in _UNRANKED, len(dataset.findings) > 1
-    columns = [scores_of(dataset, key, Column("Mean" if several else dataset.findings[0]), ranked=ranked)]
+    several = len(dataset.findings) > 1
     # With one finding the mean is the finding.
-    for finding in dataset.findings if several else ():
-        columns.append(scores_of(dataset, key, Column(finding), finding, ranked))
-    rows = rows_of_models(list(in_order(dataset.runs)), columns, dataset.references)
-    caption, headings = f"{caption}{marks(rows)} {INTERVALS}", [scores.column for scores in columns]
-    return table_of(name, f"{title} per finding on", caption, ["Model"], headings, rows)
+    findings = (None, *dataset.findings) if several else (None,)
+    columns = [finding or ("Mean" if several else dataset.findings[0]) for finding in findings]
+    cells = [cells_of(dataset, key, finding) for finding in findings]
+    rows = rows_of_models(in_order(dataset.runs), cells, dataset.references)
+    return table_of(name, f"{title} per finding on", f"{caption}{marks(rows)} {INTERVALS}", ["Model"], columns, rows)
 
 
 def _protocols(dataset: DatasetAnalysis) -> Table:
     """Return a table with a row per model and a column per protocol, with ranks."""
     columns = [Column(PROTOCOLS[scores.name].heading, _title(scores)) for scores in dataset.protocols]
-    rows = [
-        row(label, *(_with_rank(scores, label) for scores in dataset.protocols))
-        for label in _labels_of_protocols(dataset)
-    ]
-    for reference in dataset.references:
-        values = [scores.references.get(reference.title) for scores in dataset.protocols]
-        if any(value is not None for value in values):
-            rows.append(row(reference.title, *values, kind=reference.kind))
+    cells = [_with_ranks(scores) for scores in dataset.protocols]
+    rows = rows_of_models(_labels_of_protocols(dataset), cells, dataset.references)
     caption = (
         "Each protocol's headline number in per cent, and the model's rank by it; numbers of two columns do not "
         "compare. *: on our evaluation grid instead of the authors' frame, so no copy of published numbers. Floors and "
@@ -154,13 +140,12 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
     return table_of("protocols", "The same maps as others score them on", caption, ["Model"], columns, rows, notes)
 
 
-def _with_rank(scores: ProtocolScores, label: str) -> Cell:
-    if label not in scores.values:
-        return Cell(MISSING)
-    text, rank = percentage(scores.values[label]), scores.ranks[label]
-    if len(scores.ranks) == 1:
-        return Cell(text, scores.values[label])
-    return Cell(f"{text} ({rank})", scores.values[label], mark="best" if rank == 1 else None)
+def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:
+    cells = {title: number(Estimate(value)) for title, value in {**scores.references, **scores.values}.items()}
+    for label, rank in scores.ranks.items() if len(scores.ranks) > 1 else ():
+        best: Mark = "best" if rank == 1 else None
+        cells[label] = replace(cells[label], text=f"{cells[label].text} ({rank})", mark=best)
+    return cells
 
 
 def _rule_and_flaw(protocol: Protocol) -> str:
@@ -221,11 +206,13 @@ def _turned(dataset: DatasetAnalysis) -> Table:
 
 def _grounding_honest(analysis: Analysis) -> Table:
     """Return the table of thresholds chosen on other images, the fixed one, and the best on the scored images."""
-    rows: list[Row] = []
-    for dataset in analysis.datasets:
-        columns = [scores_of(dataset, key, heading, ranked=key not in _UNRANKED) for key, heading in _HONEST.items()]
-        for found in rows_of_models(list(in_order(dataset.runs)), columns, dataset.references):
-            rows.append(row(analysis.heading(dataset), *found.cells, kind=found.kind))
+    rows = [
+        row(analysis.heading(dataset), *found.cells, kind=found.kind)
+        for dataset in analysis.datasets
+        for found in rows_of_models(
+            in_order(dataset.runs), [cells_of(dataset, key) for key in _HONEST], dataset.references
+        )
+    ]
     return table_of(
         "grounding_honest",
         "Dice and IoU with honest thresholds",

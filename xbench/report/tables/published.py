@@ -5,72 +5,88 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from xbench.findings.published import (
-    inconsistencies,
-    published_dice_gaps,
-    published_grounding,
-    published_pointing_game,
-    published_positives,
-    published_protocol,
-    published_r_squared,
-    published_split,
-    remark,
-)
+from xbench.findings.names import FINDINGS
+from xbench.findings.published import inconsistencies, paper
 from xbench.report.names import model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, in_order
-from xbench.report.tables.table import INTERVALS, Column, Row, Scores, Table, decimal, number, row, scores_of, table_of
+from xbench.report.tables.table import (
+    INTERVALS,
+    Cell,
+    Column,
+    Row,
+    Table,
+    cells_of,
+    decimal,
+    number,
+    row,
+    table_of,
+)
 
+_Beside = tuple[Column, Mapping[str, Cell], Mapping[str, float | None]]
+"""A column of our numbers by label, with the published ones by model."""
 _LAYOUT = "Of each model our number, the published one, and the difference, ours less published, in per cent."
 
 
 def published_tables(analysis: Analysis) -> Iterator[Table]:
     """Yield a table for each of the paper's that has a model, dataset and split in common with the report."""
-    known = [dataset for dataset in analysis.datasets if dataset.split == published_split(dataset.dataset)]
-    yield _grounding(analysis, known)
-    for dataset in known:
+    datasets = [dataset for dataset in analysis.datasets if dataset.split == paper()["splits"].get(dataset.dataset)]
+    runs, r_squared = [entry for dataset in datasets for entry in dataset.runs], paper()["r_squared"]
+    yield _grounding(analysis, datasets, runs)
+    for dataset in datasets:
         yield _pointing_game(analysis, dataset)
-    yield _dice_gap(known)
-    yield _correlation(analysis, known)
+    yield _dice_gap(runs)
+    rows = []
+    for line in analysis.correlations:
+        if line.scope == "models" and line.dataset is None and _published_models(runs):
+            numbers = line.r_squared, r_squared, _less(line.r_squared, r_squared)
+            rows.append(row("R\u00b2", len(line.points), *(decimal(value, 2) for value in numbers)))
+    yield table_of(
+        "published_correlation",
+        "Correlation of recognition and grounding, beside the paper's",
+        "Coefficient of determination between AUROC and pointing game over models. Ours: each model with its own "
+        "prompts at its means over the datasets of this report.",
+        ["Quantity"],
+        ["Points", "Ours", "Published", "Difference"],
+        rows,
+    )
 
 
-def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table:
+def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis], runs: Sequence[RunAnalysis]) -> Table:
     """Table 1."""
-    numbers = {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"}
     columns = []
     for dataset in datasets:
-        published = published_grounding(dataset.dataset)
-        for key, title in numbers.items():
-            ours = scores_of(dataset, key, Column(title, analysis.heading(dataset)))
-            columns.append((ours, {model: getattr(of_model, key) for model, of_model in published.items()}))
-    protocol = published_protocol()
-    notes = list(dict.fromkeys(text for dataset in datasets for text in inconsistencies(dataset.dataset, "grounding")))
-    notes += [_images(analysis, dataset) for dataset in datasets]
+        published = paper()["grounding"][dataset.dataset]
+        for key, title in (("pointing_game", "Pointing game"), ("dice_best", "Dice, best"), ("iou_best", "IoU, best")):
+            column, ours = Column(title, analysis.heading(dataset)), cells_of(dataset, key, ranked=False)
+            columns.append((column, ours, {model: of_model[key] for model, of_model in published.items()}))
+    protocol = paper()["protocol"]
+    notes = dict.fromkeys(text for dataset in datasets for text in inconsistencies(dataset.dataset, "grounding"))
     return table_of(
         "published_grounding",
         "Grounding, beside the paper's Table 1",
-        f"{_LAYOUT} Means over findings; Dice and IoU at the best of {protocol.thresholds} thresholds, chosen on "
-        f"the images that are scored. The paper: inputs of {protocol.image_size} x {protocol.image_size} "
+        f"{_LAYOUT} Means over findings; Dice and IoU at the best of {protocol['thresholds']} thresholds, chosen on "
+        f"the images that are scored. The paper: inputs of {protocol['image_size']} x {protocol['image_size']} "
         f"pixels. {INTERVALS}",
         ["Model"],
-        [ours.column for ours, _ in columns],
-        _rows([entry for dataset in datasets for entry in dataset.runs], columns),
-        notes,
+        [column for column, *_ in columns],
+        _rows(runs, columns),
+        [*notes, *(_images(analysis, dataset) for dataset in datasets)],
     )
 
 
 def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
     """Tables 2 to 5."""
-    published = published_pointing_game(dataset.dataset)
-    known = {model: published[model] for model in _published_models(dataset.runs).values() if model in published}
-    means: dict[str, float | None] = {model: of_model.mean for model, of_model in known.items()}
-    columns = [(scores_of(dataset, "pointing_game", Column("Mean")), means)]
-    for finding in dataset.findings:
-        ours = scores_of(dataset, "pointing_game", Column(finding), finding)
-        columns.append((ours, {model: of_model.findings.get(finding) for model, of_model in known.items()}))
+    published = paper()["pointing_game"].get(dataset.dataset, {})
+    columns = []
+    for finding in (None, *dataset.findings):
+        column, ours = Column(finding or "Mean"), cells_of(dataset, "pointing_game", finding, ranked=False)
+        columns.append((column, ours, {model: of_model.get(finding) for model, of_model in published.items()}))
+    known = [model for model in published if model in _published_models(dataset.runs).values()]
+    cells = {model: fmean(published[model][finding] for finding in FINDINGS[dataset.dataset]) for model in known}
     wrong = [
-        f"{model_title(model)} {100 * row.mean:.2f} (cells {100 * row.mean_of_findings:.2f})"
-        for model, row in known.items()
-        if abs(row.mean - row.mean_of_findings) > 1.01e-4
+        f"{model_title(model)} {100 * published[model][None]:.2f} (cells {100 * cells[model]:.2f})"
+        for model in known
+        if abs(published[model][None] - cells[model]) > 1.01e-4
     ]
     rows = _rows(dataset.runs, columns)
     return table_of(
@@ -78,7 +94,7 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         f"Pointing game per finding on {analysis.heading(dataset)}, beside the paper's",
         f"{_LAYOUT} Last: the images behind the numbers, which the published digits imply. {INTERVALS}",
         ["Model"],
-        [ours.column for ours, _ in columns],
+        [column for column, *_ in columns],
         [*rows, *_counts(dataset)] if rows else [],
         [
             *([f"Printed means that are not the mean of the printed cells: {', '.join(wrong)}."] if wrong else []),
@@ -96,26 +112,23 @@ def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
     }
     for scored in sorted(numbers):
         yield row("Images scored, ours", None, *scored, kind="count")
-    for counts in published_positives(dataset.dataset):
-        implied = map(counts.counts.get, dataset.findings)
-        yield row(f"Positive images, {counts.by}", None, *implied, kind="count")
+    for entry in paper()["positives"][dataset.dataset]:
+        implied = map(entry["counts"].get, dataset.findings)
+        yield row(f"Positive images, {entry['by']}", None, *implied, kind="count")
 
 
 def _images(analysis: Analysis, dataset: DatasetAnalysis) -> str:
-    return f"{analysis.heading(dataset)}: published are {remark(dataset.dataset)}."
+    return f"{analysis.heading(dataset)}: published are {paper()['remarks'][dataset.dataset]}."
 
 
-def _dice_gap(datasets: Sequence[DatasetAnalysis]) -> Table:
+def _dice_gap(runs: Sequence[RunAnalysis]) -> Table:
     """Section 4.0.3."""
-    published = published_dice_gaps()
-    runs = [entry for dataset in datasets for entry in dataset.runs]
     rows = []
     for label, model in _published_models(runs).items():
         gaps = [entry.macro["dice_gap"].value for entry in runs if entry.run.label == label]
         known = [gap for gap in gaps if gap is not None]
-        ours = fmean(known) if known else None
-        difference = None if ours is None else ours - published[model]
-        rows.append(row(label, len(known), ours, published[model], number(Estimate(difference), signed=True)))
+        ours, published = fmean(known) if known else None, paper()["dice_gap"][model]
+        rows.append(row(label, len(known), ours, published, _signed(ours, published)))
     return table_of(
         "published_dice_gap",
         "Calibration gap, beside the paper's",
@@ -127,51 +140,30 @@ def _dice_gap(datasets: Sequence[DatasetAnalysis]) -> Table:
     )
 
 
-def _correlation(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table:
-    """Figure 3."""
-    runs = [entry for dataset in datasets for entry in dataset.runs]
-    rows = []
-    for line in analysis.correlations:
-        if line.scope == "models" and line.dataset is None and _published_models(runs):
-            ours, published = line.r_squared, published_r_squared()
-            values = (ours, published, None if ours is None else ours - published)
-            rows.append(row("R\u00b2", len(line.points), *(decimal(value, 2) for value in values)))
-    return table_of(
-        "published_correlation",
-        "Correlation of recognition and grounding, beside the paper's",
-        "Coefficient of determination between AUROC and pointing game over models. Ours: each model with its own "
-        "prompts at its means over the datasets of this report.",
-        ["Quantity"],
-        ["Points", "Ours", "Published", "Difference"],
-        rows,
-    )
+def _less(ours: float | None, published: float | None) -> float | None:
+    return None if ours is None or published is None else ours - published
 
 
-def _rows(runs: Sequence[RunAnalysis], columns: Sequence[tuple[Scores, Mapping[str, float | None]]]) -> list[Row]:
-    """Return our numbers, the published ones and the differences of each model that the paper has.
+def _signed(ours: float | None, published: float | None) -> Cell:
+    return number(Estimate(_less(ours, published)), signed=True)
 
-    Columns are our scores with the published numbers by model.
-    """
+
+def _rows(runs: Sequence[RunAnalysis], columns: Sequence[_Beside]) -> list[Row]:
+    """Return our numbers, the published ones and the differences of each model that the paper has."""
     rows = []
     for label, model in _published_models(runs).items():
-        ours = [scores.models.get(label, Estimate(None)) for scores, _ in columns]
-        published = [numbers.get(model) for _, numbers in columns]
-        differences = [
-            None if score.value is None or value is None else score.value - value
-            for score, value in zip(ours, published, strict=True)
-        ]
-        if any(value is not None for value in differences):
-            signed = [number(Estimate(value), signed=True) for value in differences]
+        ours = [cells.get(label, number(None)) for _, cells, _ in columns]
+        published = [numbers.get(model) for *_, numbers in columns]
+        differences = [_signed(cell.value, value) for cell, value in zip(ours, published, strict=True)]
+        if any(cell.value is not None for cell in differences):
             rows += [
                 row(label, *ours),
                 row(f"{label}, published", *published, kind="published"),
-                row(f"{label}, difference", *signed, kind="difference"),
+                row(f"{label}, difference", *differences, kind="difference"),
             ]
     return rows
 
 
 def _published_models(runs: Sequence[RunAnalysis]) -> dict[str, str]:
     """Return the models that the paper has, by label."""
-    return {
-        label: entry.run.model for label, entry in in_order(runs).items() if entry.run.model in published_dice_gaps()
-    }
+    return {label: entry.run.model for label, entry in in_order(runs).items() if entry.run.model in paper()["dice_gap"]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
 
-from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, Reference, number_of
+from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, Reference, number_of
 
 MISSING = "\u2013"
 """What stands for a value that does not exist."""
@@ -29,6 +29,9 @@ class Column:
     numeric: bool = True
 
 
+Mark = Literal["best", "second"] | None
+
+
 @dataclass(frozen=True)
 class Cell:
     """One entry of a table.
@@ -45,7 +48,7 @@ class Cell:
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    mark: Literal["best", "second"] | None = None
+    mark: Mark = None
     tied: bool = False
 
     @property
@@ -97,24 +100,6 @@ def percentage(value: float, signed: bool = False, digits: int = 2) -> str:
     """
     text = f"{100 * value:+.{digits}f}" if signed else f"{100 * value:.{digits}f}"
     return f"{0:.{digits}f}" if float(text) == 0 else text
-
-
-@dataclass(frozen=True)
-class Scores:
-    """A column of a table whose rows are models, then floors and ceilings.
-
-    Attributes:
-        models: By label of the run.
-        references: By title.
-        tied: Labels of the runs that are not significantly different from the best.
-        ranked: Whether the best is marked: more is better, and every run was tested against the best one.
-    """
-
-    column: Column
-    models: Mapping[str, Estimate]
-    references: Mapping[str, Estimate] = field(default_factory=dict)
-    tied: frozenset[str] = frozenset()
-    ranked: bool = True
 
 
 def row(*entries: Cell | Estimate | str | float | None, kind: Kind = "model") -> Row:
@@ -181,57 +166,41 @@ def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
     )
 
 
-def scores_of(
-    dataset: DatasetAnalysis, key: str, column: Column, finding: str | None = None, ranked: bool = True
-) -> Scores:
-    """Return a number's column: of a finding, or the means over findings with the ties that the tests found."""
-    return Scores(
-        column,
-        {entry.run.label: number_of(entry, key, finding) for entry in dataset.runs},
-        {reference.title: number_of(reference, key, finding) for reference in dataset.references},
-        dataset.tied_with_best.get(key, frozenset()) if finding is None else frozenset(),
-        ranked and dataset.ranked(key),
-    )
+def cells_of(dataset: DatasetAnalysis, key: str, finding: str | None = None, ranked: bool = True) -> dict[str, Cell]:
+    """Return a number of a finding, or its means over findings, by label of the run and by title of the reference.
+
+    Of the runs the best, the second and ties with the best are marked, if they are to be `ranked` and every run was
+    tested against the best one. What is printed alike is marked alike, and where all are alike none is best.
+    """
+    cells = {entry.run.label: number(number_of(entry, key, finding)) for entry in dataset.runs}
+    printed = {label: float(cell.text) for label, cell in cells.items() if cell.value is not None}
+    ranks = sorted({*printed.values()}, reverse=True)
+    # Neither a small gap nor a small optimism is a merit: a useless map has both.
+    if ranked and NUMBERS[key].more_is_better and len(ranks) > 1 and dataset.ranked(key):
+        tied = dataset.tied_with_best.get(key, frozenset()) if finding is None else frozenset()
+        for label, value in printed.items():
+            mark: Mark = "best" if value == ranks[0] else "second" if value == ranks[1] else None
+            cells[label] = replace(cells[label], mark=mark, tied=label in tied and mark != "best")
+    return cells | {one.title: number(number_of(one, key, finding)) for one in dataset.references}
 
 
 def rows_of_models(
-    labels: Sequence[str], columns: Sequence[Scores], references: Iterable[Reference] = ()
-) -> tuple[Row, ...]:
+    labels: Iterable[str], columns: Sequence[Mapping[str, Cell]], references: Iterable[Reference] = ()
+) -> list[Row]:
     """Return a row per model, then a row per floor and ceiling that has at least one of the numbers."""
-    marked = [_marked(labels, column) for column in columns]
-    rows = [row(label, *(cells[label] for cells in marked)) for label in labels]
     kinds = {reference.title: reference.kind for reference in references}
+    rows = [row(label, *(cells.get(label) for cells in columns)) for label in labels]
     for title in sorted(kinds, key=lambda title: kinds[title] == "ceiling"):
-        cells = [number(column.references.get(title)) for column in columns]
-        if any(cell.value is not None for cell in cells):
-            rows.append(row(title, *cells, kind=kinds[title]))
-    return tuple(rows)
+        if any(title in cells and cells[title].value is not None for cells in columns):
+            rows.append(row(title, *(cells.get(title) for cells in columns), kind=kinds[title]))
+    return rows
 
 
 def marks(rows: Iterable[Row]) -> str:
     """Return what a caption says of the marks in a table, with a space before it; nothing where there are none."""
     cells = [cell for row in rows for cell in row.cells]
-    if not any(cell.mark for cell in cells):
-        return ""
-    some_tied = any(cell.tied for cell in cells)
-    tied = f"; {TIED}: not significantly different from the best (paired test)" if some_tied else ""
-    return f" Best bold, second underlined{tied}."
-
-
-def _marked(labels: Sequence[str], scores: Scores) -> dict[str, Cell]:
-    cells = {label: number(scores.models.get(label)) for label in labels}
-    # What is printed alike is marked alike, and where all are alike none is best.
-    printed = {label: float(cell.text) for label, cell in cells.items() if cell.value is not None}
-    ranks = sorted(set(printed.values()), reverse=True)
-    if not scores.ranked or len(ranks) < 2:
-        return cells
-    for label, value in printed.items():
-        if value == ranks[0]:
-            cells[label] = replace(cells[label], mark="best")
-        else:
-            mark: Literal["second"] | None = "second" if value == ranks[1] else None
-            cells[label] = replace(cells[label], mark=mark, tied=label in scores.tied)
-    return cells
+    tied = f"; {TIED}: not significantly different from the best (paired test)" if any(c.tied for c in cells) else ""
+    return f" Best bold, second underlined{tied}." if any(cell.mark for cell in cells) else ""
 
 
 def to_frame(table: Table) -> pd.DataFrame:

@@ -16,9 +16,8 @@ import wandb
 from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps
 from xbench.report.colors import tinted
 from xbench.report.runs import Run
-from xbench.report.schema import Estimate, RunAnalysis
-from xbench.report.statistics.analyse import FOLDS
-from xbench.report.statistics.lesions import area_groups, quadrants
+from xbench.report.schema import Estimate, Reference, RunAnalysis
+from xbench.report.statistics.analyse import FOLDS, analyse_run
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.references import references
 from xbench.report.statistics.sample import Sample
@@ -35,37 +34,38 @@ _LONGEST = 1000
 
 def log_run(target: Any, run: Run, pictures: int) -> None:
     """Log a finished run to the W&B run `target`, with up to `pictures` overlays."""
-    results, sample = run.results, Sample.of(run)
+    results, measures = run.results, measure(Sample.of(run), FOLDS)
+    entry, floors = analyse_run(run, measures), references(run, measures.sample, (), FOLDS)
     target.config.update({"settings": dict(run.settings), "provenance": results.provenance}, allow_val_change=True)
     # In the summary, for columns of runs and parallel coordinates: they would be too many panels.
-    target.summary.update({name: value for name, value in _summary(run, sample) if value is not None})
-    for step, rows in (("threshold", _curves(results)), ("area_decile", _areas(sample))):
+    target.summary.update({name: value for name, value in _summary(entry, floors) if value is not None})
+    for step, rows in (("threshold", _curves(results)), ("area_decile", _areas(entry))):
         # Line plots, which W&B overlays and averages by group.
         target.define_metric(step, hidden=True, summary="none")
-        for name in dict.fromkeys(name for row in rows for name in row if name != step):
-            target.define_metric(f"{name.split('/')[0]}/*", step_metric=step, summary="none")
+        for part in dict.fromkeys(name.split("/")[0] for row in rows for name in row if name != step):
+            target.define_metric(f"{part}/*", step_metric=step, summary="none")
         for row in rows:
             target.log(row)
     panels = {"findings": _findings_table(results), "per_image": _pairs_table(run), **_charts(results)}
     if run.stored.answers is not None:
         panels["answers"] = _answers_table(run)
-    if chosen := read_chosen_maps(run, pictures):
+    if chosen := read_chosen_maps(entry, pictures):
         images = [_overlay(case, shown, results) for case, shown in chosen]
         panels |= {"overlays": images, "cases": _cases_table(chosen, images)}
     target.log(panels)
     _log_files(target, run)
 
 
-def _summary(run: Run, sample: Sample) -> Iterator[tuple[str, float | None]]:
+def _summary(entry: RunAnalysis, others: Sequence[Reference]) -> Iterator[tuple[str, float | None]]:
     """Yield 95% intervals of the macro numbers, floors and readers on the same images, and the numbers per finding."""
-    results, macro, others = run.results, measure(sample, FOLDS).macro(), references(run, sample, (), FOLDS)
+    results = entry.run.results
     for part, scores in (("grounding", results.grounding), ("classification", results.classification)):
         for name, mean in scores.macro.items():
             for finding, numbers in scores.per_class.items():
                 yield f"{name}/{finding}", getattr(numbers, name)
-            if mean is not None and name in macro:
-                yield f"{part}/{name}_low", macro[name].low
-                yield f"{part}/{name}_high", macro[name].high
+            if mean is not None and name in entry.macro:
+                yield f"{part}/{name}_low", entry.macro[name].low
+                yield f"{part}/{name}_high", entry.macro[name].high
                 for other in others:
                     title = other.title.lower().replace(" ", "_")
                     yield f"{part}/{name}_{title}", other.macro.get(name, Estimate(None)).value
@@ -77,27 +77,24 @@ def _summary(run: Run, sample: Sample) -> Iterator[tuple[str, float | None]]:
 def _curves(results: Results) -> list[dict[str, float | None]]:
     """Return macro Dice and IoU at each threshold; nothing of boxes, which are one mask."""
     scored = [scores for scores in results.grounding.per_class.values() if scores.count and results.answers is None]
-    means = {
-        f"curves/{kind}": [
-            macro_mean(values) for values in zip(*(getattr(one, f"{kind}_curve") for one in scored), strict=True)
-        ]
-        for kind in ("dice", "iou")
-    }
-    thresholds = results.grounding.thresholds if scored else []
-    return [{"threshold": at, **{name: of[place] for name, of in means.items()}} for place, at in enumerate(thresholds)]
+    curves = {f"curves/{kind}": [getattr(one, f"{kind}_curve") for one in scored] for kind in ("dice", "iou")}
+    return [
+        {"threshold": threshold, **{name: macro_mean(one[place] for one in of) for name, of in curves.items()}}
+        for place, threshold in enumerate(results.grounding.thresholds if scored else ())
+    ]
 
 
-def _areas(sample: Sample) -> list[dict[str, float]]:
+def _areas(entry: RunAnalysis) -> list[dict[str, float | None]]:
     """Return grounding by decile of the regions' area, smallest first; few pairs make fewer groups."""
-    groups = area_groups(sample)
+    area = entry.run.pairs.area
     return [
         {
-            "area_decile": 10 * place / len(groups),
-            "by_area/dice_fixed": float(sample.dice[group, sample.fixed].mean()),
-            "by_area/pointing_game": float(sample.hit[group].mean()),
-            "by_area/region_area": float(sample.area[group].mean()),
+            "area_decile": 10 * place / len(entry.areas),
+            "by_area/dice_fixed": part.scores["dice_fixed"].value,
+            "by_area/pointing_game": part.scores["pointing_game"].value,
+            "by_area/region_area": float(area[(part.low <= area) & (area <= part.high)].mean()),
         }
-        for place, group in enumerate(groups, start=1)
+        for place, part in enumerate(entry.areas, start=1)
     ]
 
 
@@ -198,11 +195,9 @@ def _log_files(target: Any, run: Run) -> None:
     target.log_artifact(artifact, aliases=["latest", *short])
 
 
-def read_chosen_maps(run: Run, count: int) -> list[tuple[ChosenCase, CaseMap]]:
+def read_chosen_maps(entry: RunAnalysis, count: int) -> list[tuple[ChosenCase, CaseMap]]:
     """Return up to `count` pairs of a run that are most worth a look (see `choose_cases`), with their maps."""
-    # The choice needs no more of an analysis than which pairs were recognised.
-    analysis = RunAnalysis(run, "images", 0, {}, {}, (), {}, (), (), quadrants(Sample.of(run), run))
-    return [(case, shown) for case, (shown,) in read_maps([analysis], choose_cases([analysis], count))]
+    return [(case, shown) for case, (shown,) in read_maps([entry], choose_cases([entry], count))]
 
 
 def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:

@@ -6,7 +6,7 @@ import netrc
 import os
 import socket
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,13 +38,13 @@ def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = N
         ) from error
     # By default wandb stages the bytes of artifacts in the home folder, and a sync from elsewhere would lose them.
     os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb"))
-    begin_offline = not server_answers() if offline is None else offline
-    disabled = os.environ.get("WANDB_MODE") == "disabled"
+    online = server_answers() if offline is None else not offline
+    mode = "disabled" if os.environ.get("WANDB_MODE") == "disabled" else "online" if online else "offline"
     # The console's progress bars are no use on a dashboard; a server that is slow must not hold up the run.
-    settings = wandb.Settings(console="off", init_timeout=30, silent=begin_offline)
-    options = {**options, "dir": str(folder), "settings": settings}
+    settings = wandb.Settings(console="off", init_timeout=30, silent=not online)
+    options = {**options, "dir": str(folder), "settings": settings, "mode": mode}
     try:
-        return wandb.init(**options, mode="disabled" if disabled else "offline" if begin_offline else "online")
+        return wandb.init(**options)
     except wandb.errors.Error as error:
         if offline is not None:
             raise UserError(
@@ -52,7 +52,7 @@ def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = N
                 "and `wandb login`, or leave out --trainer.logger.offline false to log offline."
             ) from error
         warnings.warn(f"Weights & Biases could not begin a run online ({error}); logging offline.", stacklevel=2)
-        return wandb.init(**options, mode="disabled" if disabled else "offline")
+        return wandb.init(**options | {"mode": "offline"})
 
 
 def offline_folder(run: Any) -> Path | None:
@@ -66,21 +66,15 @@ def server_answers() -> bool:
     server = urlsplit(own_server or str(wandb.Settings().base_url))
     # The hosted service has changed its address, and keys are still filed under the old one.
     hosts = [server.netloc] if own_server else [server.netloc, "api.wandb.ai"]
-    if os.environ.get("WANDB_MODE", "online") not in ("online", "run") or not _has_key(hosts):
+    if os.environ.get("WANDB_MODE", "online") not in ("online", "run"):
         return False
     try:
+        # `wandb login` keeps the key where curl would look for it.
+        if not os.environ.get("WANDB_API_KEY"):
+            kept = netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
+            if not any(kept.authenticators(host) for host in hosts):
+                return False
         with socket.create_connection((server.hostname or "", server.port or 443), timeout=3):
             return True
-    except OSError:
-        return False
-
-
-def _has_key(hosts: Sequence[str]) -> bool:
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    # `wandb login` keeps the key where curl would look for it.
-    try:
-        entries = netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
     except (OSError, netrc.NetrcParseError):
         return False
-    return any(entries.authenticators(host) for host in hosts)
