@@ -33,9 +33,8 @@ from xbench.models import (
     UniformRandom,
 )
 from xbench.models.maps import carzero, devide, kad, mavl, medklip
-from xbench.models.networks import kebert
-from xbench.models.networks import open_clip as open_clip_network
-from xbench.models.networks.kebert import class_name
+from xbench.models.maps import clip as open_clip_network
+from xbench.models.maps.kad import class_name
 
 MODELS = {model.__name__.lower(): model for model in (CARZero, CLIP, BiomedCLIP, MedKLIP, KAD, MAVL, DeViDe)}
 REFERENCES = {"oracle": Oracle, "random": UniformRandom, "centre": CentrePrior, "demo": Demo}
@@ -117,7 +116,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, create_model: Ca
     """A checkpoint without content that every model takes: networks keep whatever their memory held before."""
     for module in (carzero, devide, kad, mavl, medklip, open_clip_network):
         monkeypatch.setattr(module, "read_tensors", lambda *args, **kwargs: {})
-    for module in (kebert, carzero, mavl, medklip, open_clip_network):
+    for module in (kad, carzero, mavl, medklip, open_clip_network):
         monkeypatch.setattr(module, "fill", lambda *args, **kwargs: None)
     monkeypatch.setattr(kad, "read_settings", lambda path: {})
     monkeypatch.setattr(open_clip, "create_model", create_model)

@@ -13,7 +13,7 @@ import transformers
 from deterministic import weight
 from deterministic_checkpoints import write_tokeniser
 
-from xbench.models.networks import open_clip as _open_clip
+from xbench.models.maps import clip as _open_clip
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from PIL import Image
 from small_networks import attached
 
 from xbench.models.maps import biomedclip
+from xbench.models.maps import clip as _open_clip
 from xbench.models.maps.biomedclip import BiomedCLIP
 from xbench.models.maps.clip import CLIP
-from xbench.models.networks import open_clip as _open_clip
 from xbench.runtime.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("no_network")
@@ -33,13 +33,13 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What open_clip would build a model from, and the configuration of its BERT; nothing is built."""
     seen: dict[str, Any] = {}
 
-    def stop(self: Any, architecture: str, folder: Path, *_: Any, **options: Any) -> None:
-        config = json.loads((folder / "open_clip_config.json").read_text())
+    def stop(self: Any, architecture: str, *_: Any, **options: Any) -> None:
+        config = json.loads(Path(architecture.removeprefix("local-dir:"), "open_clip_config.json").read_text())
         bert = Path(config["model_cfg"]["text_cfg"]["hf_model_name"], "config.json")
         seen.update(config, bert=json.loads(bert.read_text()))
         raise InterruptedError
 
-    monkeypatch.setattr(biomedclip.OpenCLIP, "__init__", stop)
+    monkeypatch.setattr(biomedclip.CLIP, "__init__", stop)
     return seen
 
 

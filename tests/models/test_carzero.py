@@ -1,9 +1,8 @@
-"""CARZero against its authors' numbers, and against a second, slow implementation with weights drawn at random."""
+"""CARZero's text, its files and its canvas; its numbers are held to those of its authors in `test_golden.py`."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -13,14 +12,12 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from deterministic import grey, images_of, weight
-from deterministic_checkpoints import BERT, BLOCKS, VOCABULARY, write_checkpoint
+from deterministic import images_of, weight
+from deterministic_checkpoints import VOCABULARY, write_checkpoint
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_networks import largest, shrink
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from small_networks import shrink
 from torch import Tensor
-from transformers import BertConfig, BertModel
 
 from xbench.findings.names import FINDINGS
 from xbench.findings.prompts import prompts_in_style
@@ -33,99 +30,9 @@ PROMPTS = ["There is Pleural Effusion", "There is a Lung Nodule.", "1. There is 
 READ = ["there is pleural effusion", "there is a lung nodule", "there is no mass"]
 
 
-# A second implementation, in float64 and one pair at a time
-
-
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def in_float64(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """The weights that `plain_direction` takes."""
-    return {name: tensor.double().numpy() for name, tensor in part(tensors, "fusion_module.").items()}
-
-
-def plain_direction(t: dict[str, np.ndarray], query: Tensor, memory: Tensor) -> tuple[float, np.ndarray]:
-    """Score one query (768,) against one memory (N, 768); return the weights (layers, heads, N) too."""
-
-    def norm(x: np.ndarray, name: str) -> np.ndarray:
-        x = x - x.mean(-1, keepdims=True)
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * t[f"{name}.weight"] + t[f"{name}.bias"]
-
-    def linear(x: np.ndarray, name: str) -> np.ndarray:
-        return x @ t[f"{name}.weight"].T + t[f"{name}.bias"]
-
-    q, m = norm(query.double().numpy(), "decoder.norm"), norm(memory.double().numpy(), "decoder.norm")
-    weights = np.zeros((4, 4, len(m)))
-    for number in range(4):
-        layer = f"decoder.layers.{number}"
-        w, b = (t[f"{layer}.multihead_attn.in_proj_{leaf}"] for leaf in ("weight", "bias"))
-        normed = norm(q, f"{layer}.norm2")
-        heads = []
-        for head in range(4):
-            one = slice(192 * head, 192 * head + 192)
-            keys, values = (m @ w[768 * k :][one].T + b[768 * k :][one] for k in (1, 2))
-            score = np.exp(keys @ (w[one] @ normed + b[one]) / math.sqrt(192))
-            weights[number, head] = score / score.sum()
-            heads.append(weights[number, head] @ values)
-        q = q + linear(np.concatenate(heads), f"{layer}.multihead_attn.out_proj")
-        q = q + linear(np.maximum(linear(norm(q, f"{layer}.norm3"), f"{layer}.linear1"), 0), f"{layer}.linear2")
-    x = norm(q, "decoder.norm")
-    layers = sorted({int(name.split(".")[1]) for name in t if name.startswith("mlp_head.")})
-    for number in layers[:-1]:
-        x = np.maximum(linear(x, f"mlp_head.{number}"), 0)
-    return float(linear(x, f"mlp_head.{layers[-1]}")[0]), weights
-
-
-def plain_bert(tensors: dict[str, Tensor]) -> BertModel:
-    bert = BertModel(BertConfig(**BERT | {"num_hidden_layers": 4})).eval()
-    bert.load_state_dict(part(tensors, "text_encoder.model."))
-    return bert
-
-
 def pieces_of(prompt: str) -> list[str]:
     letters = [[word[0], *(f"##{letter}" for letter in word[1:])] for word in prompt.split()]
     return ["[CLS]", *chain.from_iterable(letters), "[SEP]"]
-
-
-def plain_text(bert: BertModel, prompt: str) -> Tensor:
-    """Encode a cleaned prompt to (98, 768)."""
-    tokens = pieces_of(prompt)
-    ids = torch.tensor([[VOCABULARY.index(token) for token in tokens]])
-    states = bert(ids, output_hidden_states=True).hidden_states
-    words: list[Tensor] = []
-    for position, token in enumerate(tokens):
-        state = sum(states[layer][0, position] for layer in (1, 2, 3, 4))
-        if token.startswith("##"):
-            words[-1] = words[-1] + state
-        else:
-            words.append(state)
-    rows = words + [torch.zeros(768)] * (TOKENS - len(words))
-    return torch.stack([torch.stack(rows).mean(dim=0), *rows])
-
-
-@torch.no_grad()
-def plain_output(tensors: dict[str, Tensor], tokens: Tensor, prompts: list[str]) -> tuple[Tensor, Tensor]:
-    """Return logits (B, C) and maps (B, C, 14, 14) for image tokens (B, 197, 768)."""
-    logits, maps = torch.zeros(len(tokens), len(prompts)), torch.zeros(len(tokens), len(prompts), 14, 14)
-    fusion, bert = in_float64(tensors), plain_bert(tensors)
-    for c, prompt in enumerate(prompts):
-        text = plain_text(bert, prompt)
-        for b in range(len(tokens)):
-            by_sentence, weights = plain_direction(fusion, text[0], tokens[b])
-            by_image, _ = plain_direction(fusion, tokens[b, 0], text)
-            logits[b, c] = (by_sentence + by_image) / 2
-            maps[b, c] = torch.from_numpy(weights.mean(axis=(0, 1))[1:].reshape(14, 14))
-    return logits, maps
-
-
-def plain_vit(tensors: dict[str, Tensor], size: int = 224) -> VisionTransformer:
-    # Drawing weights takes longer than a forward pass.
-    with torch.device("meta"):
-        vit = VisionTransformer(size, num_classes=0, depth=BLOCKS).eval()
-    resized = checkpoint_filter_fn(part(tensors, "img_encoder.model."), vit)
-    vit.load_state_dict(resized, assign=True)
-    return vit
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -138,14 +45,7 @@ def small() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Write the authors' checkpoint and a tokeniser; return the options that name them."""
-    files = write_checkpoint("carzero", tmp_path_factory.mktemp("carzero"))
-    content = torch.load(files["checkpoint"])
-    # Sharper attention than such weights give, so that a map that is off cannot be close.
-    for number in range(4):
-        name = f"CARZero.fusion_module.decoder.layers.{number}.multihead_attn.in_proj_weight"
-        content["state_dict"][name][:1536] *= 1.7
-    torch.save(content, files["checkpoint"])
-    return files
+    return write_checkpoint("carzero", tmp_path_factory.mktemp("carzero"))
 
 
 @pytest.fixture(scope="module")
@@ -176,18 +76,6 @@ def token_ids(pieces: list[str]) -> tuple[Tensor, Tensor]:
     return ids, (ids != 0).long()
 
 
-@torch.no_grad()
-def test_against_a_second_implementation(model: CARZero, weights: dict[str, Tensor]) -> None:
-    images = images_of("second", 2)
-    logits, maps = plain_output(weights, plain_vit(weights).forward_features(images), READ)
-    output = model(images, model.encode_prompts([[prompt] for prompt in PROMPTS]))
-    assert logits.std() > 0.005
-    torch.testing.assert_close(output.logits, logits, rtol=0, atol=5e-6)
-    torch.testing.assert_close(output.saliency, maps, rtol=0, atol=3e-7)
-    assert output.saliency.min() > 0
-    assert output.saliency.sum(dim=(2, 3)).max() < 1
-
-
 def test_prompts_become_tokens(model: CARZero) -> None:
     by_prompts, by_tokens = model.encode_prompts([[p] for p in PROMPTS]), model.encode_tokens(*token_ids(READ))
     torch.testing.assert_close(by_prompts, by_tokens, rtol=0, atol=0)
@@ -207,29 +95,19 @@ def test_forms_of_token_ids(model: CARZero, form: str) -> None:
     torch.testing.assert_close(model.encode_text(*given), expected, rtol=0, atol=0)
 
 
-def test_layers_and_heads_of_the_map(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = built(weights, monkeypatch, layers=[1, 3], heads=[2])
-    images = images_of("layers", 1)
-    queries = model.encode_tokens(*token_ids(READ[:1]))
-    tokens = model.img_encoder(images)
-    fusion = in_float64(weights)
-    logit, attention = plain_direction(fusion, queries[0][0], tokens[0])
-    monkeypatch.setattr(model.img_encoder, "forward", lambda images: tokens)
-    output = model(images, queries)
-    mean = torch.from_numpy(attention[[1, 3], 2].mean(axis=0)[1:].reshape(14, 14)).float()
-    torch.testing.assert_close(output.saliency[0, 0], mean, rtol=0, atol=5e-7)
-    by_image, _ = plain_direction(fusion, tokens[0, 0], model.encode_text(*token_ids(READ[:1]))[0])
-    assert output.logits.item() == pytest.approx((logit + by_image) / 2, abs=5e-6)
-
-
 def test_linear_head(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: tensor for name, tensor in weights.items() if ".mlp_head." not in name}
     kept["fusion_module.mlp_head.0.weight"] = weight("linear.weight", (1, 768))
     kept["fusion_module.mlp_head.0.bias"] = weight("linear.bias", (1,))
     model = built(kept, monkeypatch)
-    images = images_of("linear", 1)
-    logits, _ = plain_output(kept, model.img_encoder(images), READ[:1])
-    assert largest(model(images, model.encode_tokens(*token_ids(READ[:1]))).logits, logits) < 5e-6
+    images, queries = images_of("linear", 1), model.encode_tokens(*token_ids(READ[:1]))
+    tokens, fusion = model.img_encoder(images), model.fusion_module
+    decoded = [
+        fusion.decoder(fusion.decoder.norm(query)[None], memory)[0]
+        for query, memory in ((queries[0], fusion.keys_values(tokens)), (tokens[:, 0], queries[1]))
+    ]
+    expected = sum(decoded) @ kept["fusion_module.mlp_head.0.weight"].T / 2 + kept["fusion_module.mlp_head.0.bias"]
+    torch.testing.assert_close(model(images, queries).logits, expected[0], rtol=0, atol=5e-6)
 
 
 def test_what_has_no_influence(model: CARZero, weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,38 +128,6 @@ def test_what_has_no_influence(model: CARZero, weights: dict[str, Tensor], monke
     output = other(images, other.encode_tokens(*ids))
     torch.testing.assert_close(output.logits, expected.logits, rtol=0, atol=0)
     torch.testing.assert_close(output.saliency, expected.saliency, rtol=0, atol=0)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("size", [176, 272])
-def test_other_input_sizes(model: CARZero, weights: dict[str, Tensor], size: int) -> None:
-    """As timm interpolates position embeddings when it is told the size."""
-    images = images_of("size", 1, size)
-    output = model(images, model.encode_tokens(*token_ids(READ[:1])))
-    assert output.saliency.shape == (1, 1, size // 16, size // 16)
-    expected = plain_vit(weights, size).forward_features(images)
-    torch.testing.assert_close(model.img_encoder(images), expected, rtol=0, atol=2e-5)
-
-
-# Text
-
-
-@pytest.mark.parametrize(
-    ("prompt", "read"),
-    [
-        ("There is Atelectasis", "there is atelectasis"),
-        ("Edema", ""),
-        ("Heart is enlarged. Edema. No effusion.", "heart is enlarged no effusion"),
-        ("1. Heart is big 2. No mass", "heart is big no mass"),
-        ("There is a 2.5 cm nodule", "there is a 5 cm nodule"),
-        ("a\nnon-axial (old) post_op Café's mass", "a non axial old post_op caf s mass"),
-        ("Größe über", "gre ber"),
-        ("é è. there is", "there is"),
-        ("", ""),
-    ],
-)
-def test_cleaning(prompt: str, read: str) -> None:
-    assert clean(prompt) == read
 
 
 def test_no_two_findings_of_a_dataset_are_read_alike(model: CARZero) -> None:
@@ -350,7 +196,6 @@ def test_text_that_cannot_be_encoded(model: CARZero) -> None:
     for given_ids, message in (
         (torch.stack([ids, ids], dim=1), r"\(C, 1, L\), got \(3, 2, 97\)"),
         (torch.where(ids == 3, 4, ids), r"class 0 lack \[SEP\]"),
-        (torch.where(ids == 24, 400, ids), "400 is beyond the vocabulary of 78"),
         (torch.cat([ids, ids], dim=1), "reads 97 tokens"),
     ):
         with pytest.raises(UserError, match=message):
@@ -398,25 +243,24 @@ def plain_canvas(image: np.ndarray, size: int) -> np.ndarray:
     return np.pad(resized, ((down // 2, -(-down // 2)), (across // 2, -(-across // 2))))
 
 
-@settings(max_examples=60, deadline=None)
-@given(height=st.integers(20, 600), width=st.integers(20, 600), seed=st.integers(0, 9))
-@example(height=49, width=49, seed=0)
-def test_input_and_view(height: int, width: int, seed: int) -> None:
+@settings(max_examples=80, deadline=None)
+@given(
+    height=st.integers(20, 600),
+    width=st.integers(20, 600),
+    seed=st.integers(0, 9),
+    # The canvas grows with the input.
+    sizes=st.sampled_from([(224, 256), (448, 512), (384, 438), (112, 128)]),
+)
+@example(height=49, width=49, seed=0, sizes=(224, 256))
+def test_input_and_view(height: int, width: int, seed: int, sizes: tuple[int, int]) -> None:
     image = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
-    pixels, view = carzero.preprocessing(224).pixels(image)
-    canvas = plain_canvas(image, 256)
-    assert np.array_equal(pixels, canvas[16:240, 16:240])
+    size, side = sizes
+    pixels, view = carzero.preprocessing(size).pixels(image)
+    border = (side - size) // 2
+    assert np.array_equal(pixels, plain_canvas(image, side)[border : side - border, border : side - border])
     # Where the radiograph lies on a canvas of its own is where white becomes something.
-    rows, columns = (np.flatnonzero(plain_canvas(np.full_like(image, 255), 256).any(axis=axis)) for axis in (1, 0))
+    rows, columns = (np.flatnonzero(plain_canvas(np.full_like(image, 255), side).any(axis=axis)) for axis in (1, 0))
     for (low, high), edge in ((view[::2], columns), (view[1::2], rows)):
         covered = edge[-1] + 1 - edge[0]
-        assert low == pytest.approx((16 - edge[0]) / covered, abs=1e-5)
-        assert high == pytest.approx((240 - edge[0]) / covered, abs=1e-5)
-
-
-@pytest.mark.parametrize(("image_size", "canvas"), [(224, 256), (448, 512), (384, 438), (112, 128)])
-def test_canvas_grows_with_the_input(image_size: int, canvas: int) -> None:
-    image = grey("canvas", 700, 500)
-    border = (canvas - image_size) // 2
-    expected = plain_canvas(image, canvas)[border : canvas - border, border : canvas - border]
-    assert np.array_equal(carzero.preprocessing(image_size).pixels(image)[0], expected)
+        assert low == pytest.approx((border - edge[0]) / covered, abs=1e-5)
+        assert high == pytest.approx((side - border - edge[0]) / covered, abs=1e-5)

@@ -17,8 +17,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
+from xbench.models.maps import clip as _open_clip
 from xbench.models.maps.clip import CLIP
-from xbench.models.networks import open_clip as _open_clip
 from xbench.runtime.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("no_network")

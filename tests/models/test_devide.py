@@ -197,7 +197,7 @@ def test_the_decoder_has_the_size_that_is_given(content: dict[str, Any], checkpo
     assert model(IMAGES, model.encode_tokens(IDS)).saliency.shape == (2, 4, 2, 2)
     with pytest.raises(UserError, match=r"instead of \(512, 768\)"):
         DeViDe(checkpoint=checkpoint, decoder_feedforward=512)
-    with pytest.raises(UserError, match="divides"):
+    with pytest.raises(UserError, match="decoder_heads 5 does not divide"):
         DeViDe(checkpoint=checkpoint, decoder_heads=5)
 
 

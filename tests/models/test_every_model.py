@@ -19,7 +19,7 @@ from torch import Tensor
 
 from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
 from xbench.models.maps import carzero, devide, kad, mavl, medklip
-from xbench.models.networks import open_clip
+from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
 
@@ -164,6 +164,17 @@ class TestDecoders:
         with pytest.raises(UserError, match=rf"there are 4 {next(iter(options))}; .* from 0 to 3") as caught:
             build(**options)
         assert caught.value.exit_status == 2
+
+    def test_the_map_is_the_mean_over_layers_and_heads(self, network: VLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        def map_of(layers: list[int], heads: list[int]) -> Tensor:
+            monkeypatch.setattr(network, "layers", layers)
+            monkeypatch.setattr(network, "heads", heads)
+            return scores(network, images).saliency
+
+        images = images_of("heads", 1)
+        alone = [map_of([layer], [head]) for layer in (1, 3) for head in (0, 2)]
+        assert torch.allclose(map_of([1, 3], [0, 2]), sum(alone) / 4, rtol=0, atol=1e-7)
+        assert all(float((one - alone[0]).abs().max()) > 1e-5 for one in alone[1:])
 
     def test_maps_are_attention(self, model: str, network: VLM) -> None:
         saliency = scores(network, images_of("attention", 1)).saliency

@@ -21,13 +21,13 @@ from xbench.findings.names import FINDINGS
 from xbench.geometry.preprocessing import PillowResize, Preprocessing
 from xbench.models import CLIP, KAD, MAVL, BiomedCLIP, CARZero, DeViDe, MedKLIP
 from xbench.models.maps import biomedclip, carzero, devide, kad
+from xbench.models.maps import clip as _open_clip
 from xbench.models.maps import mavl as _mavl
+from xbench.models.maps import medklip as _book
 from xbench.models.maps import medklip as _medklip
 from xbench.models.maps.carzero import WordPieces, clean
-from xbench.models.networks import book as _book
-from xbench.models.networks import open_clip as _open_clip
-from xbench.models.networks.book import OFFICIAL_ENTRIES, entry_of
-from xbench.models.networks.kebert import class_name
+from xbench.models.maps.kad import class_name
+from xbench.models.maps.medklip import OFFICIAL_ENTRIES, entry_of
 from xbench.types import ModelOutput
 
 pytestmark = pytest.mark.parity

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from xbench.data.datasets.chestxray14 import ChestXray14
 from xbench.findings.prompts import prompts_in_style
-from xbench.models.maps.kad import KAD
-from xbench.models.networks.kebert import SECTIONS, class_name
+from xbench.models.maps.kad import KAD, SECTIONS, class_name
 from xbench.models.networks.vit import with_timm_names
 from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput

@@ -27,8 +27,8 @@ from xbench.geometry.preprocessing import INPUT_NOTE, PillowResize, Preprocessin
 from xbench.geometry.regions import Coverage
 from xbench.models.base import SaliencyModel
 from xbench.models.maps import biomedclip, carzero
-from xbench.models.networks import book as _book
-from xbench.models.networks import open_clip
+from xbench.models.maps import clip as open_clip
+from xbench.models.maps import medklip as _book
 from xbench.types import Batch, ModelOutput
 
 GRID = (224, 224)

@@ -23,7 +23,7 @@ from xbench.runtime.errors import UserError
 LOADERS = (".from_pretrained", ".from_config", "HFTokenizer", "get_tokenizer", "create_model", "pipeline", "hub.load")
 WITHOUT = {
     ("models/maps/clip.py", "open_clip.get_tokenizer"),
-    ("models/networks/open_clip.py", "open_clip.create_model"),
+    ("models/maps/clip.py", "open_clip.create_model"),
 }
 
 

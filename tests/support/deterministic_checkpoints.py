@@ -16,7 +16,7 @@ from typing import Any
 import open_clip
 import timm
 import torch
-from book_reference import official_weights, write_official
+from book_files import official_weights, write_official
 from deterministic import quick_weight, weight
 from safetensors.torch import save_file
 from torch import Tensor, nn

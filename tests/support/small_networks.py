@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 from xbench.models import VLM
 from xbench.models.maps import carzero, devide, kad
-from xbench.models.networks import kebert as _kebert
+from xbench.models.maps import kad as _kebert
 from xbench.models.networks.vit import ViTB16
 
 Model = TypeVar("Model", bound=VLM)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from book_reference import VOCABULARY, write_small_bert
+from book_files import VOCABULARY, write_small_bert
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 from torch import Tensor

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from book_reference import write_book
+from book_files import write_book
 
 from xbench.findings.names import TABLE
 from xbench.findings.prompts import wordings
-from xbench.models.networks.book import (
+from xbench.models.maps.medklip import (
     OFFICIAL_ENTRIES,
     entry_of,
     own_entries,

@@ -16,7 +16,7 @@ from golden import shapes_of
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from xbench.models.networks.checkpoint import fill, locate, read_settings, read_tensors
+from xbench.models.networks.checkpoint import fill, locate, read_settings, read_tensors, with_first_names, without
 from xbench.runtime.errors import UserError
 
 A, B, C = torch.tensor([1.0, 2.0]), torch.tensor([[3.0]]), torch.tensor(4.0)
@@ -268,14 +268,12 @@ def test_ignored_names() -> None:
 
 
 def test_second_names() -> None:
-    aliases = {"again.": "linear.", "same_scale": "scale"}
-    both = tensors_of(Network(), again__bias=torch.zeros(2), same_scale=torch.tensor(1.0))
-    network = filled(both, aliases=aliases)
-    assert bool((network.linear.bias == 7).all()) and network.scale.item() == 7
-    second = tensors_of(Network(), linear__bias=None, again__bias=torch.zeros(2))
-    assert bool((filled(second, aliases=aliases).linear.bias == 0).all())
-    with pytest.raises(UserError, match=r"1 unexpected \(linear\.gain\)"):
-        filled(tensors_of(Network(), again__gain=torch.zeros(1)), aliases=aliases)
+    first_of = {"again.": "linear.", "old_": ""}
+    tensors = {"linear.weight": A, "again.weight": B, "again.bias": B, "old_scale": C, "other": C}
+    for given in (tensors, dict(reversed(tensors.items()))):
+        expected = {"linear.weight": A, "linear.bias": B, "scale": C, "other": C}
+        assert equal(with_first_names(given, first_of), expected)
+    assert without(tensors, "again.", "o") == {"linear.weight": A}
 
 
 def test_misfits_are_named() -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import transformers
 from open_clip.tokenizer import HFTokenizer
 
+from xbench.models.maps.clip import CLIP, read_config, weights_in
 from xbench.models.networks.checkpoint import explained
-from xbench.models.networks.open_clip import OpenCLIP, from_hub, read_config, weights_in
 from xbench.runtime.errors import UserError
 
 _HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
@@ -47,7 +47,7 @@ _MODEL: dict[str, Any] = {
 }
 
 
-class BiomedCLIP(OpenCLIP):
+class BiomedCLIP(CLIP):
     """BiomedCLIP through open_clip, with prompts that begin as the authors' do ("this is a photo of").
 
     Args:
@@ -57,8 +57,11 @@ class BiomedCLIP(OpenCLIP):
         text_encoder: Folder, or name on the Hugging Face hub, of a BERT's config.json and tokeniser. By default those
             in the folder of the checkpoint, or the authors'.
         templates: Present and absent prompt, each with `{finding}`.
-        **options: Those of `xbench.models.networks.open_clip.OpenCLIP`.
+        **options: Those of `xbench.models.CLIP`.
     """
+
+    title = _HUB
+    advice = "Give --model.checkpoint the file that the authors of BiomedCLIP released."
 
     def __init__(
         self,
@@ -75,12 +78,11 @@ class BiomedCLIP(OpenCLIP):
         path = weights_in(folder, f"--model.checkpoint {folder}") if folder else place
         config = _config(folder)
         text = config["model_cfg"]["text_cfg"]
-        advice = "Give --model.checkpoint the file that the authors of BiomedCLIP released."
-        with tempfile.TemporaryDirectory() as bert:
-            text["hf_model_name"] = _text_config(text_encoder, text["hf_model_name"], folder, bert)
-            Path(bert, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
-            weights = (lambda: path) if checkpoint else (lambda: from_hub(_HUB))
-            super().__init__(_HUB, Path(bert), weights, advice, {}, templates=templates, **options)
+        with tempfile.TemporaryDirectory() as built:
+            text["hf_model_name"] = _text_config(text_encoder, text["hf_model_name"], folder, built)
+            Path(built, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+            file = str(path) if checkpoint else None
+            super().__init__(f"local-dir:{built}", None, file, templates=templates, **options)
         beside = folder and any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json"))
         source = text_encoder or (str(folder) if beside else text.get("hf_tokenizer_name") or _TEXT_ENCODER)
         self.text_encoder = os.path.expanduser(source)

@@ -23,11 +23,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import BertModel
 
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.networks.bert import bert_like, encode_in_chunks, tokenise, vocabulary
-from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
+from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn, with_first_names
 from xbench.models.networks.query_decoder import DecoderModel, KeysValues, QueryDecoder
 from xbench.models.networks.vit import ViTB16
 from xbench.runtime.errors import UserError
@@ -81,11 +80,11 @@ class CARZero(DecoderModel):
         # Official names have the module `CARZero` of the training script in front.
         tensors = {name.rpartition("CARZero.")[2]: tensor for name, tensor in read_tensors(path).items()}
         first = tensors.get("fusion_module.mlp_head.0.weight")
-        self.img_encoder = undrawn(_ImageEncoder)
+        self.img_encoder = undrawn(lambda: _ImageEncoder(ViTB16(224)))
         self.fusion_module = undrawn(lambda: _Fusion(linear_head=first is not None and len(first) == 1))
         self.text_encoder = _TextEncoder(bert_like(tensors, "text_encoder.model."))
-        aliases = {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."}
-        fill(self, tensors, path, "CARZero", ignored=_UNUSED, aliases=aliases)
+        tensors = with_first_names(tensors, {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."})
+        fill(self, tensors, path, "CARZero", _UNUSED)
         self.requires_grad_(False).eval()
 
     def default_prompts(self, finding: str) -> list[str]:
@@ -167,14 +166,27 @@ class CARZero(DecoderModel):
         return pieces
 
 
-class _ImageEncoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = ViTB16(224)
+class _Named(nn.Module):
+    """A network behind the name `model`, as in the authors' file."""
 
+    model: Any
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+
+class _ImageEncoder(_Named):
     def forward(self, images: Tensor) -> Tensor:
         """Return the normed tokens (B, 1 + N, 768) of images, the class token first."""
-        return self.model.forward_features(images)
+        return self.model.forward_features(images)  # type: ignore[no-any-return]
+
+
+class _TextEncoder(_Named):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the states (C, L, 768) of tokens (C, L), summed over the last four layers, which count alike."""
+        seen = self.model(input_ids, attention_mask, output_hidden_states=True)
+        return torch.stack(seen.hidden_states[-4:]).sum(dim=0)
 
 
 class _Fusion(nn.Module):
@@ -193,7 +205,7 @@ class _Fusion(nn.Module):
 
     def forward(
         self, queries: Tensor, memory: list[KeysValues], attention_of: Collection[int] = ()
-    ) -> tuple[Tensor, dict[int, Tensor]]:
+    ) -> tuple[Tensor, list[Tensor]]:
         """Return numbers (batch, Q) float32 for queries (Q, D), and the attention weights that `QueryDecoder` gives."""
         decoded, attention = self.decoder(self.decoder.norm(queries)[None], memory, attention_of)
         # Under autocast the head would round scores to 16 bits, too few to rank them.
@@ -213,19 +225,6 @@ def clean(prompt: str) -> str:
     return " ".join(filter(None, (word.encode("ascii", "ignore").decode() for word in words)))
 
 
-class _TextEncoder(nn.Module):
-    """BERT, of which the last four layers count alike, behind the name `model` as in the authors' file."""
-
-    def __init__(self, bert: BertModel) -> None:
-        super().__init__()
-        self.model = bert
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the states (C, L, 768) of tokens (C, L), summed over the last four layers."""
-        seen = self.model(input_ids, attention_mask, output_hidden_states=True)
-        return torch.stack(seen.hidden_states[-4:]).sum(dim=0)
-
-
 @dataclass(frozen=True)
 class WordPieces:
     """What grouping needs to know of a BERT vocabulary: the id of `[SEP]`, and (V,) bool which ids continue a word."""
@@ -241,21 +240,14 @@ class WordPieces:
         return cls(continues, vocabulary["[SEP]"])
 
     def check(self, input_ids: Tensor) -> None:
-        """Raise a UserError if prompts (C, L) have ids beyond the vocabulary or no `[SEP]`, or are too long."""
-        if input_ids.shape[1] > TOKENS and bool(input_ids[:, TOKENS:].any()):
-            raise UserError(
-                f"CARZero reads {TOKENS} tokens, and these prompts have {input_ids.shape[1]}: shorten them."
-            )
-        if int(input_ids.max()) >= len(self.continues):
-            raise UserError(
-                f"The token id {int(input_ids.max())} is beyond the vocabulary of {len(self.continues)} tokens: these "
-                "prompts were tokenised with another one. Give --model.text_encoder that which belongs to them."
-            )
+        """Raise a UserError if prompts (C, L) have no `[SEP]`, or are too long."""
+        if bool(input_ids[:, TOKENS:].any()):
+            raise UserError(f"CARZero reads {TOKENS} tokens, and these prompts have {input_ids.shape[1]}.")
         without = ~(input_ids == self.separator).any(dim=1)
         if without.any():
             raise UserError(
                 f"The token ids of class {int(without.int().argmax())} lack [SEP] (id {self.separator}), with which a "
-                "prompt ends: tokenise it with special tokens, as encode_prompts does."
+                "prompt ends."
             )
 
 

@@ -9,20 +9,44 @@ through: final norm and projection. `xbench.models.networks.clip_saliency` has s
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, cast
 
+import albumentations as A
 import open_clip
+import torch
+import torch.nn.functional as F
+from open_clip.pretrained import download_pretrained_from_hf
+from open_clip.timm_model import TimmModel
+from open_clip.transformer import QuickGELU, VisionTransformer
+from timm.layers.pos_embed import resample_abs_pos_embed
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+from transformers import dynamic_module_utils
 
-from xbench.models.networks.checkpoint import explained
-from xbench.models.networks.open_clip import OpenCLIP, activation_error, downloaded, from_hub, read_config, weights_in
+from xbench.findings.prompts import fill_templates
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.models.base import VLM, check_image_size
+from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
+from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
+from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
+from xbench.types import ModelOutput
+
+ResizeMode = Literal["shortest", "longest", "squash"]
 
 
-class CLIP(OpenCLIP):
+class CLIP(VLM):
     """A CLIP-style model of open_clip with a vision transformer as image tower.
+
+    Every finding gets a pair of prompts, present and absent: its logit is the difference of the two scaled cosines,
+    its probability their softmax, and its map that of the present prompt.
 
     Args:
         architecture: open_clip's name of the model. OpenAI, MetaCLIP and DFN weights need the one with `-quickgelu`.
@@ -31,10 +55,19 @@ class CLIP(OpenCLIP):
         pretrained: open_clip's tag of the weights. Left aside with `checkpoint`, `local-dir:` and `hf-hub:`.
         checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin). open_clip's default mean,
             standard deviation and resizing go with it, unless the architecture is a `local-dir:` or `hf-hub:` one.
-        templates: Present and absent prompt, each with `{finding}`.
-        **options: Those of `xbench.models.networks.open_clip.OpenCLIP`. Other `prompts` replace the present one; of
-            several the mean direction counts.
+        templates: Present and absent prompt, each with `{finding}`. Other `prompts` replace the present one; of several
+            the mean direction counts.
+        resize_mode: `shortest` resizes the shorter side and crops the longer one, `longest` resizes the longer side and
+            pads with black, `squash` stretches. By default what the weights were trained with.
+        image_size: Side of the square input in pixels, a multiple of the patch size, by default the architecture's. At
+            another size than that of training, the position embeddings are interpolated.
+        saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`.
     """
+
+    title: ClassVar[str | None] = None
+    """What to call the architecture, if not by the option."""
+    advice: ClassVar[str] = "Give the --model.architecture that they were trained with."
+    """What to do if the weights do not fit."""
 
     def __init__(
         self,
@@ -42,26 +75,159 @@ class CLIP(OpenCLIP):
         pretrained: str | None = "openai",
         checkpoint: str | None = None,
         templates: tuple[str, str] = ("a chest x-ray showing {finding}", "a chest x-ray without {finding}"),
+        resize_mode: ResizeMode | None = None,
+        image_size: int | None = None,
+        saliency: Saliency = "patch",
         **options: Any,
     ) -> None:
-        folder, tag = _config_folder(architecture), {}
+        super().__init__(**options)
+        folder, tag = _config_folder(architecture), dict[str, Any]()
         if folder is None:
             architecture = _known_architecture(architecture)
             if checkpoint is None:
                 tag = _known_tag(architecture, pretrained)
-        super().__init__(
-            architecture,
-            folder,
-            lambda: Path(checkpoint).expanduser() if checkpoint else _own_weights(architecture, folder, tag),
-            "Give the --model.architecture that they were trained with.",
-            tag,
-            templates=templates,
-            **options,
-        )
+        self.architecture = self.title or architecture
         self.pretrained = pretrained if tag else None
+        self.templates = templates
+        self.saliency = saliency
+        # Products of gradients compare within a map only.
+        self.map_scale = "none" if saliency in ("grad_attention", "legrad") else "cosine"
+        self.model = _build(self.architecture, folder, tag, image_size)
+        visual = self.model.visual
+        timm = isinstance(visual, TimmModel)
+        patches = visual.trunk.patch_embed.feat_ratio(as_scalar=False) if timm else visual.patch_size
+        # A rest would be seen by no patch, and the map would be misplaced.
+        for side, patch in zip(visual.image_size, patches, strict=True):
+            check_image_size(side, patch)
+        check_saliency(visual, saliency, self.architecture)
+        self.preprocessing = preprocessing(visual.preprocess_cfg, resize_mode, self.architecture)
+        self.image_size = visual.image_size[0]
+        # Fetched when everything else has been checked.
+        path = Path(checkpoint).expanduser() if checkpoint else _own_weights(self.architecture, folder, tag)
+        self.checkpoint = path
+        tensors = read_tensors(path)
+        if image_size is not None:
+            _resize_positions(tensors, visual)
+        told = f"The weights in {path}"
+        # The first is in OpenAI's own files, the second in converted ones.
+        trained_with = "QuickGELU" if "input_resolution" in tensors else read_remarks(path).get("activation")
+        if trained_with is None:
+            told += ", by the tag in its name,"
+            trained_with = _named_activation(path, self.architecture)
+        _check_activation(self.architecture, _activation(self.model), told, trained_with)
+        # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
+        settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
+        fill(self.model, tensors, path, self.architecture, settings, self.advice)
+        self.model.eval().requires_grad_(False)
+
+    def default_prompts(self, finding: str) -> list[str]:
+        """Return the present and the absent prompt."""
+        return fill_templates(self.templates, finding)
+
+    def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
+        """Return the texts, names and phrases in the present template, and the absent prompt last."""
+        absent = self.default_prompts(finding)[1]
+        if self.prompt_source in ("name", "phrase"):
+            texts = [self.templates[0].format(finding=text) for text in texts]
+        return [*texts, absent]
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Encode C pairs (or C single prompts) as `encode_tokens` does, or raise a UserError.
+
+        Of more than two prompts the last is the absent one, and the mean direction of the others the present one.
+        """
+        flat = [prompt for of_finding in prompts for prompt in of_finding]
+        length = self._tokenizer.context_length
+        input_ids = self._tokenizer(flat)
+        # open_clip cuts long prompts off silently. With twice the room a prompt that fits gains nothing but padding.
+        longer = self._tokenizer(flat, context_length=2 * length)
+        padding = self._tokenizer([""], context_length=2 * length).mode().values
+        cut = (longer != padding).sum(dim=1) != (input_ids != padding).sum(dim=1)
+        if cut.any():
+            raise UserError(
+                f"The prompt {flat[int(cut.int().argmax())]!r} is longer than the {length} tokens that "
+                f"{self.architecture} reads. Shorten --model.templates, the name of the finding, or the text in "
+                "--model.prompts."
+            )
+        counts = [len(of_finding) for of_finding in prompts]
+        if {*counts} in ({1}, {2}):
+            return self.encode_tokens(input_ids.unflatten(0, (-1, counts[0])))
+        if min(counts) < 2:
+            raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
+        # A file of prompts may word one finding by more texts than another.
+        classes = self.encode_tokens(input_ids).split(counts)
+        pairs = ((F.normalize(texts[:-1].mean(dim=0), dim=-1), texts[-1]) for texts in classes)
+        return torch.stack([torch.stack(pair) for pair in pairs])
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the tensors under open_clip's names."""
+        return cast(Mapping[str, Tensor], self.model.state_dict())
+
+    def remarks(self) -> Mapping[str, str]:
+        """Return the activation, QuickGELU or GELU: with the other one the weights would fit as well."""
+        return {"activation": _activation(self.model)}
+
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Encode tokenised prompts as text vectors of unit length, (C, D) or (C, 2, D) float32.
+
+        Token ids are (C, L) or (C, 1, L) int64 for one prompt per class, (C, 2, L) for pairs of present and absent. The
+        mask must be that of the padding.
+        """
+        ids = input_ids[:, None] if input_ids.ndim == 2 else input_ids
+        if ids.ndim != 3 or ids.shape[1] > 2:
+            raise UserError(
+                f"{self.name} takes one prompt per class (C, L) or a pair of present and absent (C, 2, L), got token "
+                f"ids of shape {tuple(input_ids.shape)}. Give two --model.templates."
+            )
+        config = getattr(getattr(self.model, "text", None), "config", None)
+        padding = None if config is None else config.pad_token_id
+        followed = attention_mask is None or padding is None or torch.equal(attention_mask.bool(), input_ids != padding)
+        if not followed:
+            raise UserError(
+                f"{self.name} reads every token but padding (id {padding}), and the attention mask says otherwise. "
+                "Leave the mask out or pad with that id."
+            )
+        features = self.model.encode_text(ids.flatten(0, 1).to(self.device))
+        vectors = F.normalize(features.float(), dim=-1).unflatten(0, ids.shape[:2])
+        return cast(Tensor, vectors[:, 0] if ids.shape[1] == 1 else vectors)
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score normalised images (B, 3, h, w) against text vectors.
+
+        Given pairs (C, 2, D), a class is scored against its own absent prompt; given single prompts (C, D), the
+        probabilities are the softmax over the C classes, as in the CLIP paper. Maps are those of the patch grid.
+        """
+        present = queries[:, 0] if queries.ndim == 3 else queries
+        pooled, saliency = features_and_maps(self.model, images, present, self.saliency)
+        # Under autocast the products below would fall back to 16 bits, too few to rank cosines.
+        with torch.autocast(images.device.type, enabled=False):
+            pooled = F.normalize(pooled.float(), dim=-1)
+            scale = self.model.logit_scale.float().exp()
+            cosines = torch.einsum("bd,c...d->bc...", pooled, queries)
+            if queries.ndim == 3:
+                logits = scale * (cosines[..., 0] - cosines[..., 1])
+                probabilities = torch.sigmoid(logits)
+            else:
+                bias = 0 if self.model.logit_bias is None else self.model.logit_bias.float()
+                logits = scale * cosines + bias
+                probabilities = logits.softmax(dim=1)
+        return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return architecture, tag, weights, size, definition of the maps, and prompts."""
+        return {
+            "architecture": self.architecture,
+            "pretrained": self.pretrained,
+            "checkpoint": str(self.checkpoint),
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "image_size": self.image_size,
+            "saliency": self.saliency,
+            **super().provenance(),
+        }
 
     @cached_property
     def _tokenizer(self) -> Any:
+        """A tokeniser of open_clip, loaded on first use: token ids can be encoded without one."""
         folder = _config_folder(self.architecture)
         config = read_config(folder, "")["model_cfg"] if folder else open_clip.get_model_config(self.architecture)
         # open_clip's own tokenisers do not know the option.
@@ -75,13 +241,168 @@ class CLIP(OpenCLIP):
             return open_clip.get_tokenizer(self.architecture, **options)
 
 
+def read_config(folder: Path, option: str) -> dict[str, Any]:
+    """Return the open_clip_config.json of a folder that the user named by `option`, or raise a UserError."""
+    file = folder / "open_clip_config.json"
+    with explained(f"{option}: {file} cannot be read", "Fetch it again."):
+        config = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(config, dict) or "model_cfg" not in config:
+        raise UserError(f"{option}: {file} lacks the key model_cfg.")
+    return config
+
+
+def weights_in(folder: Path, option: str) -> Path:
+    """Return the one file of weights, or that of a usual name, in a folder that the user named by `option`."""
+    for usual in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
+        if (folder / usual).is_file():
+            return folder / usual
+    files = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+    if len(files) != 1:
+        raise UserError(
+            f"{option}: the folder should hold one file of weights, as open_clip_model.safetensors, and holds "
+            f"{', '.join(file.name for file in files) or 'none'}. Put it there or give it by --model.checkpoint."
+        )
+    return files[0]
+
+
+def _activation(model: nn.Module) -> str:
+    return "QuickGELU" if any(isinstance(part, QuickGELU) for part in model.modules()) else "GELU"
+
+
+def _check_activation(architecture: str, computes_with: str, weights: str, trained_with: str | None) -> None:
+    """Raise if weights are known to be trained with another activation than an architecture computes with."""
+    if trained_with in (None, computes_with):
+        return
+    if architecture.startswith(("local-dir:", "hf-hub:")):
+        advice = "Correct quick_gelu in its open_clip_config.json."
+    else:
+        fitting = f"{architecture.removesuffix('-quickgelu')}{'-quickgelu' if trained_with == 'QuickGELU' else ''}"
+        advice = f"Give --model.architecture {fitting}."
+    raise UserError(
+        f"{weights} were trained with the activation {trained_with}, {architecture} computes with {computes_with}, and "
+        f"the features would be wrong without any other sign. {advice}",
+        exit_status=2,
+    )
+
+
+def _downloaded(architecture: str, source: str, download: Callable[[], str]) -> Path:
+    """Return the file that a function of open_clip downloads, or raise a UserError."""
+    advice = (
+        "Fetch it where there is a network, copy the file of weights here and give --model.checkpoint FILE; or copy "
+        "the repository and give --model.architecture local-dir:FOLDER to CLIP, or --model.checkpoint FOLDER to "
+        "BiomedCLIP."
+    )
+    with explained(f"{source} of {architecture} could not be downloaded", advice):
+        return Path(download())
+
+
+def _from_hub(architecture: str, filename: str | None = None) -> Path:
+    """Return a file of a `hf-hub:` model, by default that of the weights, downloaded if need be."""
+    name = architecture.removeprefix("hf-hub:")
+    return _downloaded(architecture, f"huggingface.co/{name}", lambda: download_pretrained_from_hf(name, filename))
+
+
+def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image_size: int | None) -> Any:
+    """Build a model whose patch tokens compare with text, without its weights, and without fetching any."""
+    silenced, seconds_to_agree = logging.root.manager.disable, dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    advice = (
+        "If its text tower comes from the Hugging Face hub and there is no network, use local-dir:FOLDER and make "
+        "text_cfg.hf_model_name in its open_clip_config.json the absolute path of a folder that holds the text tower's "
+        "config.json."
+    )
+    try:
+        # open_clip cannot pass trust_remote_code on; without time to agree, transformers refuses instead of asking.
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
+        # open_clip warns that the model is random, as it cannot know that the weights come next.
+        logging.disable(max(silenced, logging.WARNING))
+        with explained(f"open_clip {open_clip.__version__} cannot build {architecture}", advice):
+            model = open_clip.create_model(
+                architecture if folder is None else f"local-dir:{folder}",
+                load_weights=False,
+                pretrained_text=False,
+                force_image_size=image_size,
+                force_preprocess_cfg={key: tag.get(key) for key in ("mean", "std", "interpolation", "resize_mode")},
+            )
+    finally:
+        logging.disable(silenced)
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds_to_agree
+    visual, comparable = getattr(model, "visual", None), False
+    # Patches and pooled vector have to share norm and projection, so that both compare with text.
+    if isinstance(visual, VisionTransformer):
+        comparable = visual.attn_pool is None and visual.pool_type in ("tok", "avg")
+    elif isinstance(visual, TimmModel) and isinstance(trunk := visual.trunk, (TimmVisionTransformer, Eva)):
+        comparable = trunk.attn_pool is None and trunk.global_pool in ("token", "avg")
+        comparable &= not hasattr(visual.head, "pool")
+    if not comparable or not isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP)):
+        raise UserError(
+            f"--model.architecture {architecture} has no patch tokens that compare with text: its image tower is no "
+            "vision transformer, or pools by attention (ResNet, ConvNeXt, SigLIP, CoCa ...). Choose a plain one such "
+            "as ViT-B-16-quickgelu.",
+            exit_status=2,
+        )
+    return model
+
+
+def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
+    """Interpolate the position embeddings among the weights to the patch grid of the model, as open_clip does."""
+    if isinstance(visual, TimmModel):
+        name, grid = "visual.trunk.pos_embed", visual.trunk.patch_embed.grid_size
+        prefix = 0 if visual.trunk.no_embed_class else visual.trunk.num_prefix_tokens
+    else:
+        name, grid, prefix = "visual.positional_embedding", visual.grid_size, 1
+    stored = tensors.get(name)
+    # Anything but a square grid is left for the check of the weights to name.
+    if stored is not None and stored.ndim >= 2 and math.isqrt(count := stored.shape[-2] - prefix) ** 2 == count > 0:
+        positions = stored.reshape(1, *stored.shape[-2:])
+        resized = resample_abs_pos_embed(positions, list(grid), num_prefix_tokens=prefix)
+        tensors[name] = resized.reshape(*stored.shape[:-2], *resized.shape[-2:])
+
+
+def _named_activation(path: Path, architecture: str) -> str | None:
+    """Return the activation of the weights whose tag a path names, as `ViT-B-16-laion2b_s34b_b88k.bin`; else None."""
+    plain = architecture.removesuffix("-quickgelu")
+    both = (plain, f"{plain}-quickgelu")
+    if not {*both} <= {*open_clip.list_models()}:
+        return None
+    # A file in the hub's cache is called as all others are; the folder of its repository is not.
+    telling = [*path.parts[-2:], *(part for part in path.parts if part.startswith("models--"))]
+    text = "/".join(telling).lower().replace("-", "_")
+    tags = [(name, tag) for name in both for tag in open_clip.list_pretrained_tags_by_model(name) if tag in text]
+    found = {bool(open_clip.get_pretrained_cfg(*tag).get("quick_gelu")) for tag in tags}
+    return None if len(found) != 1 else "QuickGELU" if found.pop() else "GELU"
+
+
+class _ResizeLonger(PillowResize):
+    """Resize the longer side and round the other one, as open_clip does; for `shortest` it truncates as torchvision."""
+
+    def _target(self, shape: Sequence[int]) -> tuple[int, int]:
+        ratio = max(shape[:2]) / self.size
+        return round(shape[0] / ratio), round(shape[1] / ratio)
+
+
+def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, architecture: str) -> Preprocessing:
+    """Return what open_clip's evaluation transform does with `preprocess_cfg`."""
+    size = config["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    if height != width:
+        raise UserError(f"{architecture} takes images of {height} x {width} pixels; only square inputs are supported.")
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
+    pad = A.PadIfNeeded(height, height, fill=config["fill_color"])
+    geometries: dict[str, list[A.BasicTransform]] = {
+        "shortest": [PillowResize(height, "shortest", interpolation), CentreCrop(height)],
+        "longest": [_ResizeLonger(height, "longest", interpolation), pad],
+        "squash": [PillowResize(height, "both", interpolation)],
+    }
+    return Preprocessing(geometries[resize_mode or config["resize_mode"]], config["mean"], config["std"])
+
+
 def _config_folder(architecture: str) -> Path | None:
     """Return the folder of a `local-dir:` or `hf-hub:` model's configuration, None for one that open_clip knows."""
     scheme, _, place = architecture.partition(":")
     if scheme not in ("local-dir", "hf-hub"):
         return None
     hub = scheme == "hf-hub"
-    folder = from_hub(architecture, "open_clip_config.json").parent if hub else Path(place).expanduser()
+    folder = _from_hub(architecture, "open_clip_config.json").parent if hub else Path(place).expanduser()
     read_config(folder, f"--model.architecture {architecture}")
     return folder
 
@@ -90,10 +411,10 @@ def _known_architecture(architecture: str) -> str:
     """Return the name under which open_clip knows a model, which it lets be written `ViT-B/32` too."""
     name, known = architecture.replace("/", "-"), open_clip.list_models()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
+        near = ", ".join(difflib.get_close_matches(name, known, n=5, cutoff=0.4)) or "none"
         raise UserError(
-            f"--model.architecture {architecture} is no model of open_clip {open_clip.__version__}. "
-            f"Nearest of its {len(known)}: {', '.join(near) or 'none'}. A folder is given as local-dir:FOLDER.",
+            f"--model.architecture {architecture} is no model of open_clip {open_clip.__version__}. Nearest of its "
+            f"{len(known)}: {near}. A folder is given as local-dir:FOLDER.",
             exit_status=2,
         )
     return name
@@ -101,7 +422,7 @@ def _known_architecture(architecture: str) -> str:
 
 def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
     """Return open_clip's entry of a tag: where the weights are, and their mean, std and resizing."""
-    tag = open_clip.get_pretrained_cfg(architecture, pretrained) if pretrained else {}
+    tag: dict[str, Any] = open_clip.get_pretrained_cfg(architecture, pretrained) if pretrained else {}
     if not tag:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
         raise UserError(
@@ -109,16 +430,17 @@ def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
             "file are given by --model.checkpoint.",
             exit_status=2,
         )
-    if tag.get("quick_gelu") and not open_clip.get_model_config(architecture).get("quick_gelu"):
-        raise activation_error(architecture, f"The weights {pretrained}", "QuickGELU")
+    computes_with = "QuickGELU" if open_clip.get_model_config(architecture).get("quick_gelu") else "GELU"
+    trained_with = "QuickGELU" if tag.get("quick_gelu") else None
+    _check_activation(architecture, computes_with, f"The weights {pretrained}", trained_with)
     return tag
 
 
 def _own_weights(architecture: str, folder: Path | None, tag: Mapping[str, Any]) -> Path:
     """Return the file of a model's own weights, downloaded if need be."""
-    if folder is None:
-        source = f"huggingface.co/{tag['hf_hub']}" if tag["hf_hub"] else tag["url"]
-        return downloaded(architecture, source, lambda: open_clip.download_pretrained(tag))
     if architecture.startswith("hf-hub:"):
-        return from_hub(architecture)
-    return weights_in(folder, f"--model.architecture {architecture}")
+        return _from_hub(architecture)
+    if folder is not None:
+        return weights_in(folder, f"--model.architecture {architecture}")
+    source = f"huggingface.co/{tag['hf_hub']}" if tag["hf_hub"] else tag["url"]
+    return _downloaded(architecture, source, lambda: open_clip.download_pretrained(tag))

@@ -15,8 +15,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from xbench.models.networks.checkpoint import read_remarks, read_tensors
-from xbench.models.networks.kebert import SECTIONS, WIDTH, KEBERTModel, QueryModel, projection
+from xbench.models.maps.kad import SECTIONS, WIDTH, KEBERTModel, QueryModel, projection
+from xbench.models.networks.checkpoint import read_remarks, read_tensors, without
 from xbench.models.networks.vit import ViTB16, implementation_of, side_of, with_timm_names
 from xbench.runtime.errors import UserError
 
@@ -78,10 +78,7 @@ class DeViDe(KEBERTModel):
         if not checkpoint:
             raise UserError(_SOURCE, exit_status=2)
         if decoder_heads < 1 or WIDTH % decoder_heads:
-            raise UserError(
-                f"--model.decoder_heads {decoder_heads}: the decoder is {WIDTH} wide; give a number that divides this.",
-                exit_status=2,
-            )
+            raise UserError(f"--model.decoder_heads {decoder_heads} does not divide {WIDTH}, the decoder's width.", 2)
         path = Path(checkpoint).expanduser()
         key_map = key_map or {}
         sections = dict.fromkeys([*SECTIONS, *(key.partition(".")[0] for key in key_map)])
@@ -97,18 +94,9 @@ class DeViDe(KEBERTModel):
         with torch.device("meta"):
             image_encoder = ViTB16(side, norm_eps=image_encoder_eps, final_norm=image_encoder_norm)
             model = _Model(description_pooling, head_outputs, decoder_layers, decoder_heads, decoder_feedforward)
-        super().__init__(
-            path,
-            tensors,
-            image_encoder,
-            model,
-            cell=16,
-            unused=() if image_encoder_norm else ("image_encoder.norm.*",),
-            aliases={},
-            advice=_ADVICE,
-            ask=ask,
-            **options,
-        )
+        if not image_encoder_norm:
+            tensors = without(tensors, "image_encoder.norm.")
+        super().__init__(path, tensors, image_encoder, model, 16, _ADVICE, ask, **options)
         self.design = {
             "image_encoder": f"ViT-B/16 of {side} pixels",
             "image_encoder_norm": image_encoder_norm,
@@ -144,7 +132,7 @@ class _Model(QueryModel):
         self.image_proj = nn.Linear(WIDTH, WIDTH)
         self.description_proj = projection() if pooling == "mlp" else nn.Identity()
 
-    def forward(self, tokens: Tensor, queries: Tensor, attention_of: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def forward(self, tokens: Tensor, queries: Tensor, attention_of: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
         return super().forward(self.image_proj(tokens), queries, attention_of)
 
 

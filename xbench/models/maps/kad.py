@@ -7,23 +7,224 @@ cross-attention of the last decoder layer, averaged over its heads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
 import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from xbench.models.networks.checkpoint import locate, read_remarks, read_settings, read_tensors
-from xbench.models.networks.kebert import SECTIONS, WIDTH, Ask, KEBERTModel, QueryModel
-from xbench.models.networks.query_decoder import Layers
+from xbench.findings.names import canonical
+from xbench.geometry.preprocessing import PillowResize, Preprocessing
+from xbench.models.networks.bert import bert_base, encode_in_chunks, tokenise
+from xbench.models.networks.checkpoint import (
+    fill,
+    locate,
+    read_remarks,
+    read_settings,
+    read_tensors,
+    with_first_names,
+    without,
+)
+from xbench.models.networks.query_decoder import DecoderModel, Layers, QueryDecoder, absent_or_present, classify
 from xbench.models.networks.vit import ViTB16, implementation_of, side_of, with_timm_names
+from xbench.runtime.errors import UserError
+from xbench.types import ModelOutput
 
 _SOURCE = (
     "The README of github.com/xiaoman-zhang/KAD links folders that hold KAD_512/best_valid.pt and "
     "KAD_1024/best_valid.pt."
 )
+
+# Of BERT, of the queries and of the image tokens.
+WIDTH = 768
+# The networks in a checkpoint, one state dict each.
+SECTIONS = ("image_encoder", "text_encoder", "model")
+_UNUSED = ("text_encoder.logit_scale", "text_encoder.bert_model.embeddings.position_ids", "model.logit_scale")
+# The authors' scripts read the first; their early settings, and those of others who build on KAD, have the second.
+_SIZES = ("img_res", "image_res")
+
+Ask = Literal["official", "dataset"] | list[str]
+"""What is asked together with the dataset's findings."""
+
+
+def class_name(finding: str) -> str:
+    """Return KAD's query for a finding: a bare name in lower case.
+
+    >>> class_name("Mass"), class_name("Lung Opacity")
+    ('lung mass', 'lung opacity')
+    """
+    others = {"Mass": "lung mass", "Nodule": "lung nodule"}
+    others |= {"Pleural Thickening": "pleural thicken", "Pulmonary Fibrosis": "fibrosis"}
+    return others.get(finding, finding.lower())
+
+
+def projection() -> nn.Sequential:
+    """Return the two linear layers with a GELU between them that follow BERT's pooler."""
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+
+
+class _TextEncoder(nn.Module):
+    """Med-KEBERT, a BERT-base, with the projection that comes after its pooler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bert_model = bert_base()
+        self.mlp_embed = projection()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        seen = self.bert_model(input_ids=input_ids, attention_mask=attention_mask)
+        return cast(Tensor, self.mlp_embed(seen.pooler_output))
+
+
+class QueryModel(nn.Module):
+    """A decoder of queries, with a head of 2 outputs (logits of absent and present) or 1 (a logit of present)."""
+
+    def __init__(self, outputs: int = 2, layers: int = 4, heads: int = 4, feedforward: int = 1024) -> None:
+        super().__init__()
+        self.heads = heads
+        self.decoder = QueryDecoder(WIDTH, heads, layers=layers, feedforward=feedforward)
+        self.mlp_head = nn.Sequential(nn.Linear(WIDTH, outputs))
+
+    def forward(self, tokens: Tensor, queries: Tensor, attention_of: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """Ask image tokens (B, N, 768) about queries (C, 768), which attend to one another.
+
+        Returns:
+            Logits (B, C, outputs) float32, and the attention (B, heads, C, N) of each layer that is asked for.
+        """
+        memory = self.decoder.keys_values(self.decoder.norm(tokens))
+        decoded, attention = self.decoder(self.decoder.norm(queries)[None], memory, attention_of)
+        return classify(cast(nn.Linear, self.mlp_head[0]), decoded), attention
+
+
+class KEBERTModel(DecoderModel):
+    """A model that asks image tokens about texts that Med-KEBERT encodes, as KAD and DeViDe do.
+
+    Queries attend to one another, so a score depends on what is asked with it: `encode_tokens` takes all that is asked,
+    in any order, and `score` returns the dataset's findings.
+
+    Args:
+        image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). Like `model`, the decoder and its
+            head, it is on the device `meta` and gets its weights here.
+        ask: What is asked together with the dataset's findings, see `xbench.models.KAD`.
+        mean: Of the pixels in [0, 1], per channel.
+        std: Standard deviation, per channel.
+        text_encoder: Hugging Face id or local folder of the tokeniser; the weights are in the checkpoint.
+
+    Attributes:
+        official_lists: What the authors' scripts ask together, a list for each set of classes.
+        ask: Resolved option `ask`, and `together`, what is asked with its prompts, in order; known from `setup` on.
+    """
+
+    official_lists: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    ask: Ask
+    together: dict[str, list[str]]
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        tensors: Mapping[str, Tensor],
+        image_encoder: nn.Module,
+        model: QueryModel,
+        cell: int,
+        advice: str,
+        ask: Ask,
+        mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
+        std: tuple[float, float, float] = (0.229, 0.224, 0.225),
+        text_encoder: str = "xmcmic/Med-KEBERT",
+        **options: Any,
+    ) -> None:
+        size = len(model.decoder.layers), model.heads
+        super().__init__(checkpoint, cell, size, text_encoder=text_encoder, **options)
+        self._asks = ask
+        self.image_encoder = image_encoder.to_empty(device="cpu")
+        self.text_encoder = _TextEncoder()
+        self.model = model.to_empty(device="cpu")
+        tensors = with_first_names(tensors, {"model.decoder_norm.": "model.decoder.norm."})
+        fill(self, tensors, checkpoint, type(self).__name__, _UNUSED, advice)
+        self.eval().requires_grad_(False)
+        # Stretched to a square with Pillow's bicubic filter, as the official scripts do.
+        self.preprocessing = Preprocessing([PillowResize(self.image_size, "both", "bicubic")], mean, std)
+
+    def setup(self, stage: str) -> None:
+        """Word what is asked together; a UserError if `ask` lacks a finding or names one twice."""
+        super().setup(stage)
+        classes = {*self.findings, *getattr(self.trainer.datamodule, "classes", ())}  # type: ignore[attr-defined]
+        fitting = [names for names in self.official_lists if {*names} == classes]
+        names, self.ask = self.findings, "dataset"
+        if isinstance(self._asks, list):
+            names = tuple(name if name in self.findings else canonical(name) or name for name in self._asks)
+            self.ask = list(names)
+        elif self._asks == "official" and fitting:
+            names, self.ask = fitting[0], "official"
+        lacking = [finding for finding in self.findings if finding not in names]
+        if lacking or len({*names}) < len(names):
+            problem = f"lacks {', '.join(lacking)} of the dataset" if lacking else "has a name twice"
+            raise UserError(
+                f"--model.ask {self._asks} {problem}. Give every finding of the dataset once, and whatever else is to "
+                "be asked with them.",
+                exit_status=2,
+            )
+        worded = dict(zip(self.findings, self.prompts, strict=True))
+        self.together = {}
+        for name in names:
+            self.together[name] = worded.get(name) or self.default_prompts(name)
+            if name not in worded:
+                # Of a finding that the dataset lacks, a file of prompts may have none.
+                with suppress(UserError):
+                    self.together[name] = list(self.prompts_of(name))
+        self.columns = [names.index(finding) for finding in self.findings]
+
+    def asked(self) -> Sequence[Sequence[str]]:
+        """Return the prompts of all that is asked together."""
+        return list(self.together.values())
+
+    def default_prompts(self, finding: str) -> list[str]:
+        """Return the bare name of the finding."""
+        return [class_name(finding)]
+
+    def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask (C, K, 256) of up to K texts per class; the rest is masked throughout."""
+        ids, mask = tokenise(self.text_source, [text for of_class in prompts for text in of_class], 256, self.name)
+        counts = [len(of_class) for of_class in prompts]
+        padded = (nn.utils.rnn.pad_sequence(part.split(counts), batch_first=True) for part in (ids, mask))
+        return tuple(padded)  # type: ignore[return-value]
+
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Encode token ids (C, L), or (C, K, L) for up to K texts per class, as mean queries (C, 768)."""
+        ids, mask = self.by_class(input_ids, attention_mask, None)
+        given = mask.any(dim=-1)
+        counts = given.sum(dim=1).tolist()
+        if 0 in counts:
+            raise UserError(f"Class {counts.index(0)} has no text for {self.name}: its attention mask is empty.")
+        vectors = encode_in_chunks(self.encode_text, ids[given], mask[given])
+        return torch.stack([of_class.mean(dim=0) for of_class in vectors.split(counts)])
+
+    def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Encode texts, ids and mask (N, L), as vectors (N, 768), which are not normalised."""
+        return cast(Tensor, self.text_encoder(input_ids, attention_mask))
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score normalised images (B, 3, H, W) against queries (C, 768) that are asked together.
+
+        Returns:
+            Logits (B, C), present minus absent, and the probabilities of present; saliency (B, C, rows, columns), the
+            attention of each query to the image tokens, mean over `layers` and `heads`. Each map sums to 1.
+        """
+        tokens = self.image_encoder(images)
+        queries = queries.to(self.model.decoder.norm.weight.dtype)
+        logits, attention = self.model(tokens.flatten(1, 2), queries, self.layers)
+        saliency = self.mean_attention(attention).unflatten(-1, tokens.shape[1:3])
+        if logits.shape[-1] == 1:
+            return ModelOutput(logits[..., 0], logits[..., 0].sigmoid(), saliency)
+        return absent_or_present(logits, saliency)
+
+    def provenance(self) -> dict[str, Any]:
+        """Add what is asked together."""
+        return {"ask": self.ask, "asked": self.together, **super().provenance()}
 
 
 class KAD(KEBERTModel):
@@ -63,27 +264,17 @@ class KAD(KEBERTModel):
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "KAD", _SOURCE)
-        tensors = read_tensors(path, SECTIONS)
         # The checkpoint's own settings, or what `convert` noted of them.
         settings = {**read_settings(path), **read_remarks(path)}
         size = next((str(settings[name]) for name in _SIZES if name in settings), "")
         trained_size = int(size) if size.isdecimal() and int(size) else None
         with torch.device("meta"):
-            name, encoder, stride, tensors, unused, aliases = _image_encoder(tensors)
+            name, encoder, stride, tensors = _image_encoder(read_tensors(path, SECTIONS))
             model = QueryModel()
+        if image_size is None:
+            image_size = trained_size or 224
         super().__init__(
-            path,
-            tensors,
-            encoder,
-            model,
-            stride,
-            unused,
-            aliases,
-            advice="",
-            image_size=(trained_size or 224) if image_size is None else image_size,
-            layers=layers,
-            ask=ask,
-            **options,
+            path, tensors, encoder, model, stride, "", ask, image_size=image_size, layers=layers, **options
         )
         self.encoder_name, self.trained_size = name, trained_size
 
@@ -94,10 +285,6 @@ class KAD(KEBERTModel):
     def provenance(self) -> dict[str, Any]:
         """Add the image encoder."""
         return {"image_encoder": self.encoder_name, **super().provenance()}
-
-
-# The authors' scripts read the first; their early settings, and those of others who build on KAD, have the second.
-_SIZES = ("img_res", "image_res")
 
 
 class _ResNet50(nn.Module):
@@ -129,30 +316,25 @@ class _DenseNet121(nn.Module):
         return cast(Tensor, self.dense_l2(F.relu(self.dense_l1(features))))
 
 
-def _image_encoder(
-    tensors: dict[str, Tensor],
-) -> tuple[str, nn.Module, int, dict[str, Tensor], tuple[str, ...], dict[str, str]]:
-    """Return name, network and stride of the image encoder, its tensors renamed, needless names, and second names."""
+def _image_encoder(tensors: Mapping[str, Tensor]) -> tuple[str, nn.Module, int, dict[str, Tensor]]:
+    """Return name, network and stride of the image encoder in a checkpoint, and its tensors by the network's names."""
     if "image_encoder.dense_l1.weight" in tensors:
-        aliases = {"image_encoder.densenet.features.": "image_encoder.dense_features."}
-        unused: tuple[str, ...] = ("image_encoder.densenet.classifier.*",)
-        return "DenseNet-121, stride 32", _DenseNet121(), 32, tensors, unused, aliases
+        named = with_first_names(tensors, {"image_encoder.densenet.features.": "image_encoder.dense_features."})
+        return "DenseNet-121, stride 32", _DenseNet121(), 32, without(named, "image_encoder.densenet.classifier.")
     implementation = implementation_of(tensors)
     # Our own names, timm's, are those of a converted file.
     if implementation in ("pytorch_pretrained_vit", "timm"):
-        renamed = with_timm_names(tensors)
-        side = side_of(renamed)
+        named = with_timm_names(tensors)
+        side = side_of(named)
         # The official module has a final norm and never applies it.
-        unused = ("image_encoder.norm.*",) if implementation == "pytorch_pretrained_vit" else ()
-        return f"ViT-B/16 of {side} pixels", ViTB16(side, final_norm=False), 16, renamed, unused, {}
+        if implementation == "pytorch_pretrained_vit":
+            named = without(named, "image_encoder.norm.")
+        return f"ViT-B/16 of {side} pixels", ViTB16(side, final_norm=False), 16, named
     first = tensors.get("image_encoder.res_l1.weight")
     stride = 16 if first is not None and len(first) == 1024 else 32
+    # Of stride 16 it is without the last stage, which files still have under its other name.
+    tensors = without(tensors, "image_encoder.resnet.fc.", *(["image_encoder.resnet.layer4."] if stride == 16 else []))
     # Positions 2 and 3 are without parameters: ReLU and max-pooling.
     children = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7}
-    aliases = {f"image_encoder.resnet.{name}.": f"image_encoder.res_features.{i}." for name, i in children.items()}
-    unused = ("image_encoder.resnet.fc.*",)
-    if stride == 16:
-        # It is without the last stage, which files still have under its other name.
-        del aliases["image_encoder.resnet.layer4."]
-        unused = (*unused, "image_encoder.resnet.layer4.*")
-    return f"ResNet-50, stride {stride}", _ResNet50(stride), stride, tensors, unused, aliases
+    first_names = {f"image_encoder.resnet.{name}.": f"image_encoder.res_features.{i}." for name, i in children.items()}
+    return f"ResNet-50, stride {stride}", _ResNet50(stride), stride, with_first_names(tensors, first_names)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -208,16 +209,9 @@ class LLaVARad(VLM):
         network.model(inputs_embeds=read, past_key_values=cache, use_cache=True)
         first, end = len(self._before), begun.shape[1]
         for place, (tokens, named) in enumerate(queries):
-            output = network.model(
-                input_ids=tokens[None], past_key_values=cache, use_cache=True, output_attentions=True
-            )
+            options = {"past_key_values": cache, "use_cache": True, "output_attentions": True}
+            layers = network.model(input_ids=tokens[None], **options).attentions
             cache.crop(-len(tokens))
-            layers = output.attentions
-            if not layers or any(layer is None for layer in layers):
-                raise UserError(
-                    f"{self.name}: there is no attention for image {name}: the network runs with "
-                    f"{network.config._attn_implementation!r}, which does not return it. It has to be 'eager'."
-                )
             chosen = torch.stack([layers[layer][0, self.heads][:, named, first:end] for layer in self.layers])
             attended = chosen.float().mean((0, 1, 2))
             low, high = float(attended.amin()), float(attended.amax())
@@ -258,11 +252,9 @@ class LLaVARadNetwork(ReadsPatches, LlamaForCausalLM):
 
         They are what the chosen block gives, before the final norm and without the class token.
         """
-        trunk = self.visual.trunk
-        tokens = trunk.norm_pre(trunk._pos_embed(trunk.patch_embed(pixels)))
-        for block in trunk.blocks[: self.config.blocks_read]:
-            tokens = block(tokens)
-        return self.model.mm_projector(tokens[:, 1:])  # type: ignore[no-any-return]
+        options = {"indices": [self.config.blocks_read - 1], "output_fmt": "NLC", "intermediates_only": True}
+        (tokens,) = self.visual.trunk.forward_intermediates(pixels, stop_early=True, **options)
+        return self.model.mm_projector(tokens)  # type: ignore[no-any-return]
 
 
 def read_tokenizer(path: Path) -> LlamaTokenizer:
@@ -284,11 +276,6 @@ def read_tokenizer(path: Path) -> LlamaTokenizer:
         return LlamaTokenizer(vocabulary, generate_merges(vocabulary, pieces), legacy=False)
 
 
-def merged(weight: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
-    """Return a matrix with its low-rank change: `weight + scale * up @ down`, worked out in float32."""
-    return weight.float() + scale * (up.float() @ down.float())
-
-
 def _folder(given: str | None, option: str, example: str) -> Path:
     if given and (folder := Path(given).expanduser()).is_dir():
         return folder
@@ -299,27 +286,26 @@ def _folder(given: str | None, option: str, example: str) -> Path:
     )
 
 
-def _read(folder: Path, name: str, check: Callable[[dict[str, Any]], str | None]) -> dict[str, Any]:
-    """Return the settings in a file of the checkpoint, if `check` finds no problem with them."""
+def _settings(folder: Path, name: str, needed: Sequence[str] = (), **allowed: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the settings in a file of the checkpoint, if it has those needed, and only values that are allowed."""
     with explained(f"{folder} has no {name} of LLaVA-Rad", f"Fetch it again from {EXAMPLE}."):
         settings: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
-        if problem := check(settings):
-            raise ValueError(problem)
+        odd = {key: settings.get(key) for key, values in allowed.items() if settings.get(key) not in values}
+        if odd or not settings.keys() >= {*needed}:
+            raise ValueError(f"it has {odd}" if odd else f"it lacks {', '.join({*needed} - settings.keys())}")
     return settings
 
 
 def _config(folder: Path) -> LlamaConfig:
     """Return the settings of Vicuna, and which block of the tower is read."""
-
-    def problem(settings: dict[str, Any]) -> str | None:
-        if missing := [name for name in (*_SETTINGS, "mm_vision_select_layer") if name not in settings]:
-            return f"it lacks {', '.join(missing)}"
-        usual = {"mm_vision_select_feature": "patch", "image_aspect_ratio": "square"}
-        expected = {"mm_projector_type": "mlp2x_gelu", "mm_use_im_start_end": False, "mm_use_im_patch_token": False}
-        given = {name: settings[name] for name in expected} | {name: settings.get(name, usual[name]) for name in usual}
-        return None if given == expected | usual else f"it has {given}"
-
-    settings = _read(folder, "config.json", problem)
+    settings = _settings(
+        *(folder, "config.json", (*_SETTINGS, "mm_vision_select_layer")),
+        mm_projector_type=("mlp2x_gelu",),
+        mm_use_im_start_end=(False,),
+        mm_use_im_patch_token=(False,),
+        mm_vision_select_feature=("patch", None),
+        image_aspect_ratio=("square", None),
+    )
     more = ("rope_theta", "rope_scaling", "bos_token_id", "eos_token_id", "pad_token_id")
     config = LlamaConfig(**{name: settings[name] for name in (*_SETTINGS, *more) if settings.get(name) is not None})
     config.select_layer = int(settings["mm_vision_select_layer"])
@@ -328,10 +314,9 @@ def _config(folder: Path) -> LlamaConfig:
 
 def _files(folder: Path, vicuna: Path) -> list[Path]:
     """Return the files of weights: adapter, projector, tower, and those of Vicuna."""
-    own = [
-        next((folder / name for name in names if (folder / name).is_file()), folder / names[-1])
-        for names in (("adapter_model.safetensors", "adapter_model.bin"), ("non_lora_trainables.bin",), (_TOWER,))
-    ]
+    adapters = [folder / name for name in ("adapter_model.safetensors", "adapter_model.bin")]
+    adapter = adapters[0] if adapters[0].is_file() else adapters[1]
+    own = [adapter, folder / "non_lora_trainables.bin", folder / _TOWER]
     theirs = sorted(vicuna.glob("model*.safetensors")) or sorted(vicuna.glob("pytorch_model*.bin"))
     if missing := [path.name for path in own if not path.is_file()]:
         raise UserError(f"{folder} lacks {', '.join(missing)}. Fetch it again from {EXAMPLE}.")
@@ -341,41 +326,39 @@ def _files(folder: Path, vicuna: Path) -> list[Path]:
 
 
 def _tensors(folder: Path, files: Sequence[Path], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return all tensors of all files, Vicuna's with the adapter's changes."""
-
-    def problem(settings: dict[str, Any]) -> str | None:
-        odd = ("fan_in_fan_out", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
-        changed = [name for name in odd if settings.get(name)]
-        if changed or settings["bias"] != "none" or settings["peft_type"] != "LORA":
-            return f"an adapter of another kind: {', '.join(changed) or settings['peft_type']}, bias {settings['bias']}"
-        return None if int(settings["r"]) > 0 else "rank 0"
-
-    settings = _read(folder, "adapter_config.json", problem)
-    scale = float(settings["lora_alpha"]) / int(settings["r"])
-    adapter, projector, tower, *vicuna = files
+    """Return all tensors of all files, Vicuna's with the adapter's low-rank changes, added in float32."""
+    unset = ("fan_in_fan_out", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+    expected: dict[str, tuple[Any, ...]] = {
+        "bias": ("none",),
+        "peft_type": ("LORA",),
+        **dict.fromkeys(unset, (None, False, [], {})),
+    }
+    settings = _settings(folder, "adapter_config.json", ("r", "lora_alpha"), **expected)
     tensors: dict[str, Tensor] = {}
-    for path in vicuna:
+    for path in files[3:]:
         tensors |= read_tensors(path)
-    changes = _unprefixed(adapter)
+    changes, projector, tower = (
+        {name.removeprefix(_PEFT): tensor for name, tensor in read_tensors(path).items()} for path in files[:3]
+    )
     for stem in sorted({name.rpartition(".lora_")[0] for name in changes}):
         down, up = (changes.pop(f"{stem}.lora_{side}.weight", None) for side in "AB")
         weight = tensors.get(f"{stem}.weight")
         if weight is None or down is None or up is None or weight.shape != (len(up), down.shape[-1]):
             raise UserError(
-                f"The adapter in {adapter} does not fit {vicuna[0].parent}: {stem}. Give the files of {EXAMPLE} and "
+                f"The adapter in {files[0]} does not fit {files[3].parent}: {stem}. Give the files of {EXAMPLE} and "
                 f"{BASE}."
             )
-        tensors[f"{stem}.weight"] = merged(weight, down, up, scale).to(dtype)
-    return tensors | _unprefixed(projector) | _unprefixed(tower) | changes
-
-
-def _unprefixed(path: Path) -> dict[str, Tensor]:
-    return {name.removeprefix(_PEFT): tensor for name, tensor in read_tensors(path).items()}
+        scale = float(settings["lora_alpha"]) / int(settings["r"])
+        tensors[f"{stem}.weight"] = (weight.float() + scale * (up.float() @ down.float())).to(dtype)
+    return tensors | projector | tower | changes
 
 
 def _network(config: LlamaConfig, tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype) -> Any:
     """Return the network with its weights, every one of which must be there and be used."""
-    side = _read(folder, "biomedclipcxr_518.json", _tower_problem)["vision_cfg"]["image_size"]
+    seen = _settings(folder, "biomedclipcxr_518.json", ("vision_cfg",))["vision_cfg"]
+    if not re.match("vit_.*dinov2", str(seen["timm_model_name"])):
+        raise UserError(f"{folder} has no biomedclipcxr_518.json of LLaVA-Rad, but one of {seen['timm_model_name']}.")
+    side = int(seen["image_size"])
     try:
         width, _, patch, _ = tensors["visual.trunk.patch_embed.proj.weight"].shape
         wide, _ = tensors["visual.trunk.blocks.0.mlp.fc1.weight"].shape
@@ -399,11 +382,5 @@ def _network(config: LlamaConfig, tensors: Mapping[str, Tensor], folder: Path, d
     }
     with no_init_weights():
         network = LLaVARadNetwork._from_config(config, dtype=dtype, attn_implementation="eager")  # type: ignore[no-untyped-call]
-    fill(network, tensors, folder, "LLaVA-Rad", _UNUSED, advice=f"Give the files of {EXAMPLE} and {BASE}.")
+    fill(network, tensors, folder, "LLaVA-Rad", _UNUSED, f"Give the files of {EXAMPLE} and {BASE}.")
     return network.to(dtype).eval().requires_grad_(False)
-
-
-def _tower_problem(settings: dict[str, Any]) -> str | None:
-    seen = settings["vision_cfg"]
-    known = str(seen["timm_model_name"]).startswith("vit_") and "dinov2" in seen["timm_model_name"]
-    return None if known and int(seen["image_size"]) > 0 else f"a tower {seen['timm_model_name']}"

@@ -12,9 +12,11 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
+from open_clip.modified_resnet import AttentionPool2d
+from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
-from xbench.models.networks.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
+from xbench.models.maps.medklip import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
 from xbench.models.networks.query_decoder import absent_or_present, choose, classify
 from xbench.runtime.errors import UserError
@@ -42,7 +44,7 @@ class MAVL(BookModel):
             and clear lungs; the authors use it for COVID-19 and for rare findings.
         aspects: Texts, from 0, the explanation, whose attention makes the map.
         merge: How: `avg` and `max` over `aspects`, or `global`, which takes the explanation alone.
-        **options: Those of `xbench.models.networks.book.BookModel`. Of a finding's prompts, nine replace its texts,
+        **options: Those of `xbench.models.maps.medklip.BookModel`. Of a finding's prompts, nine replace its texts,
             eight all but the explanation, one the explanation.
     """
 
@@ -124,7 +126,7 @@ class _Network(BookNetwork):
         self.backbone = trunk()
         self.res_l1 = nn.Sequential(nn.Conv2d(TRUNK_WIDTH, TRUNK_WIDTH, 1), nn.PReLU())
         self.res_l2 = nn.Conv2d(TRUNK_WIDTH, WIDTH, 1)
-        self.pool = _AttentionPool()
+        self.pool = _AttentionPool(14, TRUNK_WIDTH, 8, WIDTH)
         # Of use in training alone, but every file of the authors has it.
         self.location_emb = nn.Conv1d(WIDTH, 768, kernel_size=texts, stride=texts)
 
@@ -133,32 +135,18 @@ class _Network(BookNetwork):
         return cast(Tensor, self.res_l2(self.res_l1(features)))
 
 
-class _AttentionPool(nn.Module):
-    """The mean of all positions looks at itself and at every one of them, as in CLIP's ResNets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.positional_embedding = nn.Parameter(torch.zeros(14 * 14 + 1, TRUNK_WIDTH))
-        self.q_proj = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
-        self.k_proj = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
-        self.v_proj = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
-        self.c_proj = nn.Linear(TRUNK_WIDTH, WIDTH)
+class _AttentionPool(AttentionPool2d):  # type: ignore[misc]
+    """CLIP's: the mean of all positions looks at itself and at every one of them. Here for any grid."""
 
     def forward(self, features: Tensor) -> Tensor:
         """Turn features (B, 1024, h, w) into one vector per image (B, 256)."""
+        grid = list(features.shape[2:])
+        positions = resample_abs_pos_embed(self.positional_embedding[None], grid, antialias=False)
         tokens = features.flatten(2).transpose(1, 2)
-        tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1) + self._positions(features.shape[2:])
+        tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1) + positions
         query, keys, values = (
             projected.unflatten(-1, (8, -1)).transpose(1, 2)
             for projected in (self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens))
         )
         pooled = F.scaled_dot_product_attention(query, keys, values)
         return cast(Tensor, self.c_proj(pooled.transpose(1, 2).flatten(1)))
-
-    def _positions(self, grid: torch.Size) -> Tensor:
-        if tuple(grid) == (14, 14):
-            return self.positional_embedding
-        first, rest = self.positional_embedding.split([1, 14 * 14])
-        square = rest.T.unflatten(1, (14, 14))[None]
-        resized = F.interpolate(square, size=tuple(grid), mode="bicubic", align_corners=False)
-        return torch.cat([first, resized[0].flatten(1).T])

@@ -18,11 +18,8 @@ from tokenizers import BertWordPieceTokenizer
 from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from xbench.models.networks.checkpoint import explained, fill, first_line, read_tensors, undrawn
+from xbench.models.networks.checkpoint import explained, fill, first_line, read_tensors, undrawn, with_first_names
 from xbench.runtime.errors import UserError
-
-BIO_CLINICAL_BERT = "emilyalsentzer/Bio_ClinicalBERT"
-"""The text encoder of MedKLIP and MAVL on the Hugging Face hub."""
 
 
 def load_bert(source: str) -> BertModel:
@@ -35,11 +32,11 @@ def load_bert(source: str) -> BertModel:
     # Files converted from TensorFlow have its names of the weights of a layer norm.
     tensors = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
-        for name, tensor in read_tensors(path).items()
+        for name, tensor in with_first_names(read_tensors(path), {"bert.": ""}).items()
     }
     unused = ("cls.*", "pooler.*", "embeddings.position_ids")
     advice = "Give --model.text_encoder the folder, or name on the Hugging Face hub, of the BERT that belongs to it."
-    fill(bert, tensors, path, f"the text encoder {source}", unused, {"bert.": ""}, advice)
+    fill(bert, tensors, path, f"the text encoder {source}", unused, advice)
     return bert
 
 

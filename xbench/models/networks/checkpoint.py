@@ -37,11 +37,9 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     """Read a file of weights, safetensors or what torch.save wrote; a UserError if it holds no plain weights.
 
     Names lose the prefixes of parallel and compiled training (`module.`, `_orig_mod.`), tensors come out of the dict
-    (`state_dict`, `model`) that they are wrapped in. Nothing else in the file is kept.
-
-    Args:
-        sections: Keys of an official file that keeps its networks in several dicts. Names get the key in front
-            (`image_encoder.conv1.weight`), as a file without sections must have them already.
+    (`state_dict`, `model`) that they are wrapped in. Nothing else in the file is kept. `sections` are the keys of an
+    official file that keeps its networks in several dicts: they come in front of the names
+    (`image_encoder.conv1.weight`), as a file without sections must have them already.
     """
     _check_file(path)
     content = _load(path, sections)
@@ -82,13 +80,32 @@ def undrawn(build: Callable[[], T]) -> T:
     return network.to_empty(device="cpu")
 
 
+def with_first_names(tensors: Mapping[str, Tensor], first_of: Mapping[str, str]) -> dict[str, Tensor]:
+    """Rename tensors that have a second name, by how second names and their first ones begin.
+
+    Of a tensor that a file has by both names, that of the first one stays.
+    """
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        second = next((beginning for beginning in first_of if name.startswith(beginning)), None)
+        if second is None:
+            renamed[name] = tensor
+        elif (first := first_of[second] + name.removeprefix(second)) not in tensors:
+            renamed[first] = tensor
+    return renamed
+
+
+def without(tensors: Mapping[str, Tensor], *beginnings: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin otherwise."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(beginnings)}
+
+
 def fill(
     network: nn.Module,
     tensors: Mapping[str, Tensor],
     path: Path,
     model: str,
     ignored: Sequence[str] = (),
-    aliases: Mapping[str, str] | None = None,
     advice: str = "",
 ) -> None:
     """Give a network its weights: every name that it has and no other, each in its shape.
@@ -97,38 +114,30 @@ def fill(
 
     Args:
         ignored: Patterns (`*` for anything) of names that the file may have although the network does not.
-        aliases: Beginnings of second names of tensors, and how the first name begins. The second is used where the file
-            lacks the first.
         advice: What to do about a misfit; by default to give the authors' file of this model.
 
     Raises:
         UserError: The file does not fit, with counts and examples and what it looks like instead.
     """
     wanted = network.state_dict()
-    aliases = aliases or {}
-    second = {
-        first + name.removeprefix(alias): tensor
-        for alias, first in aliases.items()
-        for name, tensor in tensors.items()
-        if name.startswith(alias)
-    }
-    first = {name: tensor for name, tensor in tensors.items() if not name.startswith((*aliases,))}
-    found = {
-        name: tensor
-        for name, tensor in (second | first).items()
-        if name in wanted or not any(fnmatchcase(name, pattern) for pattern in (*ignored, _COUNTER))
-    }
-    for name, tensor in found.items():
-        # A lone number is stored as (), (1,) or (1, 1), depending on the version that wrote it.
-        if name in wanted and tensor.numel() == wanted[name].numel() == 1:
-            found[name] = tensor.reshape(wanted[name].shape)
+    found = {}
+    for name, tensor in tensors.items():
+        if name in wanted:
+            # A lone number is stored as (), (1,) or (1, 1), depending on the version that wrote it.
+            lone = tensor.numel() == wanted[name].numel() == 1
+            found[name] = tensor.reshape(wanted[name].shape) if lone else tensor
+    absent = [name for name in wanted if name not in found]
     misfits = {
-        "missing": [name for name in wanted if name not in found and not fnmatchcase(name, _COUNTER)],
-        "unexpected": [name for name in found if name not in wanted],
+        "missing": [name for name in absent if not fnmatchcase(name, _COUNTER)],
+        "unexpected": [
+            name
+            for name in tensors
+            if name not in wanted and not any(fnmatchcase(name, pattern) for pattern in (*ignored, _COUNTER))
+        ],
         "of another shape": [
-            f"{name} {tuple(found[name].shape)} instead of {tuple(tensor.shape)}"
-            for name, tensor in wanted.items()
-            if name in found and found[name].shape != tensor.shape
+            f"{name} {tuple(tensor.shape)} instead of {tuple(wanted[name].shape)}"
+            for name, tensor in found.items()
+            if tensor.shape != wanted[name].shape
         ],
     }
     if any(misfits.values()):
@@ -145,7 +154,7 @@ def fill(
             + (f"They look like those of {other}. " if other and other != model else "")
             + (advice or f"Give --model.checkpoint the file that the authors of {model} released.")
         )
-    network.load_state_dict({name: torch.zeros_like(wanted[name]) for name in wanted.keys() - found.keys()} | found)
+    network.load_state_dict(found | {name: torch.zeros_like(wanted[name]) for name in absent})
 
 
 @contextmanager
@@ -194,11 +203,9 @@ def _check_file(path: Path, source: str = "") -> None:
     """Raise unless a path is a file; of a folder, name the files of weights in it."""
     if path.is_dir():
         suffixes = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
-        inside = sorted(file for pattern in ("*", "*/*") for file in path.glob(pattern) if file.suffix in suffixes)
-        listed = ", ".join(str(file) for file in inside[:5]) + (", ..." if len(inside) > 5 else "")
-        found = f"Give --model.checkpoint one of the files in it: {listed}."
-        advice = found if inside else f"No such file is in it. {source}"
-        raise UserError(f"{path} is a folder and no file of weights. {advice}".rstrip())
+        inside = sorted(str(file) for pattern in ("*", "*/*") for file in path.glob(pattern) if file.suffix in suffixes)
+        advice = f"Give one of the files in it: {', '.join(inside[:5])}." if inside else f"It holds none. {source}"
+        raise UserError(f"--model.checkpoint {path} is a folder and no file of weights. {advice}".rstrip())
     if not path.is_file():
         raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint. {source}".rstrip())
 

@@ -1,13 +1,13 @@
 """The transformer decoder of MedKLIP, MAVL, KAD, DeViDe and CARZero, in which text queries look at image tokens.
 
-Parameters have the names of the authors' files. Where a saliency map is read, attention weights are computed
-explicitly; everywhere else attention is fused.
+Parameters have the names of the authors' files. Attention weights are computed explicitly in the layers that a saliency
+map is read from; everywhere else attention is fused.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,19 +47,65 @@ class QueryDecoder(nn.Module):
 
     def forward(
         self, queries: Tensor, memory: Sequence[KeysValues], attention_of: Collection[int] = ()
-    ) -> tuple[Tensor, dict[int, Tensor]]:
+    ) -> tuple[Tensor, list[Tensor]]:
         """Decode queries (B, Q, D), or (1, Q, D) for the same ones on every image; the memory is from `keys_values`.
 
         Returns:
-            Decoded queries (B, Q, D), and for each layer of `attention_of`, from 0, the cross-attention weights
-            (B, heads, Q, N), which sum to 1 over N.
+            Decoded queries (B, Q, D), and for each layer of `attention_of`, in ascending order, the cross-attention
+            weights (B, heads, Q, N), which sum to 1 over N.
         """
-        weights = {}
+        attention = []
         for number, (layer, keys_values) in enumerate(zip(self.layers, memory, strict=True)):
-            queries, attention = layer(queries, keys_values, number in attention_of)
-            if attention is not None:
-                weights[number] = attention
-        return self.norm(queries), weights
+            queries, weights = layer(queries, keys_values, number in attention_of)
+            if weights is not None:
+                attention.append(weights)
+        return self.norm(queries), attention
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int, heads: int, feedforward: int, self_attention: bool) -> None:
+        super().__init__()
+        if self_attention:
+            self.self_attn = _Attention(width, heads)
+            self.norm1 = nn.LayerNorm(width)
+        self.multihead_attn = _Attention(width, heads)
+        self.linear1 = nn.Linear(width, feedforward)
+        self.linear2 = nn.Linear(feedforward, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.norm3 = nn.LayerNorm(width)
+        self._self_attention = self_attention
+
+    def forward(self, queries: Tensor, memory: KeysValues, wanted: bool) -> tuple[Tensor, Tensor | None]:
+        if self._self_attention:
+            normed = self.norm1(queries)
+            queries = queries + self.self_attn(normed, self.self_attn.keys_values(normed))[0]
+        seen, weights = self.multihead_attn(self.norm2(queries), memory, wanted)
+        queries = queries + seen
+        return queries + self.linear2(F.relu(self.linear1(self.norm3(queries)))), weights
+
+
+class _Attention(nn.MultiheadAttention):
+    """PyTorch's attention, whose keys and values are projected once for many queries."""
+
+    def keys_values(self, tokens: Tensor) -> KeysValues:
+        width = self.embed_dim
+        projected = F.linear(tokens, self.in_proj_weight[width:], self.in_proj_bias[width:])
+        keys, values = projected.unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return keys, values
+
+    def forward(  # type: ignore[override]
+        self, queries: Tensor, memory: KeysValues, wanted: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend with queries (B, Q, D); where wanted, weights (B, heads, Q, N) come with the result."""
+        (keys, values), width, weights = memory, self.embed_dim, None
+        projected = F.linear(queries, self.in_proj_weight[:width], self.in_proj_bias[:width])
+        split = projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).expand(len(keys), -1, -1, -1)
+        if wanted:
+            weights = torch.softmax((split * split.shape[-1] ** -0.5) @ keys.transpose(-2, -1), dim=-1)
+            attended = weights @ values
+        else:
+            attended = F.scaled_dot_product_attention(split, keys, values)
+        return self.out_proj(attended.transpose(1, 2).flatten(2)), weights
 
 
 class DecoderModel(VLM):
@@ -116,16 +162,15 @@ class DecoderModel(VLM):
         mask = input_ids != 0 if attention_mask is None else attention_mask
         ids = input_ids[:, None] if input_ids.ndim == 2 else input_ids
         if ids.ndim != 3 or input_ids.shape != mask.shape or texts not in (None, ids.shape[1]):
-            wanted = {None: "(C, L) or (C, K, L)", 1: "(C, L) or (C, 1, L)"}.get(texts, f"(C, {texts}, L)")
             raise UserError(
-                f"{self.name} takes token ids and attention mask of one shape, {wanted}, got {tuple(input_ids.shape)}"
-                + ("." if attention_mask is None else f" and {tuple(attention_mask.shape)}.")
+                f"{self.name} takes token ids and attention mask of one shape, (C, {texts or 'K'}, L), got "
+                f"{tuple(input_ids.shape)} and {tuple(mask.shape)}."
             )
         return ids.long().to(self.device), mask.reshape(ids.shape).long().to(self.device)
 
-    def mean_attention(self, attention: Mapping[int, Tensor]) -> Tensor:
-        """Average attention by layer (B, heads, Q, N) over the chosen layers and heads: (B, Q, N) float32."""
-        return torch.stack([attention[layer][:, self.heads] for layer in self.layers]).float().mean(dim=(0, 2))
+    def mean_attention(self, attention: Sequence[Tensor]) -> Tensor:
+        """Average the attention of the chosen layers (B, heads, Q, N) over these and the heads: (B, Q, N) float32."""
+        return torch.stack([weights[:, self.heads] for weights in attention]).float().mean(dim=(0, 2))
 
     def provenance(self) -> dict[str, Any]:
         """Return weights, text encoder, input size, kind of map, and the prompts."""
@@ -161,56 +206,3 @@ def choose(option: str, given: str | Sequence[int] | None, count: int) -> list[i
             exit_status=2,
         )
     return numbers
-
-
-class _Layer(nn.Module):
-    def __init__(self, width: int, heads: int, feedforward: int, self_attention: bool) -> None:
-        super().__init__()
-        if self_attention:
-            self.self_attn = _Attention(width, heads)
-            self.norm1 = nn.LayerNorm(width)
-        self.multihead_attn = _Attention(width, heads)
-        self.linear1 = nn.Linear(width, feedforward)
-        self.linear2 = nn.Linear(feedforward, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.norm3 = nn.LayerNorm(width)
-        self._self_attention = self_attention
-
-    def forward(self, queries: Tensor, memory: KeysValues, wanted: bool) -> tuple[Tensor, Tensor | None]:
-        if self._self_attention:
-            normed = self.norm1(queries)
-            queries = queries + self.self_attn(normed, self.self_attn.keys_values(normed))[0]
-        seen, weights = self.multihead_attn(self.norm2(queries), memory, wanted)
-        queries = queries + seen
-        return queries + self.linear2(F.relu(self.linear1(self.norm3(queries)))), weights
-
-
-class _Attention(nn.Module):
-    """Multi-head attention with the parameters of `torch.nn.MultiheadAttention`."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
-        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
-        self.out_proj = nn.Linear(width, width)
-        self._heads = heads
-        nn.init.xavier_uniform_(self.in_proj_weight)
-
-    def keys_values(self, tokens: Tensor) -> KeysValues:
-        width = tokens.shape[-1]
-        projected = F.linear(tokens, self.in_proj_weight[width:], self.in_proj_bias[width:])
-        keys, values = projected.unflatten(-1, (2, self._heads, -1)).permute(2, 0, 3, 1, 4)
-        return keys, values
-
-    def forward(self, queries: Tensor, memory: KeysValues, wanted: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Attend with queries (B, Q, D); where wanted, weights (B, heads, Q, N) come with the result."""
-        keys, values = memory
-        width, weights = queries.shape[-1], None
-        projected = F.linear(queries, self.in_proj_weight[:width], self.in_proj_bias[:width])
-        split = projected.unflatten(-1, (self._heads, -1)).transpose(1, 2).expand(len(keys), -1, -1, -1)
-        if wanted:
-            weights = torch.softmax((split * split.shape[-1] ** -0.5) @ keys.transpose(-2, -1), dim=-1)
-            attended = weights @ values
-        else:
-            attended = F.scaled_dot_product_attention(split, keys, values)
-        return self.out_proj(attended.transpose(1, 2).flatten(2)), weights

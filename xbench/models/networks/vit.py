@@ -63,28 +63,21 @@ def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     `vit.` in front: the class token counts with it, as the official module reads it last, all else without.
     """
     renamed: dict[str, Tensor] = {}
-    parts: dict[str, dict[int, Tensor]] = {}
     # Of two names for one tensor, the one that counts comes last.
     for name in sorted(tensors, key=lambda name: name.startswith(f"{PREFIX}vit.") == name.endswith(".class_token")):
         if not name.startswith(PREFIX):
             renamed[name] = tensors[name]
             continue
         own = name.removeprefix(PREFIX).removeprefix("vit.")
-        if own.startswith(_UNUSED):
-            continue
-        if inner := _INNER.fullmatch(own):
-            block, module, leaf = inner.groups()
-            if module in _QKV:
-                parts.setdefault(f"{PREFIX}blocks.{block}.attn.qkv.{leaf}", {})[_QKV[module]] = tensors[name]
-                continue
-            own = f"blocks.{block}.{_MODULES.get(module, module)}.{leaf}"
-        elif outer := _OUTER.fullmatch(own):
-            own = _OUTSIDE[outer[1]] + outer[2]
-        renamed[PREFIX + own] = tensors[name]
-    for name, three in parts.items():
+        for pattern, timm in _NAMES:
+            own = re.sub(pattern, timm, own)
+        if not own.startswith(("head.", "fc.", "pooler.")):
+            renamed[PREFIX + own] = tensors[name]
+    for query in [name for name in renamed if ".attn.q." in name]:
+        names = [query.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
         # An odd set cannot be put together; without the name, loading says what is missing.
-        if len(three) == 3 and len({tensor.shape for tensor in three.values()}) == 1:
-            renamed[name] = torch.cat([three[position] for position in range(3)])
+        if {*names} <= {*renamed} and len({renamed[name].shape for name in names}) == 1:
+            renamed[query.replace(".attn.q.", ".attn.qkv.")] = torch.cat([renamed.pop(name) for name in names])
     return renamed
 
 
@@ -93,38 +86,20 @@ _TELL_TALES = {
     "huggingface": "embeddings.patch_embeddings.projection.weight",
     "pytorch_pretrained_vit": "patch_embedding.weight",
 }
-_UNUSED = ("head.", "fc.", "pooler.")
-# `layers` is what transformers 5 made of `encoder.layer`.
-_INNER = re.compile(r"(?:encoder\.layer|layers|transformer\.blocks)\.(\d+)\.(.+)\.(weight|bias)")
-_QKV = {
-    "attention.attention.query": 0,
-    "attention.attention.key": 1,
-    "attention.attention.value": 2,
-    "attention.q_proj": 0,
-    "attention.k_proj": 1,
-    "attention.v_proj": 2,
-    "attn.proj_q": 0,
-    "attn.proj_k": 1,
-    "attn.proj_v": 2,
-}
-_MODULES = {
-    "layernorm_before": "norm1",
-    "layernorm_after": "norm2",
-    "attention.output.dense": "attn.proj",
-    "attention.o_proj": "attn.proj",
-    "intermediate.dense": "mlp.fc1",
-    "output.dense": "mlp.fc2",
-    "proj": "attn.proj",
-    "pwff.fc1": "mlp.fc1",
-    "pwff.fc2": "mlp.fc2",
-}
-_OUTSIDE = {
-    "embeddings.cls_token": "cls_token",
-    "embeddings.position_embeddings": "pos_embed",
-    "embeddings.patch_embeddings.projection": "patch_embed.proj",
-    "layernorm": "norm",
-    "class_token": "cls_token",
-    "positional_embedding.pos_embedding": "pos_embed",
-    "patch_embedding": "patch_embed.proj",
-}
-_OUTER = re.compile(f"({'|'.join(map(re.escape, _OUTSIDE))})((?:\\.weight|\\.bias)?)")
+# Beginnings of names in Hugging Face's and in pytorch_pretrained_vit's files, and what they are in timm's, in turn.
+_NAMES = (
+    # `layers` is what transformers 5 made of `encoder.layer`.
+    (r"^(encoder\.layer|layers|transformer\.blocks)\.", "blocks."),
+    (r"^(blocks\.\d+)\.(attention\.attention\.query|attention\.q_proj|attn\.proj_q)\b", r"\1.attn.q"),
+    (r"^(blocks\.\d+)\.(attention\.attention\.key|attention\.k_proj|attn\.proj_k)\b", r"\1.attn.k"),
+    (r"^(blocks\.\d+)\.(attention\.attention\.value|attention\.v_proj|attn\.proj_v)\b", r"\1.attn.v"),
+    (r"^(blocks\.\d+)\.(attention\.output\.dense|attention\.o_proj|proj)\b", r"\1.attn.proj"),
+    (r"^(blocks\.\d+)\.(intermediate\.dense|pwff\.fc1)\b", r"\1.mlp.fc1"),
+    (r"^(blocks\.\d+)\.(output\.dense|pwff\.fc2)\b", r"\1.mlp.fc2"),
+    (r"^(blocks\.\d+)\.layernorm_before\b", r"\1.norm1"),
+    (r"^(blocks\.\d+)\.layernorm_after\b", r"\1.norm2"),
+    (r"^layernorm\b", "norm"),
+    (r"^(embeddings\.cls_token|class_token)\b", "cls_token"),
+    (r"^(embeddings\.position_embeddings|positional_embedding\.pos_embedding)\b", "pos_embed"),
+    (r"^(embeddings\.patch_embeddings\.projection|patch_embedding)\b", "patch_embed.proj"),
+)
