@@ -127,8 +127,8 @@ def test_reads(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", '{"b": "x", "a": "y", "b": "z"}', "has the name 'b' twice"),
-        ("a.yaml", "b: x\na: y\nb: z\n", "has the name 'b' twice"),
+        ("a.json", '{"b": "x", "a": "y", "b": "z"}', "key 'b' is there twice"),
+        ("a.yaml", "b: x\na: y\nb: z\n", "key 'b' is there twice"),
         ("a.json", "{}", "not a mapping"),
         ("a.yaml", "", "not a mapping"),
         ("a.json", "{'a': 'x'}", "is not valid JSON.*line 1 column 2"),
@@ -142,10 +142,10 @@ def test_reads(
         ("a.json", '{"a": ""}', "gives 'a' something other"),
         ("a.json", '{"a": ["x", ""]}', "gives 'a' something other"),
         ("a.json", '{"a": "\\ud800"}', "gives 'a' something other"),
-        ("a.json", '{"": "x"}', "has an entry named ''"),
+        ("a.json", '{"": "x"}', "gives '' something other"),
         ("a.yaml", "a: 1", "gives 'a' something other"),
         ("a.yaml", "a:\n- border: sharp\n", "colon"),
-        ("a.yaml", "? [a]\n: x", "has an entry named None"),
+        ("a.yaml", "? [a]\n: x", "gives '' something other"),
     ],
 )
 def test_wrong_files(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:

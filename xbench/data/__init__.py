@@ -8,7 +8,7 @@ from xbench.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule as ChestXrayDataModule
-    from xbench.data.datasets.chestxdet import ChestXDet as ChestXDet
+    from xbench.data.datasets.chestxdet10 import ChestXDet as ChestXDet
     from xbench.data.datasets.chestxdet10 import ChestXDet10 as ChestXDet10
     from xbench.data.datasets.chestxray14 import ChestXray14 as ChestXray14
     from xbench.data.datasets.chexlocalize import CheXlocalize as CheXlocalize

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Literal, TypeGuard, get_args
 
 import yaml
 
 from xbench.runtime.errors import UserError
+from xbench.runtime.strict import unique_keys
 from xbench.runtime.yaml_files import check_yaml
 
 ASPECTS = ("border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture")
@@ -115,35 +116,30 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
         The prompts by name, in the order of the file, by which some models know their classes.
     """
     file = Path(os.path.expanduser(path))
+    kind = "JSON" if file.suffix.lower() == ".json" else "YAML"
     try:
-        with file.open(encoding="utf-8-sig") as stream:
-            entries = _json_entries(stream) if file.suffix.lower() == ".json" else _yaml_entries(stream)
+        text = file.read_text(encoding="utf-8-sig")
+        entries = json.loads(text, object_pairs_hook=unique_keys) if kind == "JSON" else _from_yaml(text)
     except OSError as error:
         raise _problem(file, f"cannot be read ({error.strerror}): give the path of a JSON or YAML file.") from error
     # Beside broken syntax: bytes that are not UTF-8, numbers and escapes beyond all bounds, nesting without end.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        kind = "JSON" if file.suffix.lower() == ".json" else "YAML"
         reason = " ".join(str(error).split())
         raise _problem(
             file,
             f"is not valid {kind} in UTF-8 ({reason}): fix it there. A file whose name ends in .json is read as JSON, "
             "any other as YAML.",
         ) from error
-    if not entries:
+    if not isinstance(entries, dict) or not entries:
         raise _problem(
             file,
             "is not a mapping with at least one entry: write the name of each finding with its prompt or list of "
             "prompts.",
         )
     prompts: dict[str, list[str]] = {}
-    for name, value in entries:
-        if not _is_text(name):
-            raise _problem(file, f"has an entry named {_short(name)}: the name of every entry must be a text.")
-        if name in prompts:
-            raise _problem(file, f"has the name {_short(name)} twice, and only one can count: remove the other.")
-        values = value if isinstance(value, list) else [value]
-        texts = [text for text in values if _is_text(text)]
-        if not texts or len(texts) < len(values):
+    for name, value in entries.items():
+        texts = value if isinstance(value, list) else [value]
+        if not _is_text(name) or not texts or not all(map(_is_text, texts)):
             raise _problem(
                 file,
                 f"gives {_short(name)} something other than a text or a list of texts, none of them empty: write "
@@ -157,38 +153,15 @@ def _find(name: str) -> Wording | None:
     return wordings("findings").get(name) or wordings("normal").get(name)
 
 
-# The entries of a file stay pairs, so that a name given twice shows; there are none in what is no mapping.
-_Entries = Sequence[tuple[object, object]]
-
-
-def _json_entries(stream: Any) -> _Entries:
-    # Objects alone become tuples: arrays are lists.
-    content = json.load(stream, object_pairs_hook=tuple)
-    return content if isinstance(content, tuple) else ()
-
-
-_TEXT, _NUMBER = ("scalar", "tag:yaml.org,2002:str"), ("scalar", "tag:yaml.org,2002:int")
-_LIST, _MAPPING = ("sequence", "tag:yaml.org,2002:seq"), ("mapping", "tag:yaml.org,2002:map")
-
-
-def _yaml_entries(stream: Any) -> _Entries:
-    # The nodes, not what safe_load makes of them: it drops repeated names as json does, and a name may be a bare 0.
-    text = stream.read()
+def _from_yaml(text: str) -> object:
     check_yaml(text)
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if _kind(root) != _MAPPING:
-        return ()
-    return [(key.value if _kind(key) in (_TEXT, _NUMBER) else None, _from_node(value)) for key, value in root.value]
-
-
-def _from_node(node: Any) -> object:
-    if _kind(node) == _LIST:
-        return [child.value if _kind(child) == _TEXT else None for child in node.value]
-    return node.value if _kind(node) == _TEXT else None
-
-
-def _kind(node: Any) -> tuple[str, str] | None:
-    return node and (node.id, node.tag)
+    root, constructor = yaml.compose(text, Loader=yaml.SafeLoader), yaml.constructor.SafeConstructor()
+    if not isinstance(root, yaml.MappingNode):
+        return None
+    # Pair by pair: safe_load drops repeated names, and makes a number of the name 0.
+    names = [key.value if isinstance(key, yaml.ScalarNode) else "" for key, _ in root.value]
+    values = [constructor.construct_object(value, deep=True) for _, value in root.value]
+    return unique_keys([*zip(names, values, strict=True)])
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -30,10 +30,11 @@ class Toy(DownloadedDataset):
     splits = ("test", "train")
     layout = f"pictures/<image>.png and {TABLE}"
     folders = {"test": ("pictures",), "train": ("training",)}  # noqa: RUF012
+    files = {"annotations": (TABLE,)}  # noqa: RUF012
 
     def read_annotations(self, folder):
         drawn = defaultdict(list)
-        for row in read_csv(self.name, self.table(folder, TABLE), ("image", "finding", "l", "t", "r", "b")):
+        for row in read_csv(self.name, self.file(folder), ("image", "finding", "l", "t", "r", "b")):
             own = drawn[row.name("image")]
             if row["finding"]:
                 self.note("a row", row["image"])

@@ -1,13 +1,13 @@
-"""ChestX-Det10: radiographs of ChestX-ray14 with boxes of ten findings."""
+"""ChestX-Det10: radiographs of ChestX-ray14 with boxes of ten findings. ChestX-Det: three more, and outlines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation
-from xbench.data.annotations.tables import read_json, reason
+from xbench.data.annotations.tables import AGAIN, read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS, canonical
 from xbench.geometry.shapes import Shape
@@ -38,11 +38,10 @@ class ChestXDet10(DownloadedDataset):
     entry_in_words: ClassVar[str] = "file_name, syms and boxes, with a box [x1, y1, x2, y2] for each of the syms"
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the JSON file of the split."""
-        path = self.table(folder, *self.names_of(folder, "annotations"))
+        path = self.file(folder)
         entries = read_json(self.name, path)
         if not isinstance(entries, list):
-            raise UserError(f"{self.name}: {path} is not a list of images. Take the file as its owners publish it.")
+            raise UserError(f"{self.name}: {path} is not a list of images. {AGAIN}")
         cases = []
         for number, entry in enumerate(entries, start=1):
             try:
@@ -71,3 +70,40 @@ class ChestXDet10(DownloadedDataset):
         return ImageAnnotations(
             name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME
         )
+
+
+class ChestXDet(ChestXDet10):
+    """ChestX-Det, as it is downloaded; github.com/Deepwise-AILab/ChestX-Det-Dataset.
+
+    Each lesion has a box, read as in ChestX-Det10, and a polygon, rasterised by Pillow with its outline and closed
+    where it is not. A finding's region is the union of one or the other. Most images are those of ChestX-Det10, in the
+    same splits, so the two are never to be pooled; an image that is empty there may have one of the new findings here.
+
+    Args:
+        root: Folder of the download, with the images of `test_data.zip` and `train_data.zip` unpacked.
+        regions: `boxes`, as ChestX-Det10 is scored, or `polygons`.
+        **kwargs: `annotations`, `image_list` and the options of every dataset.
+    """
+
+    name = "chexdet"
+    findings = FINDINGS["chexdet"]
+    layout = (
+        "ChestX_Det_test.json and test_data/<number>.png (for the split train: ChestX_Det_train.json and "
+        "train_data/<number>.png)"
+    )
+    files: ClassVar = {"annotations": ("ChestX_Det_{split}.json",)}
+    entry_in_words: ClassVar[str] = (
+        "file_name, syms, boxes and polygons, with a box [x1, y1, x2, y2] and a polygon [[x, y], ...] for each of the "
+        "syms"
+    )
+
+    def __init__(self, root: str, regions: Literal["boxes", "polygons"] = "boxes", **kwargs: Any) -> None:
+        super().__init__(root, **kwargs)
+        self.regions = regions
+
+    def shapes(self, entry: dict[str, Any]) -> Sequence[Shape]:
+        boxes = super().shapes(entry)
+        polygons = [Shape.from_points(points) for points in entry["polygons"]]
+        if len(boxes) != len(polygons):
+            raise ValueError(f"there are {len(boxes)} boxes and {len(polygons)} polygons")
+        return boxes if self.regions == "boxes" else polygons

@@ -47,7 +47,6 @@ class ChestXray14(DownloadedDataset):
     )
 
     def patient_of(self, image_id: str) -> str | None:
-        """Return the patient's number, with which the image's name begins: `00013118` of `00013118_008`."""
         return image_id.partition("_")[0]
 
     def exhaustive(self) -> bool:
@@ -55,13 +54,12 @@ class ChestXray14(DownloadedDataset):
         return False
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read boxes and labels, and for the split `test` its list."""
         boxes = self._read_boxes(folder)
         labels = self._read_labels(folder)
         if self.split == "boxes":
             names: Iterable[str] = boxes
         else:
-            path = self.reading(self.choose(folder, *self.names_of(folder, "list")))
+            path = self.file(folder, "list")
             listed = [self.listed_key(entry) for entry in read_image_list(self.name, path)]
             if not any(name in labels or name in boxes or name in folder.images for name in listed):
                 raise UserError(
@@ -83,7 +81,7 @@ class ChestXray14(DownloadedDataset):
         return ImageAnnotations(name, known, tuple(boxes), _FRAME)
 
     def _read_boxes(self, folder: Folder) -> dict[str, list[Annotation]]:
-        path = self.table(folder, *self.names_of(folder, "annotations"))
+        path = self.file(folder)
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         for row in self.rows(path, _HEADER, header=_HEADER):
             finding = canonical(row["Finding Label"])
@@ -97,9 +95,9 @@ class ChestXray14(DownloadedDataset):
 
     def _read_labels(self, folder: Folder) -> dict[str, frozenset[str]]:
         """Findings of each image; empty if there is no table."""
-        if not folder.find(*_LABELS) and not folder.packed(*_LABELS):
+        path = self.optional_file(folder, *_LABELS)
+        if path is None:
             return {}
-        path = self.reading(self.choose(folder, *_LABELS))
         # The two columns stand before those whose names have commas.
         columns = ("Image Index", "Finding Labels")
         labels: dict[str, frozenset[str]] = {}

@@ -8,13 +8,11 @@ from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation, RunLengths, image_size
-from xbench.data.annotations.tables import read_json, reason
+from xbench.data.annotations.tables import AGAIN, read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS, canonical
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
-
-_AGAIN = "Take the file as its owners publish it."
 
 
 class CheXlocalize(DownloadedDataset):
@@ -56,12 +54,11 @@ class CheXlocalize(DownloadedDataset):
         self.views = views
 
     def image_key(self, path: Path) -> str | None:
-        """Return patient, study and view joined by underscores; None for other files."""
+        # Patient, study and view.
         *folders, _ = path.parts[-3:]
         return "_".join([*folders, path.stem]) if folders and folders[0].startswith("patient") else None
 
     def patient_of(self, image_id: str) -> str | None:
-        """Return the patient, with whom the image's name begins."""
         return image_id.partition("_")[0]
 
     def listed_key(self, entry: str) -> str:
@@ -70,15 +67,13 @@ class CheXlocalize(DownloadedDataset):
         return self.image_key(Path(*PureWindowsPath(entry).parts[-3:-1], f"{name}.jpg")) or name
 
     def exhaustive(self) -> bool:
-        """Tell whether every image of the split is used: not if only the frontal ones are."""
         return self.views == "all"
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the table of labels and the segmentations."""
         segmented = self._read_segmentations(folder)
         cases = []
         seen = set()
-        path = self.reading(self.choose(folder, *self.names_of(folder, "labels")))
+        path = self.file(folder, "labels")
         for row in self.rows(path, ["Path"]):
             name = self.listed_key(row.name("Path"))
             if name in seen:
@@ -99,16 +94,16 @@ class CheXlocalize(DownloadedDataset):
         return [case for case in cases if self.views == "all" or case.image_id.endswith("_frontal")]
 
     def _read_segmentations(self, folder: Folder) -> dict[str, ImageAnnotations]:
-        path = self.table(folder, *self.names_of(folder, "annotations"))
+        path = self.file(folder)
         content = read_json(self.name, path)
         cases = {}
         if not isinstance(content, dict):
-            raise UserError(f"{self.name}: {path} does not hold segmentations by image. {_AGAIN}")
+            raise UserError(f"{self.name}: {path} does not hold segmentations by image. {AGAIN}")
         for name, entry in content.items():
             try:
                 cases[name] = self._read_entry(name, entry)
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
-                raise UserError(f"{self.name}: {path}, {name!r:.80}: {reason(error):.500}. {_AGAIN}") from None
+                raise UserError(f"{self.name}: {path}, {name!r:.80}: {reason(error):.500}. {AGAIN}") from None
         return cases
 
     def _read_entry(self, name: str, entry: Mapping[str, Any]) -> ImageAnnotations:

@@ -64,17 +64,15 @@ class COVID19Rural(DownloadedDataset):
         self.regions = regions
 
     def image_key(self, path: Path) -> str | None:
-        """Return the name of a radiograph; None for masks and for the predictions of a model, which lie beside them."""
+        # Neither masks nor the predictions of a model, which lie beside them.
         if path.suffix.lower() == ".png" and (path.name.lower().endswith(".jpg.png") or path.parent.name == _MASKS):
             return None
         return path.stem
 
     def patient_of(self, image_id: str) -> str | None:
-        """Return the patient: what stands before the date in the image's name."""
         return image_id.partition("_")[0]
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the LabelMe files, and find the masks."""
         files = [path for path in folder.ending(".json") if path.parent.name == _OUTLINES]
         masks: Mapping[str, list[Path]] = {}
         if self.regions == "masks":
@@ -102,7 +100,6 @@ class COVID19Rural(DownloadedDataset):
         return cases
 
     def load(self, record: Record) -> Radiograph:
-        """Load an image and its region, and compare a mask image with the polygons."""
         radiograph = super().load(record)
         region = radiograph.regions.get(_FINDING)
         if region is None:

@@ -92,7 +92,7 @@ class DownloadedDataset(ChestXrayDataModule):
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the annotation files of the split, each image once; UserError where files are missing or malformed.
 
-        Calls `note` for whatever is odd, and `reading` for each file that is read.
+        Calls `note` for whatever is odd, and `file` or `reading` for each file that is read.
         """
 
     def image_key(self, path: Path) -> str | None:
@@ -111,18 +111,23 @@ class DownloadedDataset(ChestXrayDataModule):
         """Count something odd about the annotations of an image."""
         self.notes.append(Note(text if len(text) <= 200 else f"{text[:197]}...", image_id))
 
-    def table(self, folder: Folder, *names: str) -> Path:
-        """Return the file of annotations: the one that the user gave, or the one under `root` of one of these names."""
-        return self.reading(self.annotations or self.choose(folder, *names, option="annotations"))
+    def file(self, folder: Folder, option: str = "annotations", names: Sequence[str] = ()) -> Path:
+        """Return a file to be read: the one that an option names, or else the one under `root` with one of the names.
 
-    def choose(self, folder: Folder, *names: str, option: str = "") -> Path:
-        """Return the one file under `root` with one of these names; UserError unless there is just one."""
-        return folder.choose(self.name, names, self.layout, option, (self.split, *self.splits))
+        By default these are those in `files`, the first alone if it is there. UserError unless there is just one file.
+        """
+        given: Path | None = getattr(self, option, None)
+        if given is None:
+            if not names:
+                first, *others = names_in(self.split, self.files[option])
+                names = [first] if folder.find(first) else [first, *others]
+            shown = option if hasattr(self, option) else ""
+            given = folder.choose(self.name, names, self.layout, shown, (self.split, *self.splits))
+        return self.reading(given)
 
-    def names_of(self, folder: Folder, option: str) -> list[str]:
-        """Return the names that `files` has for an option, the first alone if there is such a file."""
-        names = names_in(self.split, self.files[option])
-        return names[:1] if folder.find(names[0]) else names
+    def optional_file(self, folder: Folder, *names: str) -> Path | None:
+        """Return the file under `root` with one of these names; None if there is none, not even in an archive."""
+        return self.file(folder, "", names) if folder.find(*names) or folder.packed(*names) else None
 
     def rows(self, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
         """Read a table row by row as `read_csv` does, its first column being the image, and note a doubtful end."""
@@ -215,7 +220,6 @@ class DownloadedDataset(ChestXrayDataModule):
         return shape.leaves()
 
     def where_images_are(self) -> str:
-        """Say where images are expected."""
         if self._elsewhere:
             return (
                 f"{len(self._elsewhere)} of them lie outside the folder of the split {self.split!r} (first: "
@@ -229,7 +233,6 @@ class DownloadedDataset(ChestXrayDataModule):
         return f"{unpack}Expected under {self.root}: {self.layout}."
 
     def annotation_files(self) -> Sequence[Path]:
-        """Return the files that the records were read from."""
         return self._files_read
 
     def _record(self, name: str, case: ImageAnnotations, images: Mapping[str, Sequence[Path]]) -> Record:

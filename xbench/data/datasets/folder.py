@@ -64,7 +64,6 @@ class ImageFolder(ChestXrayDataModule):
                 )
 
     def setup(self, stage: str) -> None:
-        """List the images; a `UserError` if there is none, or if they are to be scored."""
         if stage == "test":
             raise UserError(
                 "folder: a folder of images has no annotations, so there is nothing to score: use `predict`, which "
@@ -74,7 +73,6 @@ class ImageFolder(ChestXrayDataModule):
         super().setup(stage)
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """List the images by path; whether labels are wanted or not, there are none."""
         files = Folder(self.root, lambda path: path.relative_to(self.root).as_posix(), suffixes=("",)).images
         paths = {name: path for name, (path,) in files.items()}
         if self.root.is_file():
@@ -87,7 +85,6 @@ class ImageFolder(ChestXrayDataModule):
         return [Record(name, {}, path, files=(path,)) for name, path in images.items()]
 
     def load(self, record: Record) -> Radiograph:
-        """Decode an image; a `UserError` if it is damaged."""
         return Radiograph(decode_image(record.source))
 
 

@@ -86,7 +86,6 @@ class OwnDataset(DownloadedDataset):
         return given if given is None or given.exists() or not (self.root / given).exists() else self.root / given
 
     def image_key(self, path: Path) -> str | None:
-        """Return the path of an image below `root`, without its ending."""
         return path.relative_to(self.root).with_suffix("").as_posix()
 
     def listed_key(self, entry: str) -> str:
@@ -104,7 +103,6 @@ class OwnDataset(DownloadedDataset):
         return near[0] if near else path
 
     def patient_of(self, image_id: str) -> str | None:
-        """Return whose an image is, where the annotation files say."""
         return self._patients.get(image_id)
 
     def finding_of(self, label: str, image_id: str) -> str | None:
@@ -157,7 +155,7 @@ class OwnDataset(DownloadedDataset):
     def read_labels(self, path: Path, image_column: str) -> dict[str, dict[str, int]]:
         """Read a table of labels: a row an image, a column a finding, in each 1, 0, or empty or -1 for unknown."""
         labels: dict[str, dict[str, int]] = {}
-        for row in self.rows(self.reading(path), [image_column]):
+        for row in self.rows(path, [image_column]):
             columns = {
                 finding: [name for name in row.values if name == finding or self.names.get(name) == finding]
                 for finding in self.findings
@@ -178,7 +176,6 @@ class OwnDataset(DownloadedDataset):
         return labels
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """List the images that the annotation files name, by name; for prediction all under `root`."""
         self._patients = {}
         records = super().read_records(annotated)
         for record in records:
@@ -188,10 +185,6 @@ class OwnDataset(DownloadedDataset):
         return records
 
     def load(self, record: Record) -> Radiograph:
-        """Load an image with its regions.
-
-        Raises a UserError where the file cannot be read, or something is drawn that lies outside the image.
-        """
         radiograph = super().load(record)
         source: Source = record.source
         if not source.annotations or source.size in (None, radiograph.image.shape):
@@ -199,7 +192,6 @@ class OwnDataset(DownloadedDataset):
         return replace(radiograph, notes=(*radiograph.notes, _OTHER_SIZE))
 
     def is_cut_off(self, shape: Shape) -> bool:
-        """Tell whether a shape reaches over the edge of its image; UserError if none of it lies within."""
         cut_off = shape.leaves()
         if cut_off and not shape.draw().any():
             height, width = shape.size

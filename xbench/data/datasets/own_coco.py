@@ -54,8 +54,7 @@ class CocoDataset(OwnDataset):
         self.shapes = shapes
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the JSON file."""
-        path = self.table(folder, *self.names_of(folder, "annotations"))
+        path = self.file(folder)
         content = read_json(self.name, path, self.advice)
         parts = ("images", "annotations", "categories")
         if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in parts):

@@ -63,11 +63,9 @@ class CsvDataset(OwnDataset):
             raise UserError(f"--data.columns {min(unknown)}: give {', '.join(usual)}.", exit_status=2)
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the tables of labels and of boxes."""
-        table = self.labels or self.choose(folder, *self.names_of(folder, "labels"), option="labels")
-        labels = self.read_labels(table, self.columns["image"])
+        labels = self.read_labels(self.file(folder, "labels"), self.columns["image"])
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
-        path = self.table(folder, *self.names_of(folder, "annotations"))
+        path = self.file(folder)
         drawn, lines, numbers = set(), dict[tuple[str, str, Shape], int](), list[Sides]()
         size = FRACTIONS if self.units == "fractions" else None
         sides = [self.columns[side] for side in _SIDES[self.box]]

@@ -69,22 +69,19 @@ class MaskFolderDataset(OwnDataset):
             )
 
     def image_key(self, path: Path) -> str | None:
-        """Return the path of an image below `root`, without its ending; None for a mask."""
         masks, image = os.path.abspath(self.masks), os.path.abspath(path)
         return None if image.startswith(f"{masks}{os.sep}") else super().image_key(path)
 
     def where_images_are(self) -> str:
-        """Say where images are expected, and how masks are matched with them."""
         return f"{super().where_images_are()} Masks are matched with images by --data.pattern {self.pattern}."
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Find the masks, and read the table of labels if there is one."""
         if not self.masks.is_dir():
             raise UserError(
                 f"{self.name}: --data.masks {self.masks} is not a folder, and none of that name lies in {self.root}."
             )
         index = Folder(self.masks, lambda path: path.relative_to(self.masks).with_suffix("").as_posix(), _SUFFIXES)
-        labels = {} if self.labels is None else self.read_labels(self.labels, "image")
+        labels = {} if self.labels is None else self.read_labels(self.reading(self.labels), "image")
         drawn: defaultdict[str, list[Annotation]] = defaultdict(list)
         masked: defaultdict[tuple[str, str], bool] = defaultdict(bool)
         masks: dict[tuple[str, str], Path] = {}

@@ -43,7 +43,6 @@ class PhantomCXR(ChestXrayDataModule):
                 raise UserError(f"--data.{option} {value} must be at least {least}.", exit_status=2)
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """List the phantoms of the set in the order of their numbers."""
         if self.seed >= _TRAINING_SEEDS:
             rank_zero_warn(
                 f"phantom: the demo model was trained on sets from {_TRAINING_SEEDS} on and has seen phantoms of set "
@@ -56,7 +55,6 @@ class PhantomCXR(ChestXrayDataModule):
         ]
 
     def load(self, record: Record) -> Radiograph:
-        """Draw a phantom."""
         phantom = _draw(*record.source)
         instances = {finding: connected_parts(mask) for finding, mask in phantom.masks.items()}
         return Radiograph(phantom.image, phantom.masks, instances=instances)

@@ -49,12 +49,10 @@ class RSNAPneumonia(DownloadedDataset):
     folders: ClassVar = {"train": ("stage_2_train_images",)}
 
     def exhaustive(self) -> bool:
-        """Tell whether the annotation file names every image of the split: the official table does."""
         return self.annotations is None
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the table of boxes, or a list with boxes."""
-        path = self.table(folder, *self.names_of(folder, "annotations"))
+        path = self.file(folder)
         try:
             with open(path, encoding="utf-8-sig", errors="replace") as file:
                 is_list = "boxes" in file.readline(1000)

@@ -56,8 +56,7 @@ class SIIMPneumothorax(DownloadedDataset):
         return False
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the table of masks."""
-        path = self.table(folder, *self.files["annotations"])
+        path = self.file(folder, names=self.files["annotations"])
         masks: defaultdict[str, list[Annotation]] = defaultdict(list)
         negative = set()
         for row in self.rows(path, ("ImageId", "EncodedPixels")):

@@ -64,7 +64,6 @@ class VinDrCXR(DownloadedDataset):
         self.min_readers = min_readers
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """List the images of the split; UserError where copies have another size than their boxes were drawn for."""
         records = super().read_records(annotated)
         for record in records:
             path = record.source.path
@@ -97,8 +96,7 @@ class VinDrCXR(DownloadedDataset):
         return originals or images
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the boxes, and the table of labels if there is one."""
-        path = self.table(folder, *self.names_of(folder, "annotations"))
+        path = self.file(folder)
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         readers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         kaggle = False
@@ -139,12 +137,11 @@ class VinDrCXR(DownloadedDataset):
         self, folder: Folder, boxes: defaultdict[str, list[Annotation]], known: set[str]
     ) -> tuple[dict[tuple[str, str], set[str]], set[tuple[str, str]]]:
         """Readers by image and finding that they label, and where a cell is empty; adds images without a box's row."""
-        names = [f"image_labels_{self.split}.csv"]
         votes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         blank: set[tuple[str, str]] = set()
-        if not folder.find(*names) and not folder.packed(*names):
+        path = self.optional_file(folder, f"image_labels_{self.split}.csv")
+        if path is None:
             return votes, blank
-        path: Path = self.reading(self.choose(folder, *names))
         for row in self.rows(path, ["image_id"]):
             name = row.name("image_id")
             drawn = {annotation.finding for annotation in boxes[name]}
