@@ -151,16 +151,6 @@ def test_untouched_8_bits_stay_as_they_are(tmp_path, kind, tags):
     np.testing.assert_array_equal(decode_image(write_dicom(tmp_path / "a.dcm", GREY.astype(kind), tags=tags)), GREY)
 
 
-@pytest.mark.parametrize("pixels", [GREY, DEEP, DEEP.astype(np.int16) - 2000, np.array([[0, 1, 510]], np.uint16)])
-@pytest.mark.parametrize("window", [{}, {"WindowCenter": 100, "WindowWidth": 150}])
-def test_monochrome1_is_the_complement(tmp_path, pixels, window):
-    bright = decode_image(write_dicom(tmp_path / "2.dcm", pixels, tags=window))
-    dark = decode_image(
-        write_dicom(tmp_path / "1.dcm", pixels, tags={**window, "PhotometricInterpretation": "MONOCHROME1"})
-    )
-    np.testing.assert_array_equal(dark, 255 - bright)
-
-
 WINDOWS = st.fixed_dictionaries(
     {
         "WindowCenter": st.integers(-3000, 6000),
@@ -290,23 +280,6 @@ def test_missing_empty_and_foreign_files(tmp_path):
     ]:
         (tmp_path / name).write_bytes(content)
         assert said in refusal(tmp_path / name)
-
-
-def test_several_frames(tmp_path):
-    path = write_dicom(tmp_path / "a.dcm", np.repeat(GREY, 2, axis=0), tags={"NumberOfFrames": 2, "Rows": 48})
-    assert "2 frames" in refusal(path)
-    first = Image.fromarray(GREY)
-    first.save(tmp_path / "a.png", save_all=True, append_images=[Image.fromarray(255 - GREY)])
-    assert "several frames" in refusal(tmp_path / "a.png")
-
-
-@pytest.mark.parametrize("tag", ["PixelData", "Rows", "BitsStored", "PhotometricInterpretation"])
-def test_missing_tags(tmp_path, tag):
-    path = write_dicom(tmp_path / "a.dcm", GREY)
-    dataset = dcmread(path)
-    del dataset[tag]
-    dataset.save_as(path)
-    assert tag in refusal(path)
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"])

@@ -5,24 +5,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from downloads import CUT_OFF, assert_reads, records_of, refusal, write_small
+from downloads import records_of, write_small
+from PIL import Image, ImageDraw
 from places import SHARED
 
-from xbench.data import ChestXDet10
+from xbench.data import ChestXDet, ChestXDet10
+from xbench.geometry.shapes import Shape
 
 REAL = SHARED / "data" / "chestx_det10" / "train_excerpt.json"
 SPELLED = {"Effusion": "Pleural Effusion", "Fibrosis": "Pulmonary Fibrosis"}
-
-
-@pytest.mark.parametrize("split", ["test", "train"])
-def test_images_labels_and_regions(downloads, split):
-    official = downloads("chestxdet10")
-    data = ChestXDet10(str(official.root), split=split)
-    noted = assert_reads(data, official, official.splits[split])
-    assert noted == ({name: (CUT_OFF,) for name, _ in official.outside} if split == "test" else {})
-    assert data.notes == [], "the images of the other split are no strays"
-    assert data.annotation_files() == [official.root / f"{split}.json"]
-    assert ChestXDet10.splits == ("test", "train")
 
 
 def small(root, *entries, names=("1", "2")):
@@ -42,27 +33,6 @@ def test_names_of_files(tmp_path):
     data = ChestXDet10(str(root))
     assert list(records_of(data)) == ["1", "2", "3", "4"]
     assert data.notes == []
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ({}, "is not a list of images"),
-        ([None], "entry 1"),
-        ([{"file_name": "1.png", "boxes": []}], "entry 1: 'syms' is missing"),
-        ([entry("")], "entry 1: file_name is empty"),
-        ([entry(), entry()], "'1' is annotated twice"),
-        ([entry(boxes=[[1, 2, 3, 4]])], "entry 1"),
-        ([entry(syms=["Hernia"], boxes=[[1, 2, 3, 4]])], "'Hernia' is none of the findings"),
-        ([entry(syms=["Mass"], boxes=[[1, 2, 3]])], "entry 1"),
-        ([entry(syms=["Mass"], boxes=[[3, 2, 1, 4]])], "ends before it begins"),
-        ([entry(syms=["Mass"], boxes=[[1, 2, 3, 10**400]])], "is not a pixel"),
-    ],
-)
-def test_malformed_entries(tmp_path, content, said):
-    root = small(tmp_path)
-    (root / "test.json").write_text(json.dumps(content))
-    refusal("chestxdet10", root, says=[root / "test.json", said])
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="no real data here")
@@ -93,3 +63,25 @@ def test_real_entries(tmp_path):
     twice = names["36367"]
     shared = [box for box in twice["boxes"] if twice["boxes"].count(box) > 1]
     assert shared
+
+
+def test_each_polygon_is_drawn_by_itself_and_kept_with_its_corners(tmp_path):
+    corners = [[100, 100], [300, 120], [200, 400]]
+    inner = [[150, 130], [250, 140], [200, 260]]
+    entry = {
+        "file_name": "1.png",
+        "syms": ["Mass", "Mass", "Effusion"],
+        "boxes": [[100, 100, 300, 400], [150, 130, 250, 260], [100, 100, 300, 400]],
+        "polygons": [corners, [*inner, inner[0]], corners],
+    }
+    write_small(tmp_path / "test_data", ["1"])
+    (tmp_path / "ChestX_Det_test.json").write_text(json.dumps([entry]))
+    data = ChestXDet(str(tmp_path), regions="polygons")
+    radiograph = data.load(records_of(data)["1"])
+    canvas = Image.new("1", (1024, 1024))
+    ImageDraw.Draw(canvas).polygon([(x, y) for x, y in corners], outline=1, fill=1)
+    # One within another leaves no hole.
+    np.testing.assert_array_equal(radiograph.regions["Mass"], np.array(canvas))
+    np.testing.assert_array_equal(radiograph.regions["Pleural Effusion"], np.array(canvas))
+    kept = [Shape.from_points(points).on(1024, 1024) for points in entry["polygons"][:2]]
+    assert [*radiograph.instances["Mass"]] == kept

@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
+from downloads import notes_of, records_of, write_small
 from places import SHARED
 
 from xbench.data import ChestXray14
@@ -17,18 +17,6 @@ REAL = SHARED / "data" / "nih_chestxray14"
 SPELLED = {"Effusion": "Pleural Effusion", "Infiltrate": "Infiltration"}
 UNNAMED = "an image that the table of labels does not name; findings without a box are unknown"
 DISAGREE = "a box of a finding that the table of labels does not give the image"
-
-
-@pytest.mark.parametrize("split", ["boxes", "test"])
-def test_images_labels_and_regions(downloads, split):
-    official = downloads("chestxray14")
-    data = ChestXray14(str(official.root), split=split)
-    noted = assert_reads(data, official, official.splits[split])
-    assert noted == {name: (CUT_OFF,) for name, _ in official.outside} != {}
-    # The box that reaches over the edge is one that the labels know of.
-    assert data.notes == []
-    files = [BOXES, LABELS, *(["test_list.txt"] if split == "test" else [])]
-    assert [path.name for path in data.annotation_files()] == files
 
 
 def test_without_the_table_of_labels_what_has_no_box_is_unknown(downloads, tmp_path):
@@ -74,33 +62,6 @@ def test_a_listed_image_that_no_table_names(tmp_path):
     data = ChestXray14(str(root), split="test")
     assert {name: dict(record.labels) for name, record in records_of(data).items()}["2_0"] == {}
     assert notes_of(data) == {UNNAMED: ["2_0"]}
-
-
-@pytest.mark.parametrize(
-    ("rows", "header", "said"),
-    [
-        (["1_0.png,Hernia,1,2,3,4"], HEADER, "line 2: the finding 'Hernia' is not one of the eight"),
-        ([",Mass,1,2,3,4"], HEADER, "line 2: Image Index is empty"),
-        (["1_0.png,Mass,1,2,-3,4"], HEADER, "has a negative side"),
-        ([ROW], "Image Index,Finding,x,y,w,h", "lacks Finding Label"),
-        ([ROW], "file,Finding Label,Bbox [x,y,w,h],,,", "lacks"),
-    ],
-)
-def test_malformed_boxes(tmp_path, rows, header, said):
-    root = small(tmp_path, rows, header=header)
-    refusal("chestxray14", root, says=[root / BOXES, said])
-
-
-@pytest.mark.parametrize(
-    ("labels", "header", "said"),
-    [
-        (["1_0.png,,0"], LABEL_HEADER, "line 2: Finding Labels is empty"),
-        (["1_0.png,Mass", "1_0.png,Nodule"], LABEL_HEADER, "line 3: 1_0 is there a second time"),
-    ],
-)
-def test_malformed_labels(tmp_path, labels, header, said):
-    root = small(tmp_path, [ROW], labels, label_header=header)
-    refusal("chestxray14", root, says=[root / LABELS, said])
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")

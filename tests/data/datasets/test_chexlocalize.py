@@ -4,25 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
-from official.chexlocalize import LABELS, WITHOUT_MASKS, write_chexlocalize
-from pycocotools import mask as coco
+from downloads import CUT_OFF, assert_reads, notes_of, records_of, write_small
+from official.chexlocalize import LABELS, WITHOUT_MASKS, encoded, write_chexlocalize
 
 from xbench.data import CheXlocalize
 
 TABLE = "CheXpert/test_labels.csv"
 MASKS = "CheXlocalize/gt_segmentations_test.json"
 NOT_GIVEN = "a segmentation of a finding that the table of labels does not give; it is present"
-
-
-@pytest.mark.parametrize("split", ["test", "val"])
-def test_images_labels_and_regions(downloads, split):
-    official = downloads("chexlocalize")
-    data = CheXlocalize(str(official.root), split=split)
-    # The run lengths hold what is left of the outline that reaches over the edge.
-    assert assert_reads(data, official, official.splits[split]) == {}
-    assert data.notes == []
-    assert {path.name for path in data.annotation_files()} == {f"gt_segmentations_{split}.json", f"{split}_labels.csv"}
 
 
 @pytest.mark.parametrize("split", ["test", "val"])
@@ -86,11 +75,6 @@ def small(root, masks, labels=(), path=PATH, more_rows=(), header=LABELS):
     return root
 
 
-def encoded(mask):
-    rle = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
-    return {"size": list(mask.shape), "counts": rle["counts"].decode()}
-
-
 def square(size=(16, 16)):
     mask = np.zeros(size, bool)
     mask[3:9, 2:5] = True
@@ -114,38 +98,3 @@ def test_segmentations_that_the_table_does_not_know_of(tmp_path):
         "a segmentation of 'Hernia', which is none of the findings, left out": [KEY],
         "a segmentation of an image that the table of labels does not name, left out": ["patient9"],
     }
-
-
-RLE = encoded(square())
-
-
-@pytest.mark.parametrize(
-    ("masks", "said"),
-    [
-        ([], "does not hold segmentations by image"),
-        ({KEY: {"Edema": {"size": [16, 16]}}}, "'counts' is missing"),
-        ({KEY: {"Edema": {"size": [10**5, 10**5], "counts": RLE["counts"]}}}, "100000 x 100000"),
-        ({KEY: {"Edema": {"size": [16, 16], "counts": [5, 6]}}}, "add up to the 256 pixels"),
-        ({KEY: {"Edema": {"size": [16, 16], "counts": 7}}}, "is not a COCO run-length encoding"),
-        ({KEY: {"Edema": RLE, "Mass": RLE, "Lung Lesion": encoded(square((16, 17)))}}, "differ in size"),
-        ({KEY: {"img_size": [16, 16], "Edema": 7}}, KEY),
-        ({KEY: {"img_size": [16, 16], "Edema": [[]]}}, "A polygon has no points"),
-    ],
-)
-def test_malformed_segmentations(tmp_path, masks, said):
-    root = small(tmp_path, masks)
-    refusal("chexlocalize", root, says=[root / MASKS, said])
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"labels": {"Edema": "2"}}, "line 2: Edema is '2'; a label is 1, 0 or, unknown, -1"),
-        ({"path": ""}, "line 2: Path is empty"),
-        ({"more_rows": [f"CheXpert-v1.0/{PATH}{',0' * 13}"]}, f"line 3: {KEY} is there a second time"),
-        ({"header": LABELS[:-1]}, "no column for Support Devices"),
-    ],
-)
-def test_malformed_tables(tmp_path, options, said):
-    root = small(tmp_path, {}, **options)
-    refusal("chexlocalize", root, says=[root / TABLE, said])

@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
 from official.covid import write_covid
 from PIL import Image, ImageDraw
@@ -119,22 +118,3 @@ def test_two_files_about_one_image(tmp_path):
     for folder in ("old", "new"):
         write_small(root / folder / "pngs_masks", ["a"])
     assert "a has several masks" in refusal("covid", root, regions="masks")
-
-
-TRIANGLE = [[0, 0], [9, 0], [9, 9]]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ([], "is not a LabelMe file"),
-        ({}, "'imageHeight' is missing"),
-        ({"imageHeight": 16, "imageWidth": 16}, "'shapes' is missing"),
-        (labelme(imageHeight=-16, imageWidth=-16), "An image of -16 x -16 pixels"),
-        (labelme([{}]), "'points' is missing"),
-        (labelme([{"points": [[1, "2"], [3, 4], [5, 6]]}]), "'2' is not a pixel"),
-        (labelme([{"points": TRIANGLE, "shape_type": "circle"}]), "is a circle, not a polygon"),
-    ],
-)
-def test_malformed_files(tmp_path, content, said):
-    refusal("covid", small(tmp_path, content), says=[tmp_path / "jpgs" / "jsons" / "a.json", said])

@@ -198,13 +198,6 @@ def test_names_may_leave_out_the_first_folders(root):
     assert not any(record.missing for record in data.records)
 
 
-def test_prediction_needs_no_annotations(root):
-    own.write_masks(root)
-    for data in (CocoDataset(str(root / "p0"), ["Nodule"]), MaskFolderDataset(str(root), own.LABELS)):
-        data.setup("predict")
-        assert len(data.records) == (2 if isinstance(data, CocoDataset) else len(own.truth()))
-
-
 # Shapes
 
 
@@ -245,12 +238,6 @@ def test_polygons_as_coco_draws_them(height, width, shares):
     np.testing.assert_array_equal(drawn[sure], expected[sure].astype(bool))
 
 
-@pytest.mark.parametrize("far", [(31, 5), (-11, 5), (5, 1e6)])
-def test_polygons_far_outside(far):
-    with pytest.raises(UserError, match="far outside of the image of 10 x 10"):
-        Shape.from_points([(1, 1), (5, 1), far], outline=False).on(10, 10).draw()
-
-
 @given(st.integers(1, 3000), st.integers(0, 3000), st.integers(0, 3000))
 def test_fractions_give_back_whole_pixels(side, one, other):
     left, right = sorted((one % (side + 1), other % (side + 1)))
@@ -282,21 +269,6 @@ def test_what_is_odd_is_counted(root):
     assert any("'Wire'" in note for note in notes) and any("for want of an outline" in note for note in notes)
     cut = [record.image_id for record in data.records if CUT_OFF in data.load(record).notes]
     assert len(cut) == 1
-
-
-def test_a_smaller_copy_is_drawn_in_the_stated_frame(root):
-    content = own.coco_content("boxes")
-    image = named("Nodule")
-    with Image.open(root / f"{image}.png") as picture:
-        picture.resize((own.WIDTH // 2, own.HEIGHT // 2)).save(root / f"{image}.png")
-    data = CocoDataset(str(own.write_coco(root, content)), own.LABELS)
-    radiograph = data.load(records_of(data)[image])
-    assert radiograph.regions["Nodule"].shape == (own.HEIGHT, own.WIDTH)
-    assert any("another size" in note for note in radiograph.notes)
-    with Image.open(root / f"{image}.png") as picture:
-        picture.transpose(Image.Transpose.ROTATE_90).save(root / f"{image}.png")
-    with pytest.raises(UserError, match="do not fit a copy of other proportions"):
-        data.load(records_of(data)[image])
 
 
 def refusal(data, says: str) -> None:

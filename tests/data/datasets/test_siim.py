@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from downloads import Downloads, assert_reads, notes_of, records_of, refusal
+from downloads import Downloads, notes_of, records_of
 from official.base import Official
 from official.dicom import write_dicom
 from official.siim import rows_of, write_mavl_list
@@ -37,14 +37,6 @@ def small(root: Path, *rows: str, files: tuple[str, ...] = ("a", "b"), header: s
 # The official layout
 
 
-def test_images_labels_and_masks_come_back(official):
-    data = SIIMPneumothorax(str(official.root))
-    assert assert_reads(data, official, official.images) == {}
-    assert official.labels == {name: {"Pneumothorax": len(masks)} for name, masks in official.masks.items()}
-    assert data.annotation_files() == [official.root / TABLE]
-    assert data.notes == []
-
-
 def test_the_published_test_list_repeats_images(official, tmp_path):
     chosen = write_mavl_list(official, tmp_path / "test.csv")
     data = SIIMPneumothorax(str(official.root), image_list=str(tmp_path / "test.csv"))
@@ -71,21 +63,6 @@ def test_an_image_list_and_a_split_are_refused_together(official):
 
 
 # Malformed annotations
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "columns"),
-        ("ImageId,EncodedPixels\na,-1\na,\n", "line 3"),
-        ("ImageId,EncodedPixels\na,-1\nb,-1\na,3 4\n", "first: 'a'"),
-    ],
-)
-def test_malformed_tables(tmp_path, text, said):
-    root = small(tmp_path)
-    table = root / "stage_2_train.csv"
-    table.write_text(text)
-    refusal("siim", root, says=[table, said])
 
 
 @pytest.mark.parametrize("mask", ["1", "-1 2", "x y", "0 1048577"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.metadata
 import inspect
 import json
@@ -24,7 +23,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from plugin.pictures import Pictures, write_pictures
-from toys import Squares
 
 from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
@@ -380,27 +378,6 @@ def test_prepare_replaces_what_is_damaged(tmp_path, damage, capsys):
     assert "already there: 6" in capsys.readouterr().out
 
 
-def test_a_full_disk_keeps_what_fits(tmp_path, monkeypatch, capsys):
-    data = pictures(tmp_path)
-    store, write = data.store_for(GEOMETRY), Path.write_bytes
-
-    def write_what_fits(path: Path, content: bytes) -> int:
-        left = 130_000 - store.size  # two images of about 51 kB and half a third
-        write(path, content[:left])
-        if len(content) > left:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return len(content)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", write_what_fits)
-        with pytest.raises(UserError, match=r"(?s)cannot be written.*No space left.*--data.cache"):
-            prepare(data, GEOMETRY, progress=False)
-    assert [image is None for image in stored(data)] == [False, False, True, True, True, True]
-    prepare(data, GEOMETRY, progress=False)
-    assert "already there: 2, prepared: 4" in capsys.readouterr().out
-    assert all(map(same, stored(data), decoded(data)))
-
-
 def test_a_second_writer_is_turned_away(tmp_path):
     data = pictures(tmp_path)
     data.setup("test")
@@ -439,10 +416,3 @@ def test_the_folder(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"--data\.cache false"):
         data.store_for(GEOMETRY)
     assert data.find_store(GEOMETRY) is None
-
-
-def test_images_that_come_from_no_files(tmp_path):
-    data = Squares(num_workers=0, cache=str(tmp_path / "cache"))
-    with pytest.raises(UserError, match="nothing to prepare"):
-        prepare(data, GEOMETRY, progress=False)
-    assert not (tmp_path / "cache").exists()

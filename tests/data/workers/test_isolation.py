@@ -174,15 +174,6 @@ def test_results_that_cannot_be_sent_are_a_bug_and_no_unreadable_image():
     assert not isinstance(error, UserError) and "pickle" in str(error)
 
 
-def test_records_that_cannot_be_sent_stay_in_the_worker():
-    generator = (number for number in range(3))
-
-    def work(record: Record) -> Any:
-        return next(record.source), os.getppid()
-
-    assert ask(work, generator) == [(0, os.getpid())]
-
-
 def test_no_pipe_or_socket_of_anyone_else_stays_open():
     reading, writing = os.pipe()
 

@@ -120,10 +120,10 @@ def _write_image(
 def _encoded(official: Official, view: _View, masks_for_all: bool) -> dict[str, dict[str, object]]:
     nothing = np.zeros(view.size, np.bool_)
     named = [finding for finding in LABELS if masks_for_all or finding not in WITHOUT_MASKS]
-    return {_spelling(finding): _rle(official.masks[view.key].get(finding, nothing)) for finding in named}
+    return {_spelling(finding): encoded(official.masks[view.key].get(finding, nothing)) for finding in named}
 
 
-def _rle(mask: NDArray[np.bool_]) -> dict[str, object]:
+def encoded(mask: NDArray[np.bool_]) -> dict[str, object]:
     encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
     return {"size": list(mask.shape), "counts": encoded["counts"].decode()}
 
