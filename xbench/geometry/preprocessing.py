@@ -62,16 +62,11 @@ class Preprocessing:
         }
 
     def __call__(self, image: NDArray[np.uint8]) -> tuple[Tensor, View]:
-        """Make a model input: `pixels`, then `normalise`."""
         pixels, view = self.pixels(image)
         return self.normalise(pixels), view
 
     def pixels(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8] | NDArray[np.float32], View]:
-        """Run the geometry on a grey radiograph (H, W), uint8.
-
-        Return the pixels of the model input (h, w), uint8 or float32 as the geometry leaves them, and its view of the
-        radiograph.
-        """
+        """Return pixels (h, w), uint8 or float32 as the geometry leaves them, and view of a radiograph (H, W) uint8."""
         height, width = image.shape
         corners = np.array([[0, 0], [width, height]], np.float32)
         moved = self.geometry(image=image, keypoints=corners)
@@ -179,17 +174,13 @@ class PillowResize(A.DualTransform):
         interpolation: Literal["bilinear", "bicubic"] = "bicubic",
     ) -> None:
         super().__init__(p=1.0)
-        self.size = size
-        self.side = side
-        self.interpolation = interpolation
+        self.size, self.side, self.interpolation = size, side, interpolation
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
-        """Resize a grey image (H, W), uint8."""
         height, width = self._target(img.shape)
         return np.asarray(Image.fromarray(img).resize((width, height), Image.Resampling[self.interpolation.upper()]))
 
     def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
-        """Move points (N, 2+) given in pixels, x before y."""
         shape = params["shape"]
         height, width = self._target(shape)
         moved = keypoints.copy()
@@ -217,12 +208,10 @@ class CentreCrop(A.DualTransform):
         self.size = size
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
-        """Crop an image (H, W)."""
         top, left = self._offset(img.shape)
         return img[top : top + self.size, left : left + self.size]
 
     def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
-        """Move points (N, 2+) given in pixels, x before y."""
         top, left = self._offset(params["shape"])
         moved = keypoints.copy()
         moved[:, 0] -= left
@@ -244,7 +233,6 @@ class HistogramEqualisation(A.ImageOnlyTransform):
         super().__init__(p=1.0)
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
-        """Equalise a grey image (H, W), uint8."""
         # A pixel's new value depends on its grey value alone, so 256 of them are worked out and looked up.
         grey = np.arange(256) / 255
         pixels = np.bincount(img.ravel(), minlength=256)

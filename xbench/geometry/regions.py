@@ -38,11 +38,7 @@ class Coverage:
         share: NDArray[np.float64],
         kept: NDArray[np.uint32],
     ) -> None:
-        self.kept = kept
-        self.shape = shape
-        self.whole = whole
-        self.partial = partial
-        self.share = share
+        self.shape, self.whole, self.partial, self.share, self.kept = shape, whole, partial, share, kept
 
     @classmethod
     def of(cls, region: NDArray[np.bool_], size: tuple[int, int]) -> Self:
@@ -69,11 +65,7 @@ class Coverage:
         share: NDArray[np.float64],
         kept: NDArray[np.uint32] | None = None,
     ) -> Self:
-        """Make a coverage of what a file says; without `kept`, the region is one part.
-
-        Raises:
-            ValueError: The parts do not fit together.
-        """
+        """Make a coverage of what a file says; without `kept`, of one part. ValueError if these do not fit together."""
         pixels = shape[0] * shape[1]
         if min(shape) < 1 or len(whole) != (pixels + 7) // 8 or partial.shape != share.shape:
             raise ValueError("the parts of a region do not fit together")

@@ -50,11 +50,7 @@ class Shape:
         reader: str = "",
         outline: bool = True,
     ) -> None:
-        self.coordinates = coordinates
-        self.kind = kind
-        self.outline = outline
-        self.reader = reader
-        self.size = size
+        self.kind, self.size, self.coordinates, self.reader, self.outline = kind, size, coordinates, reader, outline
 
     @classmethod
     def from_corners(cls, x0: float, y0: float, x1: float, y1: float, reader: str = "") -> Shape:
@@ -121,11 +117,9 @@ class Shape:
         return isinstance(other, Shape) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        """Return the hash of everything that makes two shapes the same."""
         return hash(self._key())
 
     def __repr__(self) -> str:
-        """Return kind, size, reader, outline and coordinates."""
         return f"Shape{self._key()}"
 
     def _key(self) -> tuple[object, ...]:
@@ -169,26 +163,23 @@ class Shape:
         if self.kind == "mask":
             return mask_of(self.coordinates, *self.size)
         points = list(zip(numbers[::2], numbers[1::2], strict=True))
-        return (_draw_polygon if self.outline else _draw_inside)(points, *self.size)
+        return (_draw_with_outline if self.outline else _draw_inside)(points, *self.size)
 
     def box(self) -> tuple[float, float, float, float] | None:
-        """Return the box around the item, left, top, right and bottom in fractions of its image; None if it is empty.
-
-        A box itself is cut off at the edges.
-        """
+        """Return the box around its pixels, left, top, right and bottom in fractions of its image; None without any."""
         height, width = self.size
         if self.kind == "box":
             left, top, right, bottom = self.coordinates.tolist()
             left, top, right, bottom = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
+            if left >= right or top >= bottom:
+                return None
         else:
             drawn = self.draw()
-            columns, rows = (np.flatnonzero(drawn.any(axis)) for axis in (0, 1))
-            if not len(rows):
+            columns, rows = (np.flatnonzero(drawn.any(axis)).tolist() for axis in (0, 1))
+            if not rows:
                 return None
             left, top, right, bottom = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
-        if left >= right or top >= bottom:
-            return None
-        return float(left / width), float(top / height), float(right / width), float(bottom / height)
+        return left / width, top / height, right / width, bottom / height
 
 
 def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
@@ -200,10 +191,7 @@ def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
 
 
 def connected_parts(mask: Mask) -> tuple[Shape, ...]:
-    """Return each part of a mask (H, W) as a shape, in the order of their first pixels; all eight neighbours count.
-
-    For a dataset that knows the lesions of a finding only together.
-    """
+    """Return each part of a mask (H, W) as a shape, in the order of their first pixels; all eight neighbours count."""
     count, labels = cv2.connectedComponents(mask.view(np.uint8), connectivity=8)
     return tuple(Shape.from_mask(labels == part) for part in range(1, count))
 
@@ -249,7 +237,7 @@ def coco_runs(counts: str, height: int, width: int) -> NDArray[np.int64]:
     raise UserError(f"The runs of a COCO mask do not add up to its {width} x {height} pixels.")
 
 
-def _draw_polygon(points: Sequence[tuple[float, float]], height: int, width: int) -> Mask:
+def _draw_with_outline(points: Sequence[tuple[float, float]], height: int, width: int) -> Mask:
     picture = Image.new("1", (width, height))
     pen = ImageDraw.Draw(picture)
     if len(points) == 1:
