@@ -7,7 +7,6 @@ import pytest
 
 from xbench.data.phantom import FINDINGS, Phantom, draw_phantom
 from xbench.data.phantom.anatomy import draw_anatomy
-from xbench.data.phantom.draw import _draw
 from xbench.data.phantom.lesions import _cardiomegaly
 
 COUNT = 160
@@ -67,7 +66,10 @@ def test_same_arguments_give_the_same_film_whatever_was_drawn_before() -> None:
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Phantom, Phantom]]:
     """Films with and without their lesions."""
-    return [(draw_phantom(21, index, 128, 128), _draw(21, index, 128, 128, with_lesions=False)) for index in range(100)]
+    return [
+        (draw_phantom(21, index, 128, 128), draw_phantom(21, index, 128, 128, with_lesions=False))
+        for index in range(100)
+    ]
 
 
 def test_films_differ_from_the_healthy_patient_in_the_masks_and_nowhere_else(

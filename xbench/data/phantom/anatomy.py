@@ -9,21 +9,7 @@ import numpy as np
 
 from xbench.data.phantom.canvas import Frame, Layer, Mask, Points, band_noise, blur, dome, smooth_curve, smooth_step
 
-_AIR = 1.55
 
-# How much of the air in front of and behind the heart is displaced by it, and how dense its blood is.
-_HEART_DISPLACES = 0.97
-_BLOOD = 0.40
-
-_POSTERIOR = 0.34
-_ANTERIOR = 0.16
-_RIBS = 10
-
-_STEMS = 9
-_DIVISIONS = 4
-
-
-@dataclass(frozen=True)
 class Build:
     """A patient's proportions, relative to those of the model patient.
 
@@ -31,27 +17,12 @@ class Build:
     the left diaphragm stand, in units of the patient's frame, and `fat` lies over the ribs, in [0, 1].
     """
 
-    breadth: float
-    tallness: float
-    twist: float
-    lean: float
-    inspiration: tuple[float, float]
-    heart: float
-    fat: float
-
-    @staticmethod
-    def random(rng: np.random.Generator) -> Build:
-        """A patient."""
+    def __init__(self, rng: np.random.Generator) -> None:
         depth = rng.normal(0, 0.045)
-        return Build(
-            breadth=rng.uniform(0.92, 1.08),
-            tallness=rng.uniform(0.93, 1.07),
-            twist=rng.normal(0, 0.035),
-            lean=rng.normal(0, 0.02),
-            inspiration=(depth + rng.normal(0, 0.012), depth + rng.normal(0, 0.012)),
-            heart=rng.uniform(0.88, 1.06),
-            fat=rng.uniform(0.0, 1.0),
-        )
+        self.breadth, self.tallness = rng.uniform(0.92, 1.08), rng.uniform(0.93, 1.07)
+        self.twist, self.lean = rng.normal(0, 0.035), rng.normal(0, 0.02)
+        self.inspiration = depth + rng.normal(0, 0.012), depth + rng.normal(0, 0.012)
+        self.heart, self.fat = rng.uniform(0.88, 1.06), rng.uniform(0.0, 1.0)
 
     def warp(self, points: Points) -> Points:
         """Points (..., 2) of the model patient in this one."""
@@ -61,26 +32,19 @@ class Build:
         warped[..., 1] = self.tallness * y
         return warped
 
+    def curve(self, points: Sequence[tuple[float, float]], side: int = 1, closed: bool = False) -> Points:
+        """A smooth curve through points of the model patient's left side, on side -1 (right) or +1 (left)."""
+        return self.warp(smooth_curve(np.array(points) * np.array([side, 1.0]), closed=closed))
 
-def random_pose(rng: np.random.Generator, height: int, width: int) -> Frame:
-    """How the patient stands before the detector."""
-    side = min(height, width)
-    scale = side / 2 * rng.uniform(0.93, 1.12)
-    shift = rng.normal(0, 0.025, 2) * side
-    centre = (width / 2 + shift[0], height / 2 + shift[1] + 0.03 * side)
-    return Frame(height, width, scale, rng.normal(0, np.radians(2.0)), centre)
+    def outline(self, edge: Sequence[tuple[float, float]]) -> Points:
+        """What lies between an edge given for the left side and the same on the right."""
+        return np.concatenate([self.curve(edge), self.curve(edge, -1)[::-1]])
 
-
-def mirrored(points: list[tuple[float, float]], side: int) -> Points:
-    """Points given for the left side of the patient, on side -1 (right) or +1 (left)."""
-    moved: Points = np.array(points, dtype=np.float64) * np.array([side, 1.0])
-    return moved
-
-
-def ring(centre: tuple[float, float], breadth: float, tallness: float) -> Points:
-    """An ellipse (24, 2) with the given half axes."""
-    angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
-    return np.stack([centre[0] + breadth * np.cos(angles), centre[1] + tallness * np.sin(angles)], -1)
+    def ring(self, centre: tuple[float, float], breadth: float, tallness: float) -> Points:
+        """An ellipse (24, 2) with the given half axes."""
+        angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+        x, y = centre[0] + breadth * np.cos(angles), centre[1] + tallness * np.sin(angles)
+        return self.warp(np.stack([x, y], -1))
 
 
 @dataclass(frozen=True)
@@ -94,8 +58,8 @@ class Rib:
 
 def build_ribs(rng: np.random.Generator, build: Build, side: int, lung: Points) -> list[Rib]:
     """The ribs of one side, round the outline (N, 2) of its lung."""
-    number = np.arange(_RIBS)[:, None]
-    start = -0.74 + rng.uniform(0.112, 0.124) * number + rng.normal(0, 0.004, (_RIBS, 1))
+    number = np.arange(10)[:, None]
+    start = -0.74 + rng.uniform(0.112, 0.124) * number + rng.normal(0, 0.004, (10, 1))
     slope = rng.uniform(0.85, 1.15)
     drop, fall = slope * (0.12 + 0.019 * number), slope * (0.16 + 0.022 * number)
     # Each rib reaches as far out as the lung does at the level where the rib turns to the front.
@@ -108,7 +72,7 @@ def build_ribs(rng: np.random.Generator, build: Build, side: int, lung: Points) 
     y_back = start - 0.028 * np.sin(2 * back) + drop * (1 - np.cos(back)) ** 1.2
     y = np.concatenate([y_back, start + drop - fall * np.cos(front)], 1)
     curves = build.warp(np.stack([side * x, y], -1))
-    widths = rng.uniform(0.042, 0.050, _RIBS).tolist()
+    widths = rng.uniform(0.042, 0.050, 10).tolist()
     return [Rib(curve, width, len(back) - 1) for curve, width in zip(curves, widths, strict=True)]
 
 
@@ -129,8 +93,8 @@ def rib_cage(rng: np.random.Generator, frame: Frame, ribs: Sequence[Rib], air: L
     half = frame.halved()
     front = _tubes(half, [rib.curve[rib.turn :] for rib in ribs], [1.08 * rib.width for rib in ribs])
     # In front, bone turns to cartilage.
-    front *= np.float32(_ANTERIOR) * smooth_step(np.abs(half.grid()[0]), 0.24, 0.5)
-    bones = np.float32(_POSTERIOR) * back + frame.doubled(front)
+    front *= np.float32(0.16) * smooth_step(np.abs(half.grid()[0]), 0.24, 0.5)
+    bones = np.float32(0.34) * back + frame.doubled(front)
     return np.float32(rng.uniform(0.85, 1.2)) * blur(bones, frame.length(0.0075)) * rib_contrast(air)
 
 
@@ -141,13 +105,11 @@ def skeleton_layer(rng: np.random.Generator, frame: Frame, build: Build) -> Laye
     for side in (-1, 1):
         tilt, out = rng.normal(0, 0.025), rng.uniform(-0.03, 0.07)
         line = [(0.075, -0.56), (0.20, -0.585), (0.36, -0.66 + tilt), (0.52, -0.745 + tilt)]
-        line += [(0.70, -0.79 + tilt), (0.90, -0.80)]
-        clavicles.append(build.warp(smooth_curve(mirrored(line, side))))
+        clavicles.append(build.curve([*line, (0.70, -0.79 + tilt), (0.90, -0.80)], side))
         blade = [(0.60 + out, -0.70), (0.64 + out, -0.40), (0.72 + out, -0.06), (0.78 + out, -0.10), (0.86, -0.55)]
-        blade += [(0.98, -0.74), (0.80, -0.80)]
-        blades.append(build.warp(smooth_curve(mirrored(blade, side), closed=True)))
-        heads.append(build.warp(ring((side * 1.0, -0.69), 0.10, 0.115)))
-        shafts.append(build.warp(mirrored([(1.02, -0.66), (1.2, -0.45), (1.5, -0.1)], side)))
+        blades.append(build.curve([*blade, (0.98, -0.74), (0.80, -0.80)], side, closed=True))
+        heads.append(build.ring((side * 1.0, -0.69), 0.10, 0.115))
+        shafts.append(build.warp(np.array([(side * 1.02, -0.66), (side * 1.2, -0.45), (side * 1.5, -0.1)])))
     bones = np.float32(0.08) * half.fill(*blades) + np.float32(0.10) * half.stroke(blades, [0.018] * 2, [1.0] * 2)
     bones += np.float32(0.36) * _tubes(half, clavicles, [0.058, 0.058])
     arms = np.float32(0.9) * _tubes(half, shafts, [0.1, 0.1])
@@ -178,30 +140,13 @@ def _spine(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
     return blur(column, frame.length(0.012))
 
 
-def mediastinum_layer(frame: Frame, build: Build) -> Layer:
-    """The mediastinum without the heart, (H, W) in [0, 1]."""
-    column = [(0.12, -1.6), (0.13, -0.95), (0.12, -0.62), (0.135, -0.30), (0.13, 0.0), (0.12, 0.4), (0.15, 0.8)]
-    right, left = (smooth_curve(mirrored([*column, (0.2, 1.6)], side)) for side in (-1, 1))
-    half = frame.halved()
-    outline = build.warp(np.concatenate([left, right[::-1]]))
-    return frame.doubled(blur(half.fill(outline), half.length(0.04)))
-
-
-def belly_layer(frame: Frame, build: Build) -> Layer:
-    """The abdomen below the diaphragm, (H, W) in [0, 1]."""
-    _, y = frame.grid()
-    level = 0.43 + sum(build.inspiration) / 2
-    return smooth_step(y / np.float32(build.tallness), level, level + 0.14)
-
-
 def tissue_layer(rng: np.random.Generator, frame: Frame, build: Build, hila: list[Points], mediastinum: Layer) -> Layer:
     """Attenuation (H, W) of all that is neither bone, lung nor heart."""
     wall, neck = 0.84 + 0.07 * build.fat, 0.23 + 0.04 * build.fat
     edge = [(neck, -1.6), (neck, -1.02), (0.36, -0.93), (0.62, -0.86), (0.92, -0.80), (1.20, -0.68), (1.60, -0.30)]
     edge += [(1.60, 0.10), (1.22, -0.12), (1.02, -0.28), (wall + 0.04, -0.22), (wall, 0.0), (wall + 0.01, 0.4)]
     edge += [(wall + 0.02, 0.8), (wall + 0.02, 1.6)]
-    right, left = (smooth_curve(mirrored(edge, side)) for side in (-1, 1))
-    body = blur(frame.fill(build.warp(np.concatenate([left, right[::-1]]))), frame.length(0.006))
+    body = blur(frame.fill(build.outline(edge)), frame.length(0.006))
     trunk = np.float32(2.1 + 0.3 * build.fat) * dome(body, frame.length(0.34), 0.30)
 
     half = frame.halved()
@@ -217,9 +162,9 @@ def tissue_layer(rng: np.random.Generator, frame: Frame, build: Build, hila: lis
 
 def _great_vessels(rng: np.random.Generator, frame: Frame, build: Build, hila: list[Points]) -> Layer:
     size = rng.uniform(0.075, 0.098)
-    knob = frame.fill(build.warp(ring((0.105, -0.335), size, 1.1 * size)))
+    knob = frame.fill(build.ring((0.105, -0.335), size, 1.1 * size))
     layer = np.float32(0.16) * blur(dome(knob, frame.length(0.08), 0.45), frame.length(0.015))
-    descending = build.warp(smooth_curve(np.array([(0.13, -0.30), (0.135, 0.0), (0.11, 0.3), (0.08, 0.6)])))
+    descending = build.curve([(0.13, -0.30), (0.135, 0.0), (0.11, 0.3), (0.08, 0.6)])
     # In front of the belly the aorta is lost.
     seen = np.float32(0.18) * (1 - smooth_step(frame.grid()[1] / np.float32(build.tallness), 0.1, 0.5))
     layer += seen * blur(frame.stroke([descending], [0.10], [1.0]), frame.length(0.01))
@@ -236,14 +181,14 @@ def _airways(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
         [end, (-0.07, -0.14), (-0.14, -0.07)],
         [(0.0, -1.6), (0.0, -0.9), (bend, -0.55), end],
     ]
-    curves = [build.warp(smooth_curve(np.array(line))) for line in lines]
+    curves = [build.curve(line) for line in lines]
     return np.float32(0.36) * blur(frame.stroke(curves, [0.042, 0.048, 0.07], [0.5, 0.55, 1.0]), frame.length(0.015))
 
 
 def _gastric_bubble(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
     seen = rng.random() < 0.6
     at = (rng.uniform(0.30, 0.42), 0.60 + build.inspiration[1])
-    shape = build.warp(ring(at, rng.uniform(0.08, 0.15), rng.uniform(0.045, 0.07)))
+    shape = build.ring(at, rng.uniform(0.08, 0.15), rng.uniform(0.045, 0.07))
     # Gas above, a level of fluid below.
     gas = frame.fill(shape) * smooth_step(frame.grid()[1] / np.float32(build.tallness), at[1] + 0.035, at[1] + 0.02)
     return np.float32(0.32 * seen) * blur(gas, frame.length(0.014))
@@ -252,21 +197,21 @@ def _gastric_bubble(rng: np.random.Generator, frame: Frame, build: Build) -> Lay
 def _breasts(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
     seen, size, density = rng.random() < 0.45, rng.uniform(0.30, 0.36), rng.uniform(0.12, 0.3)
     places = [(side * rng.uniform(0.43, 0.47), rng.uniform(0.30, 0.36)) for side in (-1, 1)]
-    shapes = [frame.fill(build.warp(ring(at, size, 0.85 * size))) for at in places]
+    shapes = [frame.fill(build.ring(at, size, 0.85 * size)) for at in places]
     return np.float32(density * seen) * blur(shapes[0] + shapes[1], frame.length(0.03))
 
 
-def vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[list[Points], list[float], list[float]]:
+def _vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[list[Points], list[float], list[float]]:
     """The vessels of one lung, finest first: curves in the patient's frame, widths, and strengths in [0, 1].
 
     They branch from the hilum outwards, thinner and fainter with each division.
     """
-    angles = np.linspace(-1.35, 1.42, _STEMS) + rng.normal(0, 0.09, _STEMS)
-    starts = np.repeat(hilum[None], _STEMS, 0) + rng.normal(0, 0.018, (_STEMS, 2)) + np.array([side * 0.015, 0.02])
-    widths = rng.uniform(0.021, 0.030, _STEMS)
-    lengths = rng.uniform(0.14, 0.22, _STEMS)
+    stems = 9
+    angles = np.linspace(-1.35, 1.42, stems) + rng.normal(0, 0.09, stems)
+    starts = np.repeat(hilum[None], stems, 0) + rng.normal(0, 0.018, (stems, 2)) + np.array([side * 0.015, 0.02])
+    widths, lengths = rng.uniform(0.021, 0.030, stems), rng.uniform(0.14, 0.22, stems)
     levels = []
-    for division in range(_DIVISIONS):
+    for division in range(4):
         bend = rng.normal(0, 0.38, len(angles))
         t = np.linspace(0, 1, 5)[None, :]
         heading = angles[:, None] + bend[:, None] * t
@@ -278,14 +223,9 @@ def vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[lis
         angles = np.stack([angles + bend + fork, angles + bend - 0.8 * fork], -1).reshape(-1)
         lengths = np.repeat(lengths, 2) * rng.uniform(0.66, 1.0, 2 * len(lengths))
         widths = np.repeat(widths, 2) * rng.uniform(0.58, 0.80, 2 * len(widths))
-    curves: list[Points] = []
-    all_widths: list[float] = []
-    strengths: list[float] = []
-    for path, width, strength in reversed(levels):
-        curves += list(path)
-        all_widths += width.tolist()
-        strengths += [strength] * len(path)
-    return curves, all_widths, strengths
+    curves = [curve for path, _, _ in reversed(levels) for curve in path]
+    strengths = [strength for path, _, strength in reversed(levels) for _ in path]
+    return curves, np.concatenate([width for _, width, _ in reversed(levels)]).tolist(), strengths
 
 
 @dataclass(frozen=True)
@@ -331,7 +271,7 @@ class Anatomy:
 
     def attenuation(self, heart: Layer) -> Layer:
         """Attenuation (H, W) along the rays, with a heart of the given thickness (H, W) in [0, 1]."""
-        blood = np.float32(_BLOOD) * heart * (1 - self.hidden)
+        blood = np.float32(0.40) * heart * (1 - self.hidden)
         shadows: Layer = self.vessels * (1 - np.float32(0.75) * heart) + self.bones * (1 - np.float32(0.8) * heart)
         return self.solid + shadows - self._air(heart) + blood
 
@@ -340,7 +280,8 @@ class Anatomy:
         return self._air(self.heart_thickness)
 
     def _air(self, heart: Layer) -> Layer:
-        return np.float32(_AIR) * self.air() * (1 - np.float32(_HEART_DISPLACES) * heart)
+        # Of the air in front of and behind the heart, this is displaced by it.
+        return np.float32(1.55) * self.air() * (1 - np.float32(0.97) * heart)
 
 
 def heart_layer(frame: Frame, *contours: Points) -> Layer:
@@ -353,8 +294,11 @@ def draw_anatomy(rng: np.random.Generator, height: int, width: int, *, shapes_on
 
     Places and masks of lesions follow from lungs, ribs and heart: `shapes_only` leaves all other layers empty.
     """
-    frame = random_pose(rng, height, width)
-    build = Build.random(rng)
+    side = min(height, width)
+    scale, shift = side / 2 * rng.uniform(0.93, 1.12), rng.normal(0, 0.025, 2) * side
+    centre = (width / 2 + shift[0], height / 2 + shift[1] + 0.03 * side)
+    frame = Frame(height, width, scale, rng.normal(0, np.radians(2.0)), centre)
+    build = Build(rng)
     lungs = (_lung(frame, build, -1), _lung(frame, build, 1))
     ribs = tuple(rib for lung in lungs for rib in build_ribs(rng, build, lung.side, lung.contour))
     heart = build.warp(_heart(build))
@@ -362,7 +306,10 @@ def draw_anatomy(rng: np.random.Generator, height: int, width: int, *, shapes_on
     if shapes_only:
         empty = np.zeros((height, width), np.float32)
         return Anatomy(frame, lungs, ribs, heart, thickness, empty, empty, empty, empty)
-    mediastinum, belly = mediastinum_layer(frame, build), belly_layer(frame, build)
+    column = [(0.12, -1.6), (0.13, -0.95), (0.12, -0.62), (0.135, -0.30), (0.13, 0.0), (0.12, 0.4), (0.15, 0.8)]
+    half, level = frame.halved(), 0.43 + sum(build.inspiration) / 2
+    mediastinum = frame.doubled(blur(half.fill(build.outline([*column, (0.2, 1.6)])), half.length(0.04)))
+    belly = smooth_step(frame.grid()[1] / np.float32(build.tallness), level, level + 0.14)
     solid = tissue_layer(rng, frame, build, [lung.hilum for lung in lungs], mediastinum)
     solid += skeleton_layer(rng, frame, build)
     bones = rib_cage(rng, frame, ribs, lungs[0].air + lungs[1].air)
@@ -382,10 +329,9 @@ def _lung(frame: Frame, build: Build, side: int) -> Lung:
     medial = [(0.09, 0.50 + down), (0.085, 0.20), (0.10, -0.10), *aorta, (0.13, -0.56)]
     medial += [(0.15, -0.66)]
     # Three separate curves, so that the costophrenic angle stays sharp.
-    parts = [smooth_curve(mirrored(part, side)) for part in (lateral, base, medial)]
-    contour = build.warp(np.concatenate([part[:-1] for part in parts]))
+    contour = np.concatenate([build.curve(part, side)[:-1] for part in (lateral, base, medial)])
     coverage = blur(frame.fill(contour), frame.length(0.006))
-    hilum = build.warp(mirrored([(0.15, -0.04 if side == -1 else -0.08)], side))[0]
+    hilum = build.warp(np.array([side * 0.15, -0.04 if side == -1 else -0.08]))
     return Lung(side, contour, hilum, coverage > 0.5, dome(coverage, frame.length(0.26), 0.42))
 
 
@@ -400,7 +346,7 @@ def _heart(build: Build) -> Points:
 
 
 def _lung_markings(rng: np.random.Generator, frame: Frame, lungs: tuple[Lung, Lung]) -> Layer:
-    right, left = (vessel_tree(rng, lung.hilum, lung.side) for lung in lungs)
+    right, left = (_vessel_tree(rng, lung.hilum, lung.side) for lung in lungs)
     strokes = frame.stroke(right[0] + left[0], right[1] + left[1], right[2] + left[2])
     tree = blur(strokes, max(frame.length(0.004), 0.4))
     air = lungs[0].air + lungs[1].air

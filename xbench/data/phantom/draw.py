@@ -26,7 +26,9 @@ class Phantom:
     masks: dict[str, Mask]
 
 
-def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE) -> Phantom:
+def draw_phantom(
+    seed: int, index: int, height: int = _SIDE, width: int = _SIDE, *, with_lesions: bool = True
+) -> Phantom:
     """One chest radiograph of PhantomCXR.
 
     A pure function of its arguments. Anatomy, lesions and film each have their own stream of random numbers, so that
@@ -39,11 +41,8 @@ def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE)
         index: Which phantom of the set, >= 0.
         height: Rows, at least 32.
         width: Columns, at least 32.
+        with_lesions: False for the healthy patient.
     """
-    return _draw(seed, index, height, width, with_lesions=True)
-
-
-def _draw(seed: int, index: int, height: int, width: int, *, with_lesions: bool) -> Phantom:
     body, lesions, film = _streams(seed, index)
     anatomy = draw_anatomy(np.random.default_rng(body), height, width)
     attenuation = healthy = anatomy.attenuation(anatomy.heart_thickness)

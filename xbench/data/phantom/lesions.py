@@ -97,9 +97,9 @@ def _place(
 
 
 def _ball(
-    rng: np.random.Generator, anatomy: Anatomy, at: Points, radius: float, lobes: float, solid: float, density: float
+    rng: np.random.Generator, anatomy: Anatomy, at: Points, radius: float, solid: float, density: float
 ) -> _Change:
-    """A rounded body whose radius varies by the share `lobes`, and whose edge fades from the share `solid` of it."""
+    """A rounded body whose radius varies by a tenth, and whose edge fades from the share `solid` of it."""
     frame, part = anatomy.frame.window(at, 1.4 * radius)
     x, y = frame.grid()
     dx, dy = x - np.float32(at[0]), y - np.float32(at[1])
@@ -107,7 +107,7 @@ def _ball(
     outline = np.ones_like(angle)
     for order in (2, 3, 4, 5, 7):
         wave = np.cos(order * angle + np.float32(rng.uniform(0, 2 * np.pi)))
-        outline += np.float32(lobes * rng.uniform(0.3, 1.0) / np.sqrt(order)) * wave
+        outline += np.float32(0.1 * rng.uniform(0.3, 1.0) / np.sqrt(order)) * wave
     reach = np.hypot(dx, dy) / (np.float32(radius) * outline)
     ball = (1 - np.float32(0.3) * np.minimum(reach, 1) ** 2) * (1 - smooth_step(reach, solid, 1.0))
     change, mask = np.zeros(anatomy.solid.shape, np.float32), np.zeros(anatomy.solid.shape, bool)
@@ -117,12 +117,12 @@ def _ball(
 
 def _nodule(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.024, 0.052)
-    return _ball(rng, anatomy, place(rng, 1.3 * radius), radius, 0.10, 0.3, rng.uniform(0.62, 0.85))
+    return _ball(rng, anatomy, place(rng, 1.3 * radius), radius, 0.3, rng.uniform(0.62, 0.85))
 
 
 def _mass(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.085, 0.155)
-    return _ball(rng, anatomy, place(rng, 0.7 * radius), radius, 0.10, 0.35, rng.uniform(0.7, 0.95))
+    return _ball(rng, anatomy, place(rng, 0.7 * radius), radius, 0.35, rng.uniform(0.7, 0.95))
 
 
 def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
