@@ -13,64 +13,47 @@ from places import ROOT
 from processes import environment
 
 README = (ROOT / "README.md").read_text()
+(README_MODEL,) = re.findall(r"^pytest --pyargs xbench\.conformance --model (\S+)", README, flags=re.MULTILINE)
 
 SOUND = ["toys.Brightness", "wrong_models.Coarse", "wrong_models.Lopsided"]
-SOUND += ["xbench.models.Demo", "xbench.models.Oracle"]
-WRONG = {
-    "NormalisesOverTheBatch": {"test_a_batch_changes_nothing"},
-    "DropoutLeftOn": {"test_the_same_again", "test_a_batch_changes_nothing"},
-    "DrawsItsText": {"test_the_same_again"},
-    "FlatMap": {
-        "test_output_has_the_shapes_of_the_contract",
-        "test_maps_cover_the_input",
-        "test_the_map_changes_where_the_image_does",
-        "test_it_runs_in_the_harness",
-    },
-    "MapInARow": {"test_maps_cover_the_input", "test_the_map_changes_where_the_image_does"},
-    "Transposed": {"test_the_map_changes_where_the_image_does"},
-    "Mirrored": {"test_the_map_changes_where_the_image_does"},
-    "LopsidedMirrored": {"test_the_map_changes_where_the_image_does"},
-    "LyingView": {"test_the_view_says_where_the_input_lies"},
-    "MeanOf255": {"test_what_goes_into_the_network_is_normalised"},
-    "TimesThe255th": {"test_what_goes_into_the_network_is_normalised"},
-    "ForgetsToNormalise": {"test_what_goes_into_the_network_is_normalised"},
-    "NormalisesTwice": {"test_what_goes_into_the_network_is_normalised"},
-    "DividesTwice": {"test_what_goes_into_the_network_is_normalised"},
-    "GradientLeft": {"test_nothing_is_left_of_training"},
-    "SwitchesToTraining": {"test_nothing_is_left_of_training"},
-    # What is not a number is never the same as anything.
-    "NaN": {
-        "test_output_is_finite_and_probabilities_are_probabilities",
-        "test_the_map_changes_where_the_image_does",
-        "test_a_batch_changes_nothing",
-        "test_the_same_again",
-        "test_it_runs_in_the_harness",
-    },
-    "NoProbabilities": {"test_output_is_finite_and_probabilities_are_probabilities", "test_it_runs_in_the_harness"},
-    "SoftmaxOverFindings": {"test_probabilities_rank_as_logits_do"},
-    "EmptyPrompt": {"test_prompts_are_texts"},
-    "Constant": {
-        "test_maps_cover_the_input",
-        "test_the_map_changes_where_the_image_does",
-        "test_it_runs_in_the_harness",
-    },
-}
+SOUND += ["xbench.models.Demo", "xbench.models.Oracle", README_MODEL]
 
-# What the failure of the first of these tests says to do.
-SAID = {
-    "NaN": "saliency of image 1 and Consolidation hold NaN or infinity.* division by a norm",
-    "NoProbabilities": "the probability of image 0 and .* logits.sigmoid\\(\\)",
-    "NormalisesOverTheBatch": "logits of image 0 differ by .* never over the first",
-    "MeanOf255": "values go from -2 to -1.9.*127.5 and 63.75 become 0.5 and 0.25",
-    "TimesThe255th": "values go from .* divide by nothing again",
-    "ForgetsToNormalise": "neither mean nor std.* zeros and ones",
-    "NormalisesTwice": "without mean and std its pixels go from -0.99.* the geometry normalises",
-    "DividesTwice": "values go from .* `forward` changes it",
-    "FlatMap": "saliency has the shape .* return \\(B, C, rows, columns\\)",
-    "MapInARow": "1 x 49 cells",
-    "Constant": "every map is the same everywhere",
-    "LyingView": "apply_to_keypoints",
-    "SwitchesToTraining": "call no train\\(\\)",
+SHAPES = "output_has_the_shapes_of_the_contract"
+FINITE = "output_is_finite_and_probabilities_are_probabilities"
+COVER = "maps_cover_the_input"
+CHANGE = "the_map_changes_where_the_image_does"
+BATCH = "a_batch_changes_nothing"
+AGAIN = "the_same_again"
+RUNS = "it_runs_in_the_harness"
+INPUT = "what_goes_into_the_network_is_normalised"
+LEFT = "nothing_is_left_of_training"
+# The tests that fail, and what the first of them says to do.
+WRONG = {
+    "NormalisesOverTheBatch": ({BATCH}, "logits of image 0 differ by .* never over the first"),
+    "DropoutLeftOn": ({AGAIN, BATCH}, ""),
+    "DrawsItsText": ({AGAIN}, ""),
+    "FlatMap": ({SHAPES, COVER, CHANGE, RUNS}, "saliency has the shape .* return \\(B, C, rows, columns\\)"),
+    "MapInARow": ({COVER, CHANGE}, "1 x 49 cells"),
+    "Transposed": ({CHANGE}, ""),
+    "Mirrored": ({CHANGE}, ""),
+    "LopsidedMirrored": ({CHANGE}, ""),
+    "LyingView": ({"the_view_says_where_the_input_lies"}, "apply_to_keypoints"),
+    "MeanOf255": ({INPUT}, "values go from -2 to -1.9.*127.5 and 63.75 become 0.5 and 0.25"),
+    "TimesThe255th": ({INPUT}, "values go from .* divide by nothing again"),
+    "ForgetsToNormalise": ({INPUT}, "neither mean nor std.* zeros and ones"),
+    "NormalisesTwice": ({INPUT}, "without mean and std its pixels go from -0.99.* the geometry normalises"),
+    "DividesTwice": ({INPUT}, "values go from .* `forward` changes it"),
+    "GradientLeft": ({LEFT}, ""),
+    "SwitchesToTraining": ({LEFT}, "call no train\\(\\)"),
+    # What is not a number is never the same as anything.
+    "NaN": (
+        {FINITE, CHANGE, BATCH, AGAIN, RUNS},
+        "saliency of image 1 and Consolidation hold NaN or infinity.* division by a norm",
+    ),
+    "NoProbabilities": ({FINITE, RUNS}, "the probability of image 0 and .* logits.sigmoid\\(\\)"),
+    "SoftmaxOverFindings": ({"probabilities_rank_as_logits_do"}, ""),
+    "EmptyPrompt": ({"prompts_are_texts"}, ""),
+    "Constant": ({COVER, CHANGE, RUNS}, "every map is the same everywhere"),
 }
 
 # One process for all of them: most of the time goes into imports.
@@ -80,7 +63,8 @@ import sys
 import pytest
 plugins = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
 for name in sys.argv[1:]:
-    pytest.main(["--pyargs", "xbench.conformance", "--model", name, f"--junitxml={name}.xml", *plugins])
+    words = ["--model", name, f"--junitxml={name}.xml", *["--model-args", "{scale: 20.0}"] * name.startswith("my_")]
+    pytest.main(["--pyargs", "xbench.conformance", *words, *plugins])
 """
 
 
@@ -96,6 +80,9 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str, str]]]:
     """By model its tests, what became of them (`failure`, `error`, `skipped` or nothing) and the message."""
     folder = tmp_path_factory.mktemp("conformance")
+    # The README's model is found in the working directory.
+    (code,) = re.findall(r"```python\n(# my_model\.py\n.*?)```", README, flags=re.DOTALL)
+    (folder / "my_model.py").write_text(code)
     names = [*SOUND, *(f"wrong_models.{name}" for name in WRONG)]
     process = run(["-c", SCRIPT, *names], folder)
     found = {}
@@ -104,7 +91,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[s
         cases = [*ElementTree.parse(folder / f"{name}.xml").iter("testcase")]
         assert len({case.attrib["name"].partition("[")[0] for case in cases}) == 12
         found[name] = [
-            (case.attrib["name"].partition("[")[0], child.tag, child.attrib["message"])
+            (case.attrib["name"].partition("[")[0].removeprefix("test_"), child.tag, child.attrib["message"])
             for case in cases
             for child in case
             if child.tag in ("failure", "error", "skipped")
@@ -122,20 +109,10 @@ def test_sound_models_pass(outcomes: dict[str, list[tuple[str, str, str]]], name
 def test_wrong_models_fail_by_name_and_say_what_to_do(
     outcomes: dict[str, list[tuple[str, str, str]]], name: str
 ) -> None:
-    failures = outcomes[f"wrong_models.{name}"]
-    assert {test for test, _, _ in failures} == WRONG[name]
+    failures, (tests, said) = outcomes[f"wrong_models.{name}"], WRONG[name]
+    assert {test for test, _, _ in failures} == tests
     assert {kind for _, kind, _ in failures} == {"failure"}
-    assert re.search(SAID.get(name, ""), failures[0][2], re.DOTALL), failures[0]
-
-
-def test_the_readmes_command(tmp_path: Path) -> None:
-    """On the model of the README, which the command finds in the working directory; with arguments."""
-    (code,) = re.findall(r"```python\n(# my_model\.py\n.*?)```", README, flags=re.DOTALL)
-    (tmp_path / "my_model.py").write_text(code)
-    (command,) = re.findall(r"^pytest (--pyargs xbench\.conformance --model \S+)", README, flags=re.MULTILINE)
-    options = [*command.split(), "--model-args", "{scale: 20.0}"]
-    process = run(["-m", "pytest", "-p", "no:cacheprovider", *options], tmp_path)
-    assert process.returncode == 0, process.stdout + process.stderr
+    assert re.search(said, failures[0][2], re.DOTALL), failures[0]
 
 
 def test_other_peoples_options_are_left_alone(tmp_path: Path) -> None:

@@ -300,19 +300,19 @@ def test_arrays_of_one_finding_under_two_names_are_refused(tmp_path):
         MapFiles(tmp_path, Names(["a"], ["Nodule"]), "{image}")
 
 
-def test_sixty_thousand_names_take_seconds(tmp_path):
-    names = [f"{number:06}.png/Nodule.npy" for number in range(60_000)]
+def test_twenty_thousand_names_take_seconds(tmp_path):
+    names = [f"{number:06}.png/Nodule.npy" for number in range(20_000)]
     with zipfile.ZipFile(tmp_path / "it.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         for name in (*names, names[-1]):
             archive.writestr(name, b"")
     began = time.process_time()
-    with pytest.raises(UserError, match=r"059999\.png/Nodule\.npy twice"):
+    with pytest.raises(UserError, match=r"019999\.png/Nodule\.npy twice"):
         Files(tmp_path / "it.zip")
     with tarfile.open(tmp_path / "it.tar", "w") as archive:
         for name in names:
             archive.addfile(tarfile.TarInfo(name))
     source = MapFiles(tmp_path / "it.tar", Names([name.partition("/")[0] for name in names], ["Nodule"]))
-    assert len(source.maps) == len(names) and time.process_time() - began < 30
+    assert len(source.maps) == len(names) and time.process_time() - began < 10
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))

@@ -67,8 +67,6 @@ class CentrePrior(SaliencyModel):
 
     def __init__(self, width: float = 0.2, size: int = 224) -> None:
         super().__init__()
-        if width <= 0 or size < 1:
-            raise UserError(f"--model.width {width} --model.size {size}: both must be positive.", exit_status=2)
         offset = (torch.arange(size) + 0.5) / size - 0.5
         profile = torch.exp(-0.5 * (offset / width) ** 2)
         self.register_buffer("blob", profile[:, None] * profile[None, :])
@@ -96,8 +94,6 @@ class UniformRandom(SaliencyModel):
 
     def __init__(self, seed: int | None = None, size: int = 14) -> None:
         super().__init__()
-        if size < 1:
-            raise UserError(f"--model.size {size} must be positive.", exit_status=2)
         self.seed, self.size = _seed(seed), size
 
     def score(self, batch: Batch) -> ModelOutput:

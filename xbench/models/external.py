@@ -107,9 +107,6 @@ class External(AnsweringModel):
             self.preprocessing = preprocessing_of(frame or "whole")
             self.saliency_upsample, self.map_scale = upsampling or "bilinear", map_scale or "none"
 
-    def input_problem(self, batch: Batch, seen: torch.Tensor | None = None) -> None:
-        """No network sees the images."""
-
     def setup(self, stage: str) -> None:
         """Look for the predictions of all images and findings of the dataset; a UserError if they do not fit."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]

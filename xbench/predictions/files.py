@@ -8,8 +8,9 @@ import math
 import posixpath
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,48 +33,43 @@ class Files:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._archive: zipfile.ZipFile | tarfile.TarFile | None = None
-        found: list[tuple[str, Any]]
+        found: list[tuple[str, int, Callable[[], bytes]]]  # name, size, and what reads the content
         with named(root):
             if root.is_dir():
-                found = [(path.relative_to(root).as_posix(), path) for path in root.rglob("*") if path.is_file()]
+                files = [path for path in root.rglob("*") if path.is_file()]
+                found = [(path.relative_to(root).as_posix(), path.stat().st_size, path.read_bytes) for path in files]
             elif zipfile.is_zipfile(root):
-                self._archive = zipfile.ZipFile(root)
-                found = [(one.filename, one) for one in self._archive.infolist() if not one.is_dir()]
+                zipped = zipfile.ZipFile(root)
+                infos = [info for info in zipped.infolist() if not info.is_dir()]
+                found = [(info.filename, info.file_size, partial(zipped.read, info)) for info in infos]
             else:
                 # Of a compressed tar file each map would be found only by unpacking all before it.
-                self._archive = tarfile.open(root, "r:")  # noqa: SIM115
-                found = [(one.name, one) for one in self._archive if one.isfile()]
-        members: dict[str, tuple[str, Any]] = {}
-        for name, member in found:
-            path = posixpath.normpath(name).lstrip("/")
-            if (twin := members.setdefault(path, (name, member)))[1] is not member:
+                tar = tarfile.open(root, "r:")  # noqa: SIM115
+                found = [(info.name, info.size, partial(_extract, tar, info)) for info in tar if info.isfile()]
+        members: dict[str, tuple[str, int, Callable[[], bytes]]] = {}
+        for member in found:
+            name, path = member[0], posixpath.normpath(member[0]).lstrip("/")
+            if (twin := members.setdefault(path, member)) is not member:
                 both = f"{name} twice" if twin[0] == name else f"{twin[0]} and {name}, which are one file"
                 raise UserError(f"{root} holds {both}.", exit_status=2)
         shown = (path for path in members if not any(part[:1] == "." for part in path.split("/")))
-        self._members = {path: members[path][1] for path in sorted(shown)}
+        self._members = {path: members[path] for path in sorted(shown)}
         self.names = tuple(self._members)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file; a UserError if it cannot be read or is larger than a GiB."""
-        member = self._members[name]
+        _, size, read = self._members[name]
         with named(self.root, name):
-            if isinstance(member, Path):
-                size = member.stat().st_size
-            else:
-                size = member.file_size if isinstance(member, zipfile.ZipInfo) else member.size
             if size > _LARGEST:
                 raise ValueError(f"it has {size} bytes, and no map has more than {_LARGEST}")
-            if isinstance(member, Path):
-                return member.read_bytes()
-            if isinstance(self._archive, zipfile.ZipFile):
-                return self._archive.read(member)
-            assert self._archive is not None
-            stream = self._archive.extractfile(member)
-            content = b"" if stream is None else stream.read()
-            if len(content) != size:
-                raise ValueError("the archive is cut off")
+            if len(content := read()) != size:
+                raise ValueError("it is cut off, or was changed")
             return content
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    stream = archive.extractfile(member)
+    return b"" if stream is None else stream.read()
 
 
 @contextmanager

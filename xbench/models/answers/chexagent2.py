@@ -117,26 +117,20 @@ class Processor(PatchProcessor):
 
 def _config(folder: Path) -> PhiConfig:
     """Return the settings of Phi-2, with those of SigLIP, which the checkpoint shows only in its tensors."""
-    with explained(f"{folder} has no config.json of CheXagent-2", "Fetch it again."):
+    with explained(f"{folder} has no config.json of CheXagent-2", f"Fetch it again from {EXAMPLE}."):
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        missing = [name for name in _SETTINGS if name not in settings]
+        if missing := [name for name in _SETTINGS if name not in settings]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
     shapes: dict[str, list[int]] = {}
-    with explained(f"The weights in {folder} cannot be read", "Fetch them again."):
+    tower = "model.visual.model."
+    advice = f"Give --model.checkpoint a folder as `hf download {EXAMPLE} --local-dir FOLDER` leaves it."
+    with explained(f"The weights in {folder} cannot be read as CheXagent-2's", advice):
         for path in sorted(folder.glob("*.safetensors")):
             with safe_open(path, framework="pt") as file:
                 shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    tower = "model.visual.model."
-    try:
         width, _, patch, _ = shapes[f"{tower}embeddings.patch_embedding.weight"]
         patches, _ = shapes[f"{tower}embeddings.position_embedding.weight"]
         wide, _ = shapes[f"{tower}encoder.layers.0.mlp.fc1.weight"]
-    except (LookupError, ValueError):
-        raise UserError(
-            f"The weights in {folder} are not CheXagent-2's: they have no SigLIP under {tower}*. Give "
-            f"--model.checkpoint a folder as `hf download {EXAMPLE} --local-dir FOLDER` leaves it."
-        ) from None
-    if missing:
-        raise UserError(f"The config.json in {folder} lacks {', '.join(missing)}. Fetch it again from {EXAMPLE}.")
     own = {name: value for name, value in settings.items() if name not in ("auto_map", "visual")}
     config = PhiConfig.from_dict(own)
     config.visual = {

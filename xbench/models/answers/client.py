@@ -126,11 +126,6 @@ class ChatClient:
     back_off: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.timeout < math.inf and 0 <= self.back_off < math.inf):
-            raise UserError(
-                f"--model.timeout {self.timeout} must be above 0, and --model.back_off {self.back_off} at least 0.",
-                exit_status=2,
-            )
         check_at_least_one(attempts=self.attempts)
         url = _checked_url(self.base_url)
         _check_allowed(url, self.model, self.send_images_to)
@@ -174,12 +169,12 @@ class ChatClient:
 
         async def ask() -> tuple[Completion, dict[str, Any]]:
             response = await self._json("POST", "chat/completions", content)
-            completion = Completion.read(response)
-            asked, answered = self.spent
-            self.spent = asked + (completion.tokens_in or 0), answered + (completion.tokens_out or 0)
-            return completion, response
+            return Completion.read(response), response
 
-        return await self._patiently(ask)
+        completion, response = await self._patiently(ask)
+        asked, answered = self.spent
+        self.spent = asked + (completion.tokens_in or 0), answered + (completion.tokens_out or 0)
+        return completion, response
 
     async def weights(self) -> str:
         """Return what the server says of the weights behind the model's name, as JSON; nothing if it does not say.

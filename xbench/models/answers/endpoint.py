@@ -129,8 +129,6 @@ class Endpoint(AnsweringModel):
         )
         check_at_least_one(longest_side=longest_side, max_tokens=max_tokens, repeats=repeats)
         check_at_least_one(concurrency=concurrency, limit_tokens=limit_tokens)
-        if top_logprobs < 0:
-            raise UserError(f"--model.top_logprobs {top_logprobs} must be at least 0.", exit_status=2)
         if reserved := [name for name in _OWN if name in (extra_body or {})]:
             raise UserError(f"--model.extra_body has {reserved[0]}, which xbench sets itself.", exit_status=2)
         if limit_cost is not None and prices is None:
