@@ -134,6 +134,15 @@ def test_a_missing_key_and_a_model_that_is_not_served(address, monkeypatch):
     assert "Injected" not in str(caught.value)
 
 
+def test_a_loop_that_runs_already_is_left_alone(address):
+    """As in a notebook."""
+
+    async def cell() -> str:
+        return complete(client(address, scripted("says=None."))).text
+
+    assert asyncio.run(cell()) == "None."
+
+
 def test_retry_after_holds_for_all_requests(address):
     script = scripted("429=0.5,says=None.")
     asked = client(address, script, back_off=0)
