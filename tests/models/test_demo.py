@@ -11,7 +11,7 @@ from xbench.models.demo import DemoNetwork
 
 
 def test_the_demo_recognises_and_points(command):
-    options = ("--data.seed", "5", "--data.images", "120", "--data.num_workers", "0", "--trainer.logger", "false")
+    options = ("--data.seed", "5", "--data.images", "70", "--data.num_workers", "0", "--trainer.logger", "false")
     demo = command("test", "--config", "demo", *options).results
     centre = command("test", "--config", "centre_phantom", *options).results
     assert demo["classification"]["macro"]["auroc"] > 0.9

@@ -83,34 +83,21 @@ class DrawsItsText(Coarse):
         return super().encode_prompts(prompts) * (1 + 0.01 * torch.rand(len(prompts)))
 
 
+def prepares(name: str, preprocessing: Preprocessing) -> type[Coarse]:
+    """Return a class with another preprocessing."""
+    return type(name, (Coarse,), {"other_preprocessing": preprocessing})
+
+
 # A crop that does not tell where the corners went.
 _HIDDEN_CROP = A.Lambda(image=lambda image, **_: np.ascontiguousarray(image[16:, 8:-8]), p=1.0)
-
-
-class LyingView(Coarse):
-    other_preprocessing = Preprocessing([PillowResize(72), CentreCrop(72), _HIDDEN_CROP], (0, 0, 0), (1, 1, 1))
-
-
-class MeanOf255(Coarse):
-    """Mean and standard deviation of pixels from 0 to 255, which get here as 0 to 1."""
-
-    other_preprocessing = Preprocessing(stretch((56, 56)), mean=(127.5,) * 3, std=(63.75,) * 3)
-
-
-class TimesThe255th(Coarse):
-    other_preprocessing = Preprocessing(stretch((56, 56)), std=(1 / 255,) * 3)
-
-
-class ForgetsToNormalise(Coarse):
-    other_preprocessing = Preprocessing(stretch((56, 56)))
-
-
-class NormalisesTwice(Coarse):
-    """In the geometry, and then again."""
-
-    other_preprocessing = Preprocessing(
-        [*stretch((56, 56)), A.Normalize(mean=0.5, std=0.5)], mean=(0.5,) * 3, std=(0.5,) * 3
-    )
+_SQUARE, _HALVES = stretch((56, 56)), {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+LyingView = prepares("LyingView", Preprocessing([PillowResize(72), CentreCrop(72), _HIDDEN_CROP], (0, 0, 0), (1, 1, 1)))
+# Mean and standard deviation of pixels from 0 to 255, which get here as 0 to 1.
+MeanOf255 = prepares("MeanOf255", Preprocessing(_SQUARE, mean=(127.5,) * 3, std=(63.75,) * 3))
+TimesThe255th = prepares("TimesThe255th", Preprocessing(_SQUARE, std=(1 / 255,) * 3))
+ForgetsToNormalise = prepares("ForgetsToNormalise", Preprocessing(_SQUARE))
+# In the geometry, and then again.
+NormalisesTwice = prepares("NormalisesTwice", Preprocessing([*_SQUARE, A.Normalize(mean=0.5, std=0.5)], **_HALVES))
 
 
 class DividesTwice(Coarse):

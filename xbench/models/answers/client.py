@@ -229,7 +229,10 @@ class ChatClient:
     async def _json(self, method: str, path: str, content: bytes | None = None) -> Any:
         """Make a request and return the JSON that comes back; NoAnswer or ValueError where none does."""
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
-        if key := self._key():
+        key = os.environ.get(self.key_variable, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise UserError(f"The key in the environment variable {self.key_variable} has characters that no key has.")
+        if key:
             headers["Authorization"] = f"Bearer {key}"
         body, url = bytearray(), f"{self.base_url}/{path}"
         try:
@@ -258,12 +261,6 @@ class ChatClient:
             return self.without_key(json.loads(bytes(body)))
         except (ValueError, RecursionError):
             raise NoAnswer("JSON that is cut off or malformed") from None
-
-    def _key(self) -> str:
-        key = os.environ.get(self.key_variable, "").strip()
-        if not (key.isascii() and key.isprintable()):
-            raise UserError(f"The key in the environment variable {self.key_variable} has characters that no key has.")
-        return key
 
     def without_key(self, value: Any, shortest: int = 8) -> Any:
         """Return a text or JSON of a server without the key, which some servers repeat.
@@ -308,17 +305,14 @@ class ChatClient:
         elif status == 403:
             hint = f"{key} may not do this."
         else:
-            offered = await self._offered() if method != "GET" and status in (400, 404) else ""
+            offered = ""
+            if method != "GET" and status in (400, 404):
+                with suppress(NoAnswer, UserError):
+                    if self.model not in (names := await self.models()):
+                        offered = f"; it serves {near_names(self.model, names)}"
             places = {404: "--model.base_url, which usually ends in /v1, and at --model.model"}
             hint = f"Look at {places.get(status, 'the options of --model')}{offered}."
         raise UserError(f"{self.host} answers {status}{says}. {hint}")
-
-    async def _offered(self) -> str:
-        """Return which models there are, if the server does not have the one that is asked for."""
-        with suppress(NoAnswer, UserError):
-            if self.model not in (names := await self.models()):
-                return f"; it serves {near_names(self.model, names)}"
-        return ""
 
 
 def near_names(name: str, names: list[str]) -> str:

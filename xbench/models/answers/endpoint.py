@@ -7,7 +7,8 @@ import base64
 import hashlib
 import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -196,10 +197,18 @@ class Endpoint(AnsweringModel):
         body = self._body(query, picture.digest)
         server = {"server": self.client.base_url, "revision": self.revision, "weights": self._weights}
         request = server | {"body": body} | ({"turn": query.turn} if query.turn else {})
-        completion = self._kept(request)
+        completion, kept = None, None if self._cache is None else self._cache.get(request)
+        if kept is not None:
+            with suppress(ValueError, RecursionError):
+                completion = Completion.read(self.client.without_key(kept))
         from_cache = completion is not None
         if completion is None:
-            self._stay_within_limits()
+            for name, limit, spent in (
+                ("tokens", self._limit_tokens, sum(self.client.spent)),
+                ("cost", self._limit_cost, self.cost),
+            ):
+                if limit is not None and spent is not None and spent >= limit:
+                    raise UserError(f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on.")
             started = time.monotonic()
             completion, response = await self.client.complete(self._body(query, picture.url))
             if self._cache is not None:
@@ -222,13 +231,6 @@ class Endpoint(AnsweringModel):
             reasoning=completion.reasoning,
         )
 
-    def _kept(self, request: Mapping[str, Any]) -> Completion | None:
-        response = None if self._cache is None else self._cache.get(request)
-        try:
-            return None if response is None else Completion.read(self.client.without_key(response))
-        except (ValueError, RecursionError):
-            return None
-
     @property
     def cost(self) -> float | None:
         """Spent by this process, if the prices are known."""
@@ -236,12 +238,6 @@ class Endpoint(AnsweringModel):
             return None
         tokens_in, tokens_out = self.client.spent
         return (tokens_in * self._prices[0] + tokens_out * self._prices[1]) / 1e6
-
-    def _stay_within_limits(self) -> None:
-        tokens, cost = sum(self.client.spent), self.cost
-        for name, limit, spent in (("tokens", self._limit_tokens, tokens), ("cost", self._limit_cost, cost)):
-            if limit is not None and spent is not None and spent >= limit:
-                raise UserError(f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on.")
 
     def on_test_end(self) -> None:
         """Print what was asked and spent."""

@@ -22,7 +22,6 @@ import transformers
 from huggingface_hub import hf_hub_download
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.answers.answer_cache import digest
@@ -203,7 +202,11 @@ class Local(AnsweringModel):
         for place, tokens in enumerate(output.sequences[:, begin:].tolist()):
             end = next((at + 1 for at, token in enumerate(tokens) if token in self._ends), None)
             tokens = tokens[:end]
-            scores = self._first_token(output.logits[0][place]) if first_token else {}
+            scores: dict[str, Any] = {}
+            if first_token:
+                logits = output.logits[0][place].double()
+                mass = float(logits.softmax(0)[[*self._yes_no[0], *self._yes_no[1]]].sum())
+                scores = {"yes_no": tuple(logits[ids].tolist() for ids in self._yes_no), "mass": min(1.0, mass)}
             replies.append(
                 Reply(
                     self.processor.tokenizer.decode(
@@ -262,12 +265,6 @@ class Local(AnsweringModel):
         _, rows, columns = inputs["image_grid_thw"][0].tolist()
         patch = self.processor.image_processor.patch_size
         return self.convention.shown(columns * patch, rows * patch).name
-
-    def _first_token(self, logits: Tensor) -> dict[str, Any]:
-        """Return the logits of yes and of no, and their share of all probability."""
-        logits = logits.double()
-        mass = float(logits.softmax(0)[[*self._yes_no[0], *self._yes_no[1]]].sum())
-        return {"yes_no": tuple(logits[ids].tolist() for ids in self._yes_no), "mass": min(1.0, mass)}
 
     def _yes_no_tokens(self, prompt: str) -> tuple[list[int], list[int]]:
         """Return the tokens with which yes and no begin after a prompt, whose end decides how they are cut."""
