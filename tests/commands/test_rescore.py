@@ -25,7 +25,7 @@ from xbench.commands import rescore
 from xbench.commands.verify import disagreements
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.runs.finished import FinishedRun
-from xbench.runs.images import ScoredPairs, read_saved_images, saved_regions
+from xbench.runs.images import ScoredPairs, read_saved_images
 from xbench.runtime.errors import UserError
 
 # Images of several sizes, one that cannot be read and one with something odd; a last batch of another size.
@@ -50,7 +50,7 @@ def evaluation(tmp_path: Path, thresholds: int, ties: str) -> tuple[str, str]:
 def test_sizes_and_items_are_kept_with_the_maps(phantom_run):
     run = FinishedRun.open(phantom_run)
     assert run.map_scale == "probability" and {*run.image_sizes.values()} == {(48, 48)}
-    assert {*run.instances} == {(image, finding) for image, finding, _ in saved_regions(phantom_run)}
+    assert {*run.instances} == {(image, finding) for image, finding, _ in run.regions()}
 
 
 @pytest.mark.parametrize("view", ["whole", "crop"])

@@ -18,8 +18,8 @@ from run_files import change
 from xbench.cli import main
 from xbench.commands.reproduce import drifts, first_cause
 from xbench.commands.verify import disagreements
+from xbench.runs.files import SCHEMAS
 from xbench.runs.results import read_results
-from xbench.runs.tables import SCHEMAS
 from xbench.runtime.errors import UserError
 
 

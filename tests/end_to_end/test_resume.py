@@ -20,8 +20,9 @@ from xbench.cli import main
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape, runs_of
 from xbench.runs.files import PAIRS
+from xbench.runs.fingerprint import difference
 from xbench.runs.images import SavedImage, saved_tables
-from xbench.runs.journal import BatchRecord, _encode, append_record, difference, finished_batches, read_record
+from xbench.runs.journal import BatchRecord, _encode, append_record, finished_batches, read_record
 from xbench.runtime.errors import UserError
 from xbench.scoring.rows import SCHEMA
 from xbench.types import Failure, Note

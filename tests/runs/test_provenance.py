@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 from toys import Squares
 
@@ -21,3 +23,18 @@ def test_options_of_a_dataset_are_plain_and_name_no_place(tmp_path, from_configu
     if from_configuration:
         shown = {"least": "inf", "draw": "builtins.builtin_function_or_method", "name": {"a": [1, None]}}
         assert options.items() >= shown.items()
+
+
+def test_whatever_a_model_says_of_itself_can_be_written(command, toy_config, monkeypatch):
+    strange = {
+        "weight": float("nan"),
+        "size": np.float32(1.5),
+        "word": "\ud800",
+        "layers": {1: print},
+        "path": (Path("x"),),
+    }
+    monkeypatch.setattr("toys.Brightness.provenance", lambda self: strange)
+    run = command("test", "--config", toy_config, "--data.limit", "2")
+    assert run.status == 0, run.errors
+    expected = {"weight": "nan", "size": "1.5", "word": "\\ud800", "path": ["x"]}
+    assert run.results["provenance"]["model"].items() >= expected.items()

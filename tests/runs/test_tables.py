@@ -28,8 +28,6 @@ from xbench.runs.images import (
     ScoredPairs,
     jpeg,
     read_saved_images,
-    saved_instances,
-    saved_sizes,
     saved_tables,
 )
 from xbench.runs.tables import read_rows, write_tables
@@ -80,6 +78,12 @@ def test_tables_do_not_depend_on_batches(phantom_run, tmp_path, rows_at_a_time):
         ("patient_id", "other"),
         ("mask_pixels", [10**6] * 101),
         ("overlap_pixels", [3]),
+        ("mask_pixels", []),
+        ("mask_pixels", [*range(101)]),
+        ("dice", 0.123),
+        ("iou", None),
+        ("region_area", 0.123),
+        ("answer_status", "x" * 99),
         ("region_pixels", 0),
         ("query", None),
     ],
@@ -181,8 +185,9 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
         assert replace(one, saliency=None) == replace(other, saliency=None)
 
     items = {(image.image_id, FINDINGS[c]): of_pair for image in images for c, of_pair in image.instances.items()}
-    assert dict(saved_instances(tmp_path)) == items
-    assert dict(saved_sizes(tmp_path)) == {image.image_id: image.image_size for image in images}
+    run = FinishedRun(tmp_path, None)
+    assert run.instances == items
+    assert run.image_sizes == {image.image_id: image.image_size for image in images}
 
     stored = ScoredPairs(tmp_path)
     assert list(stored) == [(image.image_id, FINDINGS[c]) for image in images for c in image.scored]

@@ -18,8 +18,8 @@ from rich.table import Table
 from xbench.commands.arguments import reproduce_parser
 from xbench.commands.verify import leaves
 from xbench.runs.files import CONFIG, RESULTS
+from xbench.runs.fingerprint import difference
 from xbench.runs.finished import FinishedRun
-from xbench.runs.journal import difference
 from xbench.runs.results import Results
 from xbench.runtime.errors import UserError
 from xbench.runtime.yaml_files import load_yaml

@@ -6,7 +6,6 @@ evaluation grid cannot, for the annotations are kept on the run's.
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import shutil
 import signal
@@ -34,16 +33,15 @@ from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
-from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH
-from xbench.runs.fingerprint import versions
+from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH
+from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
 from xbench.runs.images import SavedImage, saved_tables
 from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
-from xbench.runs.provenance import utf8
 from xbench.runs.results import Results, write_results
 from xbench.runs.summary import RunNumbers, summarise
-from xbench.runs.tables import SCHEMAS, about_tables, write_tables
+from xbench.runs.tables import about_tables, write_tables
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent
@@ -305,7 +303,7 @@ def _score(
             "seconds": {stage: round(seconds, 3) for stage, seconds in stopwatch.seconds.items()},
             "rescored": {
                 "from": utf8(str(run.folder.absolute())),
-                "images": None if chosen is None else hashlib.sha256("\n".join(sorted(chosen)).encode()).hexdigest(),
+                "images": None if chosen is None else names_digest(sorted(chosen)),
                 "command": [utf8(word) for word in sys.orig_argv],
                 "versions": versions(),
             },

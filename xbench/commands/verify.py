@@ -17,11 +17,10 @@ import pyarrow as pa
 from rich.console import Console
 
 from xbench.commands.arguments import verify_parser
-from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH, Table, reading
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH, Table, reading
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import check_protocol, stored_protocols
 from xbench.runs.summary import numbers_of, summarise
-from xbench.runs.tables import SCHEMAS
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 

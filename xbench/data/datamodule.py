@@ -9,7 +9,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -29,6 +28,7 @@ from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
 from xbench.findings.names import findings_problem, is_folder_name, is_name
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.runs.fingerprint import plain
 from xbench.runtime.distributed import shared_counter
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import cache_folder, expand
@@ -134,7 +134,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             names = [name for owner in owners for name in inspect.signature(owner.__init__).parameters]
             given = {name: getattr(self, name) for name in sorted({*names}) if hasattr(self, name)}
         return {
-            name: _plain(value)
+            name: plain(value)
             for name, value in given.items()
             if name not in self.neutral_options and not _is_place(value)
         }
@@ -302,16 +302,3 @@ def _is_place(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return bool(value) and all(map(_is_place, value))
     return isinstance(value, (str, Path)) and os.path.exists(expand(value))
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it, the same in every process; of other objects only what they are."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    if isinstance(value, (float, Path, np.generic, Enum)):
-        return str(value)
-    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
 from xbench.runs.by_finding import Images, Pairs
 from xbench.runs.files import CONFIG, PAIRS, RESULTS, RunFileError
+from xbench.runs.fingerprint import digest
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import is_of_a_run
 from xbench.runs.images import ScoredPairs
@@ -297,4 +297,4 @@ def _in_words(value: Any) -> str:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+    return digest(value)[:8]

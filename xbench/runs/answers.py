@@ -20,11 +20,16 @@ from xbench.predictions.asking import Kind, Question, Reply
 from xbench.predictions.conventions import Convention
 from xbench.predictions.grammars import Family
 from xbench.predictions.recognition import Way
-from xbench.runs.files import Table
+from xbench.runs.files import PREDICTIONS, SCHEMAS, Table
 from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from xbench.types import Answers, GroundTruth
+
+
+_OF_REPLY = ("finish", "frame", "prompt_sha256", "tokens_in", "tokens_out", "from_cache", "reasoning")
+_OF_RECOGNITION = ("way", "probability", "logit", "mass", "bounded")
+_OF_ANSWER = ("status", "boxes", "points", "confidence", "suspect_frame")
 
 
 @dataclass(frozen=True)
@@ -99,43 +104,18 @@ class AnswerRow:
         `answer` is what the reply says where a finding is, None for whether it is there; `truth` the true boxes,
         whether each is a lesion, and whether they are of outlines. A UserError if no file takes the row.
         """
-        row = cls(
-            index=index,
-            image_id=image_id,
-            finding=query.finding,
-            query=query.kind,
-            raw=reply.text,
-            width=size[0],
-            height=size[1],
-            finish=reply.finish,
-            frame=reply.frame,
-            prompt_sha256=reply.prompt_sha256,
-            tokens_in=reply.tokens_in,
-            tokens_out=reply.tokens_out,
-            from_cache=reply.from_cache,
-            reasoning=reply.reasoning,
-            answer_confidence=reply.confidence,
-        )
+        values: dict[str, Any] = {"index": index, "image_id": image_id, "finding": query.finding, "query": query.kind}
+        values |= {"raw": reply.text, "width": size[0], "height": size[1], "answer_confidence": reply.confidence}
+        values |= {name: getattr(reply, name) for name in _OF_REPLY}
         if answer is None:
-            found = reply.recognition()
-            names = ("way", "probability", "logit", "mass", "bounded")
-            row = replace(row, **{name: getattr(found, name) for name in names})
+            recognition = reply.recognition()
+            values |= {name: getattr(recognition, name) for name in _OF_RECOGNITION}
         else:
             boxes, one_by_one, outlined = truth or (None, None, None)
-            row = replace(
-                row,
-                status=answer.status,
-                boxes=answer.boxes,
-                points=answer.points,
-                confidence=answer.confidence,
-                **asdict(answer.counts),
-                suspect_frame=answer.suspect_frame,
-                annotated=None if boxes is None else tuple(boxes),
-                one_by_one=one_by_one,
-                outlined=outlined,
-            )
+            values |= {name: getattr(answer, name) for name in _OF_ANSWER} | asdict(answer.counts)
+            values |= {"annotated": boxes, "one_by_one": one_by_one, "outlined": outlined}
         try:
-            return cls.checked(vars(row))
+            return cls.checked(values)
         except (ValueError, TypeError) as error:
             raise UserError(
                 f"The model's reply cannot be kept: {error}. Correct the model, or leave the image out. Everything "
@@ -148,9 +128,8 @@ class AnswerRow:
         if self.way == "first token":
             first = {"yes_no": ((self.logit,), (0.0,))} if self.logit is not None else {"top": ()}
             first |= {"mass": self.mass, "bounded": bool(self.bounded)}
-        same = ("finish", "frame", "prompt_sha256", "tokens_in", "tokens_out", "from_cache", "reasoning")
-        told = {name: getattr(self, name) for name in same}
-        return Reply(self.raw, confidence=self.answer_confidence, **told, **first)
+        same = {name: getattr(self, name) for name in _OF_REPLY}
+        return Reply(self.raw, confidence=self.answer_confidence, **same, **first)
 
     def asked(self, row: int, column: int) -> Question:
         """Return what was asked, for an image's place in a batch and a finding's among those of the run."""
@@ -172,7 +151,8 @@ class AnswerRow:
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> AnswerRow:
         """Make a row of what a file says; raise a ValueError for what no run writes."""
-        row = dict(values)
+        row: dict[str, Any] = {field.name: None for field in fields(cls)} | dict(values)
+        row["escaped"] = bool(row["escaped"])
         if row["escaped"]:
             try:
                 row["raw"] = json.loads(row["raw"])
@@ -207,31 +187,9 @@ class AnswerRow:
         return cls(**row)
 
 
-_BOXES = pa.list_(pa.list_(pa.float64()))
-PREDICTIONS_SCHEMA = pa.schema(
-    {"index": pa.int64(), "image_id": pa.string(), "query": pa.string(), "finding": pa.string()}
-    | {"condition": pa.string(), "logit": pa.float64(), "probability": pa.float64()}
-    | {"map_shape": pa.list_(pa.int32()), "map": pa.list_(pa.float32()), "asked": pa.string(), "raw": pa.string()}
-    | {"width": pa.int32(), "height": pa.int32(), "escaped": pa.bool_(), "finish": pa.string(), "frame": pa.string()}
-    | {"prompt_sha256": pa.string(), "tokens_in": pa.int64(), "tokens_out": pa.int64(), "from_cache": pa.bool_()}
-    | {"reasoning": pa.string(), "answer_confidence": pa.float64(), "status": pa.string(), "boxes": _BOXES}
-    | {"points": _BOXES, "confidence": pa.list_(pa.float64()), "clipped": pa.int32(), "reordered": pa.int32()}
-    | {"dropped": pa.int32(), "duplicates": pa.int32(), "suspect_frame": pa.bool_(), "annotated": _BOXES}
-    | {"one_by_one": pa.bool_(), "outlined": pa.bool_(), "way": pa.string(), "mass": pa.float64()}
-    | {"bounded": pa.bool_()}
-)
-"""Columns of `predictions.parquet`: a row per pair, or per question that a model was asked.
-
-`map` holds the cells of a raw map row by row, null where nobody drew one; `map_shape` is null for models that draw
-none. From `asked` on, columns are null for models that are not asked in words.
-"""
-
-_MAP = ("map_shape", "map")
-
-
 def answers_table(rows: Sequence[AnswerRow]) -> pa.Table:
-    """Return rows as a table of `PREDICTIONS_SCHEMA`."""
-    return pa.Table.from_pylist([_writable(row) for row in rows], PREDICTIONS_SCHEMA)
+    """Return rows as a table of `predictions.parquet`."""
+    return pa.Table.from_pylist([_writable(row) for row in rows], SCHEMAS[PREDICTIONS])
 
 
 def answer_rows(shown: Answers, truth: GroundTruth) -> list[AnswerRow]:
@@ -261,8 +219,6 @@ def read_answers(path: Path, findings: Sequence[str]) -> Iterator[AnswerRow]:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
     with Table(path) as file:
-        if not file.schema_arrow.equals(PREDICTIONS_SCHEMA):
-            raise ValueError(f"{path.name} has not the columns that a run writes")
         for group in range(file.num_row_groups):
             for row in rows_of(file.read_row_group(group, use_threads=False)):
                 if row.finding not in findings:
@@ -272,7 +228,7 @@ def read_answers(path: Path, findings: Sequence[str]) -> Iterator[AnswerRow]:
 
 def rows_of(table: pa.Table) -> Iterator[AnswerRow]:
     """Go through the rows of a table; raise a ValueError for what no run writes."""
-    for row in table.drop_columns([*_MAP]).to_pylist():
+    for row in table.drop_columns(["map_shape", "map"]).to_pylist():
         if row["query"] != row["finding"] or row.pop("condition") != "":
             raise ValueError(f"{row['image_id']!r:.200} has an answer to another query than a finding")
         yield AnswerRow.checked(row | {"query": row.pop("asked")})

@@ -1,21 +1,24 @@
-"""Names of the files of a run, errors of whoever reads them, and tables on disk.
+"""The files of a run: their names, the columns of its tables, and errors of whoever reads them.
 
 Each page of a table has a checksum: a bit that a disk or a copy has turned must not become another number. The
-description at a file's end has none.
+description at a file's end has none; the SHA-256 in `results.json` covers it.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from xbench.runtime.errors import UserError
+from xbench.scoring.rows import SCHEMA
 
 RESULTS, CONFIG = "results.json", "config.yaml"
 """Written last and first: a folder with a configuration and without results is an unfinished run."""
@@ -26,10 +29,49 @@ IMAGES, PREDICTIONS, TRUTH = "images.parquet", "predictions.parquet", "truth.par
 PICTURES = "pictures.parquet"
 """Patients' images, in a file of their own that can be deleted before a run is shared."""
 
-TABLES: Final = (PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
+_INTEGERS, _FLOATS, _BOXES = pa.list_(pa.int32()), pa.list_(pa.float64()), pa.list_(pa.list_(pa.float64()))
+_IMAGE = {"index": pa.int64(), "image_id": pa.string()}
+_SHAPE = pa.struct(
+    {"kind": pa.string(), "size": _INTEGERS, "coordinates": _FLOATS, "reader": pa.string(), "outline": pa.bool_()}
+)
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    PAIRS: SCHEMA,
+    IMAGES: pa.schema(
+        _IMAGE
+        | {"patient_id": pa.string(), "crop": _FLOATS, "height": pa.int32(), "width": pa.int32()}
+        | {"sha256": pa.string(), "notes": pa.list_(pa.string()), "failure": pa.string()}
+    ),
+    PREDICTIONS: pa.schema(
+        _IMAGE
+        | {"query": pa.string(), "finding": pa.string(), "condition": pa.string()}
+        | {"logit": pa.float64(), "probability": pa.float64(), "map_shape": _INTEGERS, "map": pa.list_(pa.float32())}
+        | {"asked": pa.string(), "raw": pa.string(), "width": pa.int32(), "height": pa.int32(), "escaped": pa.bool_()}
+        | {"finish": pa.string(), "frame": pa.string(), "prompt_sha256": pa.string()}
+        | {"tokens_in": pa.int64(), "tokens_out": pa.int64(), "from_cache": pa.bool_(), "reasoning": pa.string()}
+        | {"answer_confidence": pa.float64(), "status": pa.string(), "boxes": _BOXES, "points": _BOXES}
+        | {"confidence": _FLOATS, "clipped": pa.int32(), "reordered": pa.int32(), "dropped": pa.int32()}
+        | {"duplicates": pa.int32(), "suspect_frame": pa.bool_(), "annotated": _BOXES, "one_by_one": pa.bool_()}
+        | {"outlined": pa.bool_(), "way": pa.string(), "mass": pa.float64(), "bounded": pa.bool_()}
+    ),
+    TRUTH: pa.schema(
+        _IMAGE
+        | {"query": pa.string(), "finding": pa.string(), "present": pa.bool_()}
+        | {"shape": _INTEGERS, "whole": pa.binary(), "partial": pa.list_(pa.uint32()), "share": _FLOATS}
+        | {"kept": pa.list_(pa.uint32()), "shapes": pa.list_(_SHAPE)}
+    ),
+    PICTURES: pa.schema({"image_id": pa.string(), "jpeg": pa.binary()}),
+}
+"""Columns by table; docs/files.md describes them.
+
+In `predictions.parquet`, `map` holds the cells of a raw map row by row, null where nobody drew one; `map_shape` is null
+for models that draw none. From `asked` on, columns are null for models that are not asked in words.
+"""
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""
+
+_FULL = frozenset({"index", "image_id", "query", "shape", "whole", "partial", "share", "kept", "shapes", "jpeg"})
+_ARRAYS = frozenset({"crop", "shape", "partial", "share", "kept", "map", "map_shape"})
 
 
 class RunFileError(UserError):
@@ -49,7 +91,7 @@ def reading(folder: Path) -> Iterator[None]:
         name = Path(error.filename or "file").name
         give = (
             "a run that was made with CaseKeeper among trainer.callbacks, as it is by default"
-            if name in (IMAGES, PREDICTIONS, TRUTH, PICTURES)
+            if name in SCHEMAS and name != PAIRS
             else f"a run, which holds its {RESULTS}"
         )
         raise RunFileError(
@@ -66,14 +108,23 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
-    """A table whose errors name its file, as pyarrow's own do not: an OSError for what is no table or is damaged."""
+    """A table of a run, called `name` there; its errors name its file, as pyarrow's own do not.
 
-    def __init__(self, path: Path) -> None:
+    Raises:
+        OSError, ValueError, pyarrow.ArrowInvalid: It is no table, is damaged, or has not the columns that a run writes.
+            Whatever reads rows raises these too.
+    """
+
+    def __init__(self, path: Path, name: str = "") -> None:
         self.file_name = path.name
         if not path.is_file():
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         with self._named():
             super().__init__(path, page_checksum_verification=True)
+        schema = SCHEMAS.get(name or path.name)
+        if schema is not None and not self.schema_arrow.equals(schema):
+            raise ValueError(f"{path.name} has not the columns that a run writes")
+        self._group, self._table = -1, pa.table({})
 
     def read(self, *args: Any, **kwargs: Any) -> pa.Table:
         """Read the table as pyarrow does."""
@@ -88,6 +139,30 @@ class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
                 raise OSError(f"group {i} has {table.num_rows} rows, not as many as its description says")
             return table
 
+    def stated(self, key: str) -> Any:
+        """Return what the table says beside its rows."""
+        metadata = self.schema_arrow.metadata or {}
+        if key.encode() not in metadata:
+            raise ValueError(f"{self.file_name} does not say its {key}")
+        try:
+            return json.loads(metadata[key.encode()])
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.file_name}: its {key}: {error}") from None
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Go through the rows; lists of numbers are arrays, for as Python's lists they would take most of the time."""
+        for group in range(self.num_row_groups):
+            yield from _rows(self.read_row_group(group, use_threads=False))
+
+    def row(self, place: int) -> dict[str, Any]:
+        """Return a row; the group that was read last is kept."""
+        group = 0
+        while place >= (size := self.metadata.row_group(group).num_rows):
+            place, group = place - size, group + 1
+        if group != self._group:
+            self._table, self._group = self.read_row_group(group, use_threads=False), group
+        return next(_rows(self._table.slice(place, 1)))
+
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
@@ -96,3 +171,22 @@ class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise OSError(f"{self.file_name}: {error}") from error
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    for name in {*table.column_names} & _FULL:
+        if table[name].null_count:
+            raise ValueError(f"{name} has gaps that no run leaves")
+    columns = [_values(table[name].combine_chunks(), name in _ARRAYS) for name in table.column_names]
+    return (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _values(column: pa.Array, arrays: bool) -> Sequence[Any]:
+    if not arrays:
+        return list(column.to_pylist())
+    flat = column.flatten()
+    if flat.null_count:
+        raise ValueError("there are gaps that no run leaves")
+    ends = np.asarray(column.value_lengths().fill_null(0)).cumsum()
+    parts = np.split(np.asarray(flat), ends[:-1]) if len(column) else []
+    return [part if there else None for part, there in zip(parts, column.is_valid().to_pylist(), strict=True)]

@@ -1,6 +1,7 @@
 """The one answer to whether two runs are the same: what their numbers depend on, in a form that can be compared.
 
-`--resume` goes on with an unfinished run of the same fingerprint, and `bench` skips a finished one.
+`--resume` goes on with an unfinished run of the same fingerprint, and `bench` skips a finished one. Part of it is what
+predictions depend on (`outputs_depend_on`); its digest of plain values also names answers of servers.
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import xbench
 from xbench.runtime.digests import file_sha256, source_sha256
@@ -47,18 +52,17 @@ def fingerprint(config: Mapping[str, Any], model: type[SaliencyModel], data: Che
     options move none (`neutral_options`). `config` is the resolved configuration; `data` has been set up.
     """
     settings = _settings(config, model, type(data))
-    ids = hashlib.sha256("\n".join(record.image_id for record in data.records).encode())
     content = {
         "settings": settings,
         "accelerator": _accelerator(settings["trainer"].get("accelerator", "auto")),
         "files": dict(_digests(settings["model"], "model", folders=True)) | dict(_digests(settings["data"], "data")),
         "annotations": annotation_digests(data.annotation_files()),
-        "images": {"count": len(data.records), "names": ids.hexdigest()},
+        "images": {"count": len(data.records), "names": names_digest(record.image_id for record in data.records)},
         "versions": versions(),
         "source_sha256": source_sha256(model, type(data)),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(content, default=str))
-    return plain
+    described: dict[str, Any] = json.loads(json.dumps(content, default=str))
+    return described
 
 
 def of_results(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,8 +71,41 @@ def of_results(content: Mapping[str, Any]) -> dict[str, Any]:
     A digest stands in place of the settings, which name places. The accelerator is left out: what was computed on a
     cluster is finished on every machine.
     """
-    settings = hashlib.sha256(json.dumps(content["settings"], sort_keys=True).encode()).hexdigest()
-    return {name: value for name, value in content.items() if name != "accelerator"} | {"settings": settings}
+    kept = {name: value for name, value in content.items() if name != "accelerator"}
+    return kept | {"settings": digest(content["settings"])}
+
+
+def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a run's provenance that, with the images, determines its logits and maps."""
+    return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of plain values, in hexadecimal: the same for equal values, whatever the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def names_digest(names: Iterable[str]) -> str:
+    """Return the SHA-256 of names of images, in their order."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it, the same in every process; of other objects only what they are."""
+    if isinstance(value, Mapping):
+        return {utf8(str(key)): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, (str, float, Path, np.generic, Enum)):
+        return utf8(str(value))
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def utf8(text: str) -> str:
+    """Return a text as files of UTF-8 can hold it, with an escape for a byte that is no text, as paths have them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -83,6 +120,20 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if before.get("source_sha256") != now["source_sha256"]:
         said.append("the code of xbench or of the user's classes")
     return said
+
+
+def difference(one: Any, other: Any, place: str = "") -> str | None:
+    """Return the first place where two nested plain values differ, with both; None where they are equal."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in one | other:
+            found = difference(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
+            if found:
+                return found
+        return None
+    if one == other:
+        return None
+    said = [text if len(text := json.dumps(value)) <= 80 else f"{text[:77]}..." for value in (one, other)]
+    return f"{place} is {said[1]} and was {said[0]}"
 
 
 def annotation_digests(files: Sequence[Path]) -> dict[str, str]:

@@ -18,19 +18,19 @@ from xbench.predictions import family_named
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, read_answers
 from xbench.runs.by_finding import Images
-from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH, reading
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH, Table, reading
+from xbench.runs.fingerprint import outputs_depend_on
 from xbench.runs.images import (
     SavedImage,
     ScoredPairs,
+    coverage_of,
     no_maps,
-    read_images,
     read_saved_images,
-    saved_gamma,
-    saved_instances,
-    saved_sizes,
-    saves_maps,
+    shapes_of,
+    size_of,
+    stated_gamma,
 )
-from xbench.runs.results import Results, outputs_depend_on, read_results
+from xbench.runs.results import Results, read_results
 from xbench.runs.tables import read_rows
 from xbench.scoring.rows import Rows
 
@@ -104,19 +104,30 @@ class FinishedRun:
         A region without that key is one of a dataset that gives regions alone.
         """
         with reading(self.folder):
-            return dict(saved_instances(self.folder))
+            rows = Table(self.folder / TRUTH).rows()
+            return {(row["image_id"], row["query"]): shapes_of(row) for row in rows if row["shapes"]}
+
+    def regions(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+        """Go through the annotated regions: image, finding, and the region as it was scored (H, W)."""
+        with reading(self.folder):
+            truth = Table(self.folder / TRUTH)
+            gamma = stated_gamma(truth)
+            for row in truth.rows():
+                yield row["image_id"], row["query"], coverage_of(row).at(gamma)
 
     @cached_property
     def image_sizes(self) -> dict[str, tuple[int, int] | None]:
         """Height and width of each image as it was decoded, of `images.parquet`; None where nobody knows."""
         with reading(self.folder):
-            return dict(saved_sizes(self.folder))
+            rows = Table(self.folder / IMAGES).rows()
+            return {row["image_id"]: size_of(row) for row in rows if row["failure"] is None}
 
     @cached_property
     def draws_maps(self) -> bool:
         """Whether it saved maps: not one of boxes, nor one of probabilities alone."""
         with reading(self.folder):
-            return saves_maps(self.folder)
+            shapes = Table(self.folder / PREDICTIONS).read(["map_shape"])["map_shape"]
+            return bool(len(shapes) > shapes.null_count)
 
     @property
     def map_scale(self) -> MapScale | None:
@@ -149,7 +160,7 @@ class FinishedRun:
         """Check that maps, regions and pictures can be read, every page of them, and fit to the tables."""
         digests = self.rows.matrix("region_digest")
         with reading(self.folder):
-            gamma = saved_gamma(self.folder)
+            gamma = stated_gamma(Table(self.folder / TRUTH))
         for row, image in enumerate(self.saved_images()):
             for column, coverage in image.regions.items():
                 if region_digest(coverage.at(gamma)) != digests[row, column]:
@@ -218,7 +229,9 @@ class FinishedRun:
         """Read `images.parquet` batch by batch: the rows of all images or the named ones, and of all failures."""
         size = self.results.provenance["data"]["batch_size"]
         with reading(self.folder):
-            table = read_images(self.folder)
+            table = Table(self.folder / IMAGES).read().replace_schema_metadata(None)
+            if table["index"].null_count or table["image_id"].null_count:
+                raise ValueError(f"{IMAGES} has gaps that no run leaves")
         batch = table["index"].to_numpy() // size
         kept = np.ones(len(table), np.bool_)
         if images is not None:

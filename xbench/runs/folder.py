@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from xbench.findings.names import is_folder_name
 from xbench.runs.files import CONFIG, PREDICTIONS, RESULTS
-from xbench.runs.journal import ABOUT, difference, finished_batches, read_about
+from xbench.runs.fingerprint import difference
+from xbench.runs.journal import ABOUT, finished_batches, read_about
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.locks import Busy, try_lock

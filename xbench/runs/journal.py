@@ -91,20 +91,6 @@ def read_about(folder: Path) -> dict[str, Any] | None:
     return about if isinstance(about, dict) else None
 
 
-def difference(one: Any, other: Any, place: str = "") -> str | None:
-    """Return the first place where two nested plain values differ, with both; None where they are equal."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in one | other:
-            found = difference(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
-            if found:
-                return found
-        return None
-    if one == other:
-        return None
-    said = [text if len(text := json.dumps(value)) <= 80 else f"{text[:77]}..." for value in (one, other)]
-    return f"{place} is {said[1]} and was {said[0]}"
-
-
 def _intact(path: Path) -> bytes | None:
     """Content of a file of the journal; None if it is not what its name says."""
     name = _NAME.fullmatch(path.name)

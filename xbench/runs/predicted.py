@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from xbench.geometry.grid import Upsampling, View
 from xbench.predictions.source import Map, Names, Source
-from xbench.runs.answers import PREDICTIONS_SCHEMA
-from xbench.runs.files import IMAGES, PREDICTIONS, Table, reading
-from xbench.runs.images import StoredRows, crop_of, map_of, opened, stated
+from xbench.runs.files import IMAGES, PREDICTIONS, SCHEMAS, Table, reading
+from xbench.runs.images import crop_of, map_of
 from xbench.runtime.errors import UserError
 from xbench.types import MapScale
 
@@ -24,7 +23,7 @@ def holds_predictions(path: Path) -> bool:
     if path.is_dir():
         return (path / PREDICTIONS).is_file()
     try:
-        return bool(pq.read_schema(path).equals(PREDICTIONS_SCHEMA))
+        return bool(pq.read_schema(path).equals(SCHEMAS[PREDICTIONS]))
     except (OSError, pa.ArrowException):
         return False
 
@@ -45,7 +44,7 @@ class StoredPredictions(Source):
         table = path / PREDICTIONS if path.is_dir() else path
         self._folder, self.files = table.parent, [table, table.parent / IMAGES]
         with reading(self._folder):
-            file, images = opened(table, PREDICTIONS), opened(self.files[1])
+            file, images = Table(table, PREDICTIONS), Table(self.files[1])
             rows = file.read(["image_id", "query", "logit", "probability", "asked"])
             if rows["asked"].null_count < len(rows):
                 again = "`xbench rescore` reads them again, by another --family or --frame"
@@ -66,8 +65,8 @@ class StoredPredictions(Source):
             self.maps = {(image_id, query) for image_id, of_image in self._places.items() for query in of_image}
             names_of_images = images.read(["image_id"])["image_id"].to_pylist()
             self._image = {image_id: place for place, image_id in enumerate(names_of_images)}
-            self._rows, self._images = StoredRows(file), StoredRows(images)
-            model = stated(file, "depends_on")["model"]
+            self._table, self._images = file, images
+            model = file.stated("depends_on")["model"]
             self.upsampling: Upsampling = model["saliency_upsample"]
             self.map_scale: MapScale = model["map_scale"]
             if self.upsampling not in get_args(Upsampling) or self.map_scale not in get_args(MapScale):
@@ -76,13 +75,15 @@ class StoredPredictions(Source):
     def read(self, image: str) -> dict[str, Map]:
         """Return the maps of an image by finding."""
         with reading(self._folder):
-            return {query: map_of(self._rows[place]).copy() for query, place in self._places.get(image, {}).items()}
+            return {
+                query: map_of(self._table.row(place)).copy() for query, place in self._places.get(image, {}).items()
+            }
 
     def shown(self, image: str) -> tuple[View, str]:
         """Return what part of the image its maps show, and the digest of the model input."""
         with reading(self._folder):
-            row = self._images[self._image[image]]
-            return crop_of(row["crop"]), str(row["sha256"])
+            row = self._images.row(self._image[image])
+            return crop_of(row), str(row["sha256"])
 
 
 def _drawn(file: Table) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import xbench
-from xbench.runs.fingerprint import annotation_digests, versions
+from xbench.runs.fingerprint import annotation_digests, plain, utf8, versions
 from xbench.runtime.digests import source_sha256
 
 if TYPE_CHECKING:
@@ -29,13 +29,16 @@ def collect_outputs(trainer: pl.Trainer, model: SaliencyModel) -> dict[str, Any]
     details = model.provenance()
     of_model: dict[str, Any] = {"saliency_upsample": model.saliency_upsample, "map_scale": model.map_scale}
     of_model |= {"exploratory": model.exploratory} if model.exploratory else {}
-    return {
-        "precision": str(trainer.precision),
-        "checkpoint_sha256": details.pop("checkpoint_sha256", None),
-        "prompts": details.pop("prompts", None),
-        "preprocessing": model.preprocessing.description(),
-        "model": {"class": f"{type(model).__module__}.{type(model).__qualname__}", **of_model, **details},
-    }
+    outputs: dict[str, Any] = plain(
+        {
+            "precision": str(trainer.precision),
+            "checkpoint_sha256": details.pop("checkpoint_sha256", None),
+            "prompts": details.pop("prompts", None),
+            "preprocessing": model.preprocessing.description(),
+            "model": {"class": f"{type(model).__module__}.{type(model).__qualname__}", **of_model, **details},
+        }
+    )
+    return outputs
 
 
 def collect_provenance(
@@ -50,7 +53,7 @@ def collect_provenance(
     `seconds` is the wall-clock time of this process by stage, `config` the resolved configuration, None for a run that
     was started from Python.
     """
-    store = data.prepared
+    store, given = data.prepared, None if config is None else (config.get("data") or {}).get("init_args") or {}
     seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
     return {
         "versions": versions(),
@@ -67,7 +70,7 @@ def collect_provenance(
         **collect_outputs(trainer, model),
         "annotation_sha256": annotation_digests(data.annotation_files()),
         "data": {
-            **data.options(None if config is None else (config.get("data") or {}).get("init_args") or {}),
+            **data.options(given),
             "class": f"{type(data).__module__}.{type(data).__qualname__}",
             "batch_size": data.batch_size,
             "limit": data.limit,
@@ -80,11 +83,6 @@ def collect_provenance(
         else {"store": store.folder.name, "images": sum(map(store.holds, data.records))},
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
-
-
-def utf8(path: str) -> str:
-    """Return a path as files of UTF-8 can name it, with an escape for a byte that is no text."""
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _accelerator(trainer: pl.Trainer) -> str:

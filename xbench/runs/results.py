@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from xbench.findings.names import MACRO, findings_problem, is_folder_name, is_name
-from xbench.runs.files import TABLES
+from xbench.runs.files import SCHEMAS
 from xbench.runtime.files import atomic_writer
 
 SIGN_LEVEL = 0.01
@@ -48,8 +48,7 @@ class FindingCounts(_Part):
 
     positives: Count
     negatives: Count
-    with_region: Count
-    """Positives that have an annotated region; grounding is scored on these."""
+    with_region: Count  # positives that have an annotated region; grounding is scored on these
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ class ConstantMaps(_Part):
     """
 
     count: Count
-    first: list[ConstantMap]
-    """Ten at most."""
+    first: list[ConstantMap]  # ten at most
 
 
 @dataclass(frozen=True)
@@ -85,18 +83,15 @@ class NoteCount(_Part):
     """What is odd about images, their annotations or their normalisation."""
 
     note: str
-    count: Count
-    """Images; what the annotation files say of images outside the run counts too."""
-    first: list[str]
-    """Names of ten of them at most."""
+    count: Count  # images; what the annotation files say of images outside the run counts too
+    first: list[str]  # names of ten of them at most
 
 
 @dataclass(frozen=True)
 class Counts(_Part):
     """Images, and labels and regions per finding."""
 
-    images: Count
-    """Images scored."""
+    images: Count  # images scored
     skipped: list[Skipped]
     constant_maps: ConstantMaps
     notes: list[NoteCount]
@@ -107,10 +102,8 @@ class Counts(_Part):
 class ScoredOn(_Part):
     """What a finding was scored on, as `xbench.scoring.numbers.scored_on` gives it."""
 
-    labels: str
-    """Digest of the names and labels of all images whose label is known."""
-    regions: str
-    """Digest of the names and regions of all scored pairs."""
+    labels: str  # digest of the names and labels of all images whose label is known
+    regions: str  # digest of the names and regions of all scored pairs
 
 
 @dataclass(frozen=True)
@@ -118,68 +111,49 @@ class FindingGrounding(_Part):
     """Grounding of one finding over the `count` images that have it and its region."""
 
     count: Count
-    pointing_game: Number | None
-    """Share of images where the maximum of the map lies in the region."""
-    dice_fixed: Number | None
-    """Mean Dice at threshold 0.5."""
-    iou_fixed: Number | None
-    """Mean IoU at threshold 0.5."""
+    pointing_game: Number | None  # share of images where the maximum of the map lies in the region
+    dice_fixed: Number | None  # mean Dice at threshold 0.5
+    iou_fixed: Number | None  # mean IoU at threshold 0.5
+    # largest mean Dice over the thresholds. The threshold is chosen on the images it is scored on, as in the paper's
+    # tables, so the number is too high.
     dice_best: Number | None
-    """Largest mean Dice over the thresholds. The threshold is chosen on the images it is scored on, as in the paper's
-    tables, so the number is too high."""
-    iou_best: Number | None
-    """Largest mean IoU over the thresholds, chosen in the same way."""
-    dice_best_threshold: Number | None
-    """Lowest threshold with the largest mean Dice."""
-    iou_best_threshold: Number | None
-    """Lowest threshold with the largest mean IoU."""
-    dice_curve: list[Number] | None
-    """Mean Dice at each threshold."""
-    iou_curve: list[Number] | None
-    """Mean IoU at each threshold."""
-    pointing_game_of_minimum: Number | None = None
-    """Share of images where the minimum of the map lies in the region."""
-    sign_p: Number | None = None
-    """Corrected p-value of the minimum lying there more often than the maximum."""
+    iou_best: Number | None  # largest mean IoU over the thresholds, chosen in the same way
+    dice_best_threshold: Number | None  # lowest threshold with the largest mean Dice
+    iou_best_threshold: Number | None  # lowest threshold with the largest mean IoU
+    dice_curve: list[Number] | None  # mean Dice at each threshold
+    iou_curve: list[Number] | None  # mean IoU at each threshold
+    pointing_game_of_minimum: Number | None = None  # share of images where the minimum of the map lies in the region
+    sign_p: Number | None = None  # corrected p-value of the minimum lying there more often than the maximum
 
 
 @dataclass(frozen=True)
 class SignTest(_Part):
     """Whether the maps may have the wrong sign, over all findings together."""
 
-    pointing_game_of_minimum: Number | None
-    """Mean over the findings."""
-    sign_p: Number | None
-    """p-value of all findings together, corrected."""
-    may_be_wrong: list[str]
-    """Findings whose `sign_p` is at most `SIGN_LEVEL`, and `macro` if that of all together is."""
+    pointing_game_of_minimum: Number | None  # mean over the findings
+    sign_p: Number | None  # p-value of all findings together, corrected
+    may_be_wrong: list[str]  # findings whose `sign_p` is at most `SIGN_LEVEL`, and `macro` if that of all together is
 
 
 @dataclass(frozen=True)
 class Grounding(_Part):
     """How well the maps show where findings are."""
 
-    thresholds: Annotated[list[Number], Field(min_length=1)]
-    """The T thresholds of the sweep."""
+    thresholds: Annotated[list[Number], Field(min_length=1)]  # the T thresholds of the sweep
     per_class: dict[str, FindingGrounding]
-    macro: Macro
-    """Means over the findings with at least one scored image."""
-    sign_test: SignTest | None = None
-    """None of a model that answers."""
+    macro: Macro  # means over the findings with at least one scored image
+    sign_test: SignTest | None = None  # None of a model that answers
 
 
 @dataclass(frozen=True)
 class FindingClassification(_Part):
     """Recognition of one finding over the images whose label is known."""
 
-    auroc: Number | None
-    """Area under the ROC curve; None unless both labels occur."""
+    auroc: Number | None  # area under the ROC curve; None unless both labels occur
+    # area under the precision-recall curve as a sum of steps; None unless both labels occur
     average_precision: Number | None
-    """Area under the precision-recall curve as a sum of steps; None unless both labels occur."""
-    f1: Number | None
-    """F1 at probability >= 0.5; None without a positive."""
-    accuracy: Number | None
-    """Accuracy at probability >= 0.5; None without a label."""
+    f1: Number | None  # F1 at probability >= 0.5; None without a positive
+    accuracy: Number | None  # accuracy at probability >= 0.5; None without a label
     positives: Count
     negatives: Count
 
@@ -189,53 +163,41 @@ class Classification(_Part):
     """How well the scores tell whether findings are there."""
 
     per_class: dict[str, FindingClassification]
-    macro: Macro
-    """Means over the findings with both labels."""
+    macro: Macro  # means over the findings with both labels
 
 
 @dataclass(frozen=True)
 class Recognised(_Part):
     """How a model that answers said whether findings are there."""
 
-    asked: Count
-    """Pairs of image and finding."""
-    unreadable: Count
-    """Pairs whose reply says neither. Each counts as the worst, 0 if present and 1 if absent."""
-    bounded: Count
-    """Pairs for which an endpoint listed only one of yes and no."""
+    asked: Count  # pairs of image and finding
+    unreadable: Count  # pairs whose reply says neither. Each counts as the worst, 0 if present and 1 if absent.
+    bounded: Count  # pairs for which an endpoint listed only one of yes and no
+    # pairs by where their probability comes from: `first token`, `stated confidence`, `decision`
     ways: dict[str, Count]
-    """Pairs by where their probability comes from: `first token`, `stated confidence`, `decision`."""
-    decisions_only: bool
-    """Whether there is nothing but yes and no, so that the ROC curve has one step."""
+    decisions_only: bool  # whether there is nothing but yes and no, so that the ROC curve has one step
+    # of the share of all probability that yes and no have at the first token; below one half the question was not taken
+    # for one of yes or no
     median_mass: Number | None
-    """Of the share of all probability that yes and no have at the first token; below one half the question was not
-    taken for one of yes or no."""
-    readable_only: Macro
-    """Macro numbers without the pairs that cannot be read."""
+    readable_only: Macro  # macro numbers without the pairs that cannot be read
 
 
 @dataclass(frozen=True)
 class Tokens(_Part):
     """Tokens of all queries and answers, those too that came from a cache."""
 
-    counted: Count
-    """Answers whose tokens are known."""
-    sent: Count
-    """Tokens of their queries, the image's among them."""
-    received: Count
-    """Tokens of the answers."""
+    counted: Count  # answers whose tokens are known
+    sent: Count  # tokens of their queries, the image's among them
+    received: Count  # tokens of the answers
 
 
 @dataclass(frozen=True)
 class Repeats(_Part):
     """How often a model that is asked again answers as it did first."""
 
-    asked: Count
-    """Answers that came to queries asked again."""
-    same_status: Count
-    """Of these, those with the first answer's status."""
-    same_boxes: Count
-    """Those whose boxes have an IoU above 0.9 with the first answer's, or that have none either."""
+    asked: Count  # answers that came to queries asked again
+    same_status: Count  # of these, those with the first answer's status
+    same_boxes: Count  # those whose boxes have an IoU above 0.9 with the first answer's, or that have none either
 
     def in_words(self) -> str:
         """Return how often they agree."""
@@ -250,28 +212,18 @@ class Answers(_Part):
     """What a model that answers said, beside what its boxes score on the grid."""
 
     family: str
-    frame: str
-    """What the numbers were taken to mean."""
-    reader: str
-    """Version of the reader."""
-    kind: Literal["boxes", "points"]
-    """Points if there is not one box; Dice and IoU then do not exist."""
-    outlined: Count
-    """Scored pairs whose true boxes are those around outlines or masks."""
-    per_class: dict[str, Macro]
-    """By finding, as `xbench.metrics.BoxScores` computes them."""
-    macro: Macro
-    """Means over the findings that have such a number."""
-    overall: Macro
-    """Over all pairs together, whatever the finding; the rates of answers are read here."""
+    frame: str  # what the numbers were taken to mean
+    reader: str  # Version of the reader
+    kind: Literal["boxes", "points"]  # points if there is not one box; Dice and IoU then do not exist
+    outlined: Count  # scored pairs whose true boxes are those around outlines or masks
+    per_class: dict[str, Macro]  # by finding, as `xbench.metrics.BoxScores` computes them
+    macro: Macro  # means over the findings that have such a number
+    overall: Macro  # over all pairs together, whatever the finding; the rates of answers are read here
+    # macro numbers, and their count of pairs, if answers without a box had counted otherwise
     sensitivity: dict[str, Macro]
-    """Macro numbers, and their count of pairs, if answers without a box had counted otherwise."""
-    recognition: Recognised | None = None
-    """None if nobody asked."""
-    tokens: Tokens | None = None
-    """None if nobody counted."""
-    repeats: Repeats | None = None
-    """None if nothing was asked again."""
+    recognition: Recognised | None = None  # None if nobody asked
+    tokens: Tokens | None = None  # None if nobody counted
+    repeats: Repeats | None = None  # None if nothing was asked again
 
     def warnings(self) -> list[str]:
         """Return in sentences what is wrong with the answers as a whole."""
@@ -319,19 +271,15 @@ class Results(_Part):
     model: str
     dataset: str
     split: str
-    findings: tuple[str, ...]
-    """Names of the C findings, in the dataset's order; per finding means in this order."""
+    findings: tuple[str, ...]  # names of the C findings, in the dataset's order; per finding means in this order
     counts: Counts
-    scored_on: dict[str, ScoredOn]
-    """By finding."""
+    scored_on: dict[str, ScoredOn]  # by finding
     grounding: Grounding
     classification: Classification
-    answers: Answers | None = None
-    """Only of a model that answers; the file of any other has not the key."""
-    tables: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of each table of the run, by its name."""
+    answers: Answers | None = None  # only of a model that answers; the file of any other has not the key
+    tables: dict[str, str] = field(default_factory=dict)  # SHA-256 of each table of the run, by its name
+    # what the numbers depend on and how long they took; the one part that differs between runs of one command
     provenance: dict[str, Any]
-    """What the numbers depend on and how long they took; the one part that differs between runs of one command."""
 
     @property
     def macro(self) -> Macro:
@@ -353,11 +301,6 @@ class Results(_Part):
             f"their maximum, for {', '.join(names)} ({low} against {high}, p = {surest['sign_p'] or 0:.2g}). "
             "Check whether the maps are low where the model sees a finding; if so, negate them and run again."
         )
-
-
-def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a run's provenance that, with the images, determines its logits and maps."""
-    return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
 
 
 def write_results(path: Path, results: Results) -> None:
@@ -429,7 +372,7 @@ def _contradiction(results: Results) -> str | None:
         for curve in (scores.dice_curve, scores.iou_curve):
             if curve is not None and len(curve) != len(grounding.thresholds):
                 return f"a curve of {finding} has {len(curve)} numbers for {len(grounding.thresholds)} thresholds"
-    if not {*results.tables} <= {*TABLES}:
+    if not {*results.tables} <= {*SCHEMAS}:
         return "it names tables that no run has"
     if grounding.sign_test and not {*grounding.sign_test.may_be_wrong} <= {*findings, MACRO}:
         return "its test of the sign of maps names other findings"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -11,22 +11,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from xbench.runs.answers import PREDICTIONS_SCHEMA
-from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH, WRITING, Table
-from xbench.runs.images import IMAGES_SCHEMA, PICTURES_SCHEMA, TRUTH_SCHEMA
-from xbench.runs.results import outputs_depend_on
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, WRITING, Table
+from xbench.runs.fingerprint import outputs_depend_on
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer
+from xbench.scoring.numbers import dice, iou
 from xbench.scoring.rows import SCHEMA, Rows
-
-SCHEMAS: Final[Mapping[str, pa.Schema]] = {
-    PAIRS: SCHEMA,
-    IMAGES: IMAGES_SCHEMA,
-    PREDICTIONS: PREDICTIONS_SCHEMA,
-    TRUTH: TRUTH_SCHEMA,
-    PICTURES: PICTURES_SCHEMA,
-}
 
 # Rows to a group: few enough to read one case fast, enough to compress well.
 _GROUP = {PAIRS: 1024, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 32}
@@ -103,36 +95,52 @@ def read_rows(path: Path, findings: Sequence[str]) -> Rows:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run with these findings
             writes.
     """
-    with Table(path) as file:
-        if not file.schema_arrow.equals(SCHEMA):
-            raise ValueError(f"{path.name} has not the columns that a run writes")
+    with Table(path, PAIRS) as file:
         if file.metadata.num_rows > _MAX_ROWS:
-            raise ValueError(
-                f"{path.name} claims {file.metadata.num_rows} rows, more than the {_MAX_ROWS} that are read"
-            )
+            raise ValueError(f"{path.name} claims {file.metadata.num_rows} rows, and {_MAX_ROWS} are read at most")
         table = file.read()
     needed = ("index", "image_id", "query", "condition", "label", "has_region", "scored", "asked")
     if lacking := [name for name in needed if table[name].null_count]:
         raise ValueError(f"{path.name}: {lacking[0]} has gaps that no run leaves")
     rows = Rows.of(table, findings)
-    scored, counts = rows["scored"], rows.counts
-    wrong = {
-        "label": ~np.isin(rows["label"], (-1, 0, 1)),
-        "scored": scored & ~((rows["label"] == 1) & rows["has_region"]),
-        "logit": np.isinf(rows["logit"]),
-        "pointing_hit": np.isnan(rows["pointing_hit"]) == scored,
-        "region_area": np.isnan(rows["region_area"]) == rows["has_region"],
-    }
+    for name, places in _wrong(rows):
+        for row in np.flatnonzero(places)[:1].tolist():
+            about = f"{rows.queries[rows.query[row]]!r:.60} on {rows.image_ids[rows.image[row]]!r:.200}"
+            value = f" is {rows[name][row]}" if name in rows.columns else ""
+            raise ValueError(f"{path.name}: {name} of {about}{value}, which no run writes there")
+    return rows
+
+
+def _wrong(rows: Rows) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield columns, and where they hold what no run writes (R,)."""
+    scored = rows["scored"]
+    yield "label", ~np.isin(rows["label"], (-1, 0, 1))
+    yield "scored", scored & ~((rows["label"] == 1) & rows["has_region"])
+    yield "logit", np.isinf(rows["logit"])
+    yield "pointing_hit", np.isnan(rows["pointing_hit"]) == scored
+    yield "region_area", np.isnan(rows["region_area"]) == rows["has_region"]
     for name, values in rows.columns.items():
         if values.dtype.kind == "f" and name != "logit":
             # Counts of boxes and points may be any, and shares of an image reach 1.
             most = np.inf if pa.types.is_integer(SCHEMA.field(name).type) else 2**0.5 if name == "peak_distance" else 1
-            wrong[name] = wrong.get(name, np.zeros(len(rows), np.bool_)) | (values < 0) | (values > most)
-    for name, places in wrong.items():
-        for row in np.flatnonzero(places)[:1].tolist():
-            about = f"{rows.queries[rows.query[row]]!r:.60} on {rows.image_ids[rows.image[row]]!r:.200}"
-            raise ValueError(f"{path.name}: {name} of {about} is {rows[name][row]}, which no run writes there")
-    inside = (counts.overlap >= 0) & (counts.overlap <= counts.mask) & (counts.overlap <= counts.region[:, None])
-    if not (inside & (counts.mask <= counts.grid[:, None])).all() or not (counts.region <= counts.grid).all():
-        raise ValueError(f"{path.name} holds sizes of masks and regions that no run writes")
-    return rows
+            yield name, (values < 0) | (values > most)
+    counts, wrong = rows.counts, np.zeros(len(rows), np.bool_)
+
+    def of_scored(places: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        wrong[counts.row] = places if places.ndim == 1 else places.any(axis=1)
+        return wrong
+
+    yield "region_pixels", of_scored(counts.region > counts.grid)
+    sizes = (("mask_pixels", counts.mask, counts.grid), ("overlap_pixels", counts.overlap, counts.region))
+    for name, pixels, limit in sizes:
+        # A higher threshold marks no other pixel.
+        yield name, of_scored((pixels < 0) | (pixels > limit[:, None]) | (np.diff(pixels, axis=1, append=0) > 0))
+    yield "overlap_pixels", of_scored(counts.overlap > counts.mask)
+    yield "region_area", of_scored(rows["region_area"][counts.row] != counts.region / counts.grid)
+    middle = counts.mask.shape[1] // 2
+    for name, overlap in (("dice", dice), ("iou", iou)):
+        stored = rows[name][counts.row]
+        follows = overlap(counts.mask[:, middle], counts.overlap[:, middle], counts.region)
+        # Points have no area, and so neither.
+        only_points = (rows["points"][counts.row] > 0) & (rows["boxes"][counts.row] == 0)
+        yield name, of_scored(np.where(only_points, ~np.isnan(stored), stored != follows))

@@ -42,6 +42,8 @@ columns are null for maps; those that compare with annotated boxes are null wher
 
 _KEYS = ("index", "image_id", "patient_id", "query", "finding", "condition")
 _LISTS = ("mask_pixels", "overlap_pixels")
+_LONGEST = 16
+"""Characters of a status or a digest."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,9 @@ def _encoded(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], tuple[str, ...
 
 def _column(column: pa.ChunkedArray) -> NDArray[Any]:
     if pa.types.is_string(column.type):
+        # Each text takes as much memory as the longest.
+        if (longest := pc.max(pc.utf8_length(column)).as_py() or 0) > _LONGEST:
+            raise ValueError(f"a text of {longest} characters stands where no run writes one")
         return np.array(column.fill_null("").to_pylist(), dtype=np.str_)
     if column.null_count and pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -192,6 +197,6 @@ def _column(column: pa.ChunkedArray) -> NDArray[Any]:
 def _pixels(column: pa.ChunkedArray) -> NDArray[np.int32]:
     values = column.combine_chunks()
     lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
-    if len(lengths) > 1:
+    if len(lengths) > 1 or 0 in lengths:
         raise ValueError(f"scored rows have {lengths[0]:g} and {lengths[-1]:g} thresholds")
     return np.asarray(values.flatten()).reshape(len(values), int(lengths[0]) if len(values) else 1)

@@ -25,6 +25,7 @@ from xbench.data.records import Record
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.shapes import Shape
 from xbench.runs.fingerprint import IMAGE_PACKAGES, package_versions
+from xbench.runs.fingerprint import digest as plain_digest
 from xbench.runtime.digests import modules_of, outside, source_sha256
 from xbench.runtime.errors import UserError
 
@@ -88,7 +89,7 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
 
 def digest(description: dict[str, Any]) -> str:
     """Return the digest of a description, 16 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
+    return plain_digest(description)[:16]
 
 
 def record_key(record: Record) -> str | None:

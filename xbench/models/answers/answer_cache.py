@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from xbench.runs.fingerprint import digest
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
-
-
-def digest(value: Any) -> str:
-    """Return the SHA-256 of plain values, in hexadecimal."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 class AnswerCache:

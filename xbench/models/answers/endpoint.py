@@ -17,12 +17,13 @@ from typing import Any, Literal
 from PIL import Image
 
 from xbench.models.answering import AnsweringModel, pad_to_square
-from xbench.models.answers.answer_cache import AnswerCache, digest
+from xbench.models.answers.answer_cache import AnswerCache
 from xbench.models.answers.client import ChatClient, Completion, NoAnswer, near_names
 from xbench.models.base import check_at_least_one
 from xbench.predictions.answer import Finish, Size
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import smart_resize
+from xbench.runs.fingerprint import digest
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import cache_folder, expand
 from xbench.types import Batch

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from xbench.models.answering import AnsweringModel, pad_to_square
-from xbench.models.answers.answer_cache import digest
 from xbench.models.base import check_at_least_one
 from xbench.models.networks.checkpoint import explained, first_line
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.recognition import first_tokens
+from xbench.runs.fingerprint import digest
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.types import Batch

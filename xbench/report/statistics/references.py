@@ -19,7 +19,6 @@ from xbench.report.runs import Run
 from xbench.report.schema import NUMBERS, Reference, RunAnalysis
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.sample import Sample
-from xbench.runs.images import saved_regions
 from xbench.scoring.numbers import dice, iou
 
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
@@ -111,7 +110,7 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     expected = {name: np.full((len(hit), thresholds), np.nan) for name in ("dice", "iou")}
     variances = {name: np.full(len(hit), np.nan) for name in ("dice", "iou")}
     maps: dict[tuple[int, int], _Maps] = {}
-    for image_id, finding, region in saved_regions(run.folder):
+    for image_id, finding, region in run.stored.regions():
         if (place := place_of.get((image_id, finding))) is None:
             continue
         height, width = (min(side, _LONGEST) for side in region.shape)
