@@ -60,12 +60,9 @@ class AnsweringModel(SaliencyModel):
         self.spent = 0  # tokens that this process sent and received, without those from a cache
         self.repeats = 1  # how often it is asked where a finding is; the first answer is scored
         if recognise and not (self.recognises and (self.questions is None or self.questions.recognise)):
-            raise UserError(
-                f"--model.recognise true: {self.name} cannot be asked whether a finding is there"
-                f"{', for its questions have none under recognise' if self.recognises else ''}. Leave the option out; "
-                "recognition is then null.",
-                exit_status=2,
-            )
+            why = ", for its questions have none under recognise" if self.recognises else ""
+            what = f"{self.name} cannot be asked whether a finding is there{why}"
+            raise UserError(f"--model.recognise true: {what}. Leave the option out.", exit_status=2)
 
     def setup(self, stage: str) -> None:
         """Word the questions about the findings of the dataset."""
@@ -151,11 +148,7 @@ class AnsweringModel(SaliencyModel):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> None:
         """Refuse to write maps, of which there are none."""
-        raise UserError(
-            f"{self.name} answers in words, and predict writes maps. Use test, which keeps every answer in "
-            "predictions.parquet.",
-            exit_status=2,
-        )
+        raise UserError(f"{self.name} answers in words, and predict writes maps: use test.", exit_status=2)
 
     def provenance(self) -> dict[str, Any]:
         """Return how the model is asked, and how its answers are read."""

@@ -192,11 +192,8 @@ class PriorKnowledge(BoxBaseline):
         super().setup(stage)
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         if shared := self._images & {record.image_id for record in data.records}:
-            raise UserError(
-                f"--model.elsewhere: {len(shared)} images of {self._path} are scored here (first: {min(shared)}), so "
-                "it would be told the truth. Give a run on another split or source.",
-                exit_status=2,
-            )
+            told = f"{len(shared)} images of {self._path} are scored here (first: {min(shared)})"
+            raise UserError(f"--model.elsewhere: {told}. Give a run on another split or source.", exit_status=2)
 
     def provenance(self) -> dict[str, Any]:
         return super().provenance() | {"elsewhere_sha256": None if self._path is None else file_sha256(self._path)}
@@ -250,10 +247,7 @@ class PriorBox(PriorKnowledge):
 
     def _boxes(self, batch: Batch, query: Question) -> list[Box]:
         if not (known := self._known(query)):
-            raise UserError(
-                f"{self._path} has no box of {query.finding}, which is asked for here: give a run that has.",
-                exit_status=2,
-            )
+            raise UserError(f"{self._path} has no box of {query.finding}: give a run that has.", exit_status=2)
         return [prior_box(known)]
 
 

@@ -189,11 +189,9 @@ class External(AnsweringModel):
         pairs = [(batch.truth.image_ids[query.row], query.finding) for query in queries]
         lost = [pair for pair in pairs if pair not in self.source.texts]
         if lost and self._kind == "raw answers":
-            raise UserError(
-                f"{self._path} has no answer about image {lost[0][0]}, finding {lost[0][1]}. Add it, empty if nothing "
-                "was said, or choose other images with --data.image_list.",
-                exit_status=2,
-            )
+            hint = "Add it, empty if nothing was said, or choose other images with --data.image_list"
+            what = f"{self._path} has no answer about image {lost[0][0]}, finding {lost[0][1]}"
+            raise UserError(f"{what}. {hint}.", exit_status=2)
         return [Reply(self.source.texts.get(pair, '{"boxes": []}')) for pair in pairs]
 
     def provenance(self) -> dict[str, Any]:

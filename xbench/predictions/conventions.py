@@ -113,10 +113,8 @@ def smart_resize(size: Size, factor: int = 28, least: int = 3_136, most: int = 1
     """
     width, height = size
     if max(size) > 200 * min(size):
-        raise UserError(
-            f"An image of {width} x {height} pixels cannot be shown to this model: its processor takes no side more "
-            "than 200 times as long as the other. Leave the image out, or crop it."
-        )
+        limit = "no side may be more than 200 times as long as the other"
+        raise UserError(f"An image of {width} x {height} pixels cannot be shown to this model: {limit}.")
     # round() takes halves to even, as the processor does.
     sides = [round(side / factor) * factor for side in size]
     if sides[0] * sides[1] > most:

@@ -53,10 +53,7 @@ class Family(ABC):
             ('answered', (Box(x0=0.2, y0=0.3, x1=0.4, y1=0.5),))
         """
         if not isinstance(raw, str):
-            raise UserError(
-                f"An answer of family {self.name!r} is {type(raw).__name__} and no text. Each answer must be the text "
-                "that the model wrote, empty if it wrote none."
-            )
+            raise UserError(f"An answer of family {self.name!r} is {type(raw).__name__} and no text.")
         reading = Reading(convention, checked_size(size))
         part = self._read(plain(raw), reading)
         return reading.answer(raw, finish, part)

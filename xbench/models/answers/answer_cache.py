@@ -40,10 +40,8 @@ class AnswerCache:
         except RecursionError:
             return  # nested so deeply that it can be read and not written: asked again if need be
         except OSError as error:
-            raise UserError(
-                f"The answer cannot be kept in {path}: {error.strerror or error}. Give another --model.cache, or "
-                "false to keep none."
-            ) from error
+            reason = error.strerror or error
+            raise UserError(f"The answer cannot be kept in {path}: {reason}. Give another --model.cache.") from error
 
     def _file(self, request: Mapping[str, Any]) -> Path:
         name = digest(request)

@@ -157,10 +157,8 @@ def _tokenizer(folder: Path) -> Any:
         moved = [word for word, place in added.items() if core.token_to_id(word) != place]
         missing = [word for word in (END, *_TAGS) if core.token_to_id(word) is None]
     except Exception as error:  # of tokenizers, which has no class of its own
-        raise UserError(
-            f"The tokeniser in {folder} cannot be read ({first_line(error)}). It needs vocab.json, merges.txt and "
-            f"added_tokens.json of {EXAMPLE}: fetch them again."
-        ) from error
+        needed = f"vocab.json, merges.txt and added_tokens.json of {EXAMPLE}"
+        raise UserError(f"The tokeniser in {folder} cannot be read ({first_line(error)}). Fetch {needed}.") from error
     if moved or missing:
         what = f"lacks {', '.join(missing)}" if missing else f"gives {', '.join(moved[:3])} other ids than it says"
         raise UserError(f"The tokeniser in {folder} {what}: it is not CheXagent-2's. Fetch its files from {EXAMPLE}.")

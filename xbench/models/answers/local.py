@@ -122,10 +122,9 @@ class Local(AnsweringModel):
         super().__init__(family, **options)
         check_at_least_one(max_tokens=max_tokens, together=together)
         if not checkpoint:
+            example = f"`hf download {self.architecture.example} --local-dir FOLDER`"
             raise UserError(
-                f"{family} needs weights: give --model.checkpoint a folder, as `hf download "
-                f"{self.architecture.example} --local-dir FOLDER` leaves it, or the name of a downloaded checkpoint.",
-                exit_status=2,
+                f"{family} needs weights: give --model.checkpoint FOLDER, as from {example}.", exit_status=2
             )
         self.checkpoint = _place(checkpoint, "checkpoint")
         self.processor_source = self.checkpoint if processor is None else _place(processor, "processor")
@@ -157,10 +156,7 @@ class Local(AnsweringModel):
         if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
             raise UserError(f"{folder} has no processor of images and text. {advice}")
         if self.architecture.chat and not processor.chat_template:
-            raise UserError(
-                f"{folder} has no chat template (chat_template.jinja or .json), in which the model was trained to be "
-                f"asked. {advice}"
-            )
+            raise UserError(f"{folder} has no chat template (chat_template.jinja or .json). {advice}")
         return network, processor
 
     def setup(self, stage: str) -> None:
@@ -281,10 +277,8 @@ class Local(AnsweringModel):
 
         sides = first_tokens(encode)
         if not all(sides):
-            raise UserError(
-                f"The tokeniser of {self.processor_source} begins yes and no with the same token: whether a finding is "
-                "there cannot be read from the first token. Leave --model.recognise out."
-            )
+            same = f"The tokeniser of {self.processor_source} begins yes and no with the same token"
+            raise UserError(f"{same}: leave --model.recognise out.")
         return sides
 
     def _confidence(self, output: Any) -> list[float]:
@@ -301,10 +295,8 @@ class Local(AnsweringModel):
         decodes_apart = self.network.config.is_encoder_decoder
         known = self.network.get_input_embeddings().num_embeddings
         if len(tokenizer) > known:
-            raise UserError(
-                f"The tokeniser of {self.processor_source} knows {len(tokenizer)} tokens, and the network of "
-                f"{self.checkpoint} {known}: they are not of one model. Check --model.processor."
-            )
+            tokens_of = f"The tokeniser of {self.processor_source} knows {len(tokenizer)} tokens"
+            raise UserError(f"{tokens_of}, and the network of {self.checkpoint} {known}. Check --model.processor.")
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if not decodes_apart:
@@ -312,10 +304,8 @@ class Local(AnsweringModel):
         ends = tokenizer.eos_token_id if stored.eos_token_id is None else stored.eos_token_id
         self._ends = frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
         if not self._ends:
-            raise UserError(
-                f"{self.checkpoint} names no token that ends an answer, in generation_config.json or tokeniser: each "
-                "would count as cut off. Fetch its files again."
-            )
+            where = "in generation_config.json or tokeniser"
+            raise UserError(f"{self.checkpoint} names no token that ends an answer, {where}. Fetch its files again.")
         kept = ["bos_token_id", "pad_token_id"]
         # An encoder and decoder were trained to begin so; where a search stops belongs to the beams.
         kept += ["decoder_start_token_id", "forced_bos_token_id", "length_penalty", "early_stopping"] * decodes_apart
@@ -350,11 +340,8 @@ def _place(source: str, option: str) -> Path:
     try:
         return Path(hf_hub_download(source, "config.json", local_files_only=True)).parent
     except (OSError, ValueError):
-        raise UserError(
-            f"--model.{option} {source} is no folder, and not among the downloads of the Hugging Face hub. Run "
-            f"`hf download {source}` first.",
-            exit_status=2,
-        ) from None
+        absent = f"--model.{option} {source} is no folder, and was not downloaded"
+        raise UserError(f"{absent}: run `hf download {source}` first.", exit_status=2) from None
 
 
 def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any) -> Any:
