@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from xbench.models.answers.client import ChatClient, Completion, NoAnswer, _seconds
+from xbench.models.answers.client import ChatClient, NoAnswer, _seconds, read_reply, served_by
 from xbench.models.answers.endpoint import Endpoint
-from xbench.predictions.asking import Question
+from xbench.predictions.asking import Question, Reply
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, GroundTruth
 
@@ -53,7 +53,7 @@ def client(address: str, script: str, **options) -> ChatClient:
 BODY = {"model": "truth", "messages": []}
 
 
-def complete(client: ChatClient) -> Completion:
+def complete(client: ChatClient) -> Reply:
     return client.run(client.complete(BODY))[0]
 
 
@@ -85,10 +85,10 @@ ENDLESS = ["hang", "drip", "trickle", "continue"]
 @pytest.mark.parametrize("steps", [*AGAIN, "huge", "empty", "error", "filter", *ENDLESS])
 def test_what_brought_nothing_back_is_asked_again(address, steps):
     script, started = scripted(f"{steps},says=None."), time.monotonic()
-    completion = complete(client(address, script, timeout=0.4 if steps in ENDLESS else 5))
+    reply = complete(client(address, script, timeout=0.4 if steps in ENDLESS else 5))
     assert time.monotonic() - started < (3 if steps in ENDLESS else 10)
-    assert completion.text == "None." and len(log(address, script)) == 2
-    assert (completion.tokens_in, completion.tokens_out, completion.served) == (100, 10, "truth fp_1")
+    assert reply.text == "None." and len(log(address, script)) == 2
+    assert (reply.tokens_in, reply.tokens_out) == (100, 10)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,7 @@ def test_what_is_sent_is_pixels_and_a_question(address, tmp_path):
     assert not sent.info and (np.asarray(sent) == GREY).all()
     assert (reply.text, reply.finish, reply.tokens_in, reply.tokens_out) == ("None.", "stop", 100, 10)
     assert reply.frame is None and not reply.from_cache and len(reply.prompt_sha256) == 64
+    assert model._served_by == {"truth fp_1"}
 
 
 @pytest.mark.parametrize(
@@ -281,10 +282,11 @@ def test_another_image_question_setting_or_weights_are_asked_about_again(address
 
 def test_texts_that_no_file_can_hold_are_spelled_out():
     message = {"content": "\ud800", "reasoning_content": "\udfff"}
-    read = Completion.read({"choices": [{"message": message}], "model": "\ud83d"})
-    assert (read.text, read.reasoning, read.served) == ("\ud800", "\\udfff", "\\ud83d")
+    response = {"choices": [{"message": message}], "model": "\ud83d"}
+    read = read_reply(response)
+    assert (read.text, read.reasoning, served_by(response)) == ("\ud800", "\\udfff", "\\ud83d")
     logprobs = {"content": [{"top_logprobs": [{"token": "a", "logprob": 10**400}, {"token": "b", "logprob": True}]}]}
-    assert Completion.read({"choices": [{"message": message, "logprobs": logprobs}]}).top == (("a", 0.0),)
+    assert read_reply({"choices": [{"message": message, "logprobs": logprobs}]}).top == (("a", 0.0),)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"request": 1, "response": 2}', b"\xff\xfe\x00"])
@@ -435,7 +437,7 @@ def test_any_json_is_read_or_refused(value):
     sounder = {"choices": [{"message": {"content": "x"}, "logprobs": {"content": [{"top_logprobs": value}]}}]}
     for response in (value, {"choices": value}, sound, sounder | {"usage": value}):
         try:
-            read = Completion.read(response)
+            read = read_reply(response)
         except ValueError:
             continue
         assert isinstance(read.text, str) and (read.top is None or all(log <= 0 for _, log in read.top))

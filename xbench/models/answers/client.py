@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import httpx
 
 from xbench.models.base import check_at_least_one
+from xbench.predictions.asking import Reply
 from xbench.runtime.errors import UserError
 
 _CONNECT = 10.0  # seconds
@@ -44,52 +45,43 @@ class NoAnswer(Exception):
         self.after = after
 
 
-@dataclass(frozen=True)
-class Completion:
-    """A server's answer; None where it does not count, list or think."""
+def read_reply(response: Any) -> Reply:
+    """Read the JSON of a response; raise a ValueError where it holds no answer."""
+    if not isinstance(response, dict):
+        raise ValueError("JSON that is no object")
+    if response.get("error"):
+        raise ValueError(f"an error in place of an answer: {_brief(response['error'])}")
+    try:
+        choice = response["choices"][0]
+        message, finish = choice["message"], choice.get("finish_reason")
+        content = message["content"]
+        if isinstance(content, list):
+            parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+            content = "".join(part for part in parts if isinstance(part, str))
+        content = (message.get("refusal") or "") if content is None else content
+    except (LookupError, TypeError, AttributeError):
+        raise ValueError("a response without a choice that has a message") from None
+    if not isinstance(content, str):
+        raise ValueError("a message that is no text")
+    if not content and finish == "content_filter":
+        raise ValueError("a refusal of its content filter, without a word")
+    usage = response.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    return Reply(
+        content,
+        finish if finish in ("stop", "length") else None,
+        tokens_in=_count(counts.get("prompt_tokens")),
+        tokens_out=_count(counts.get("completion_tokens")),
+        top=_first_tokens(choice.get("logprobs")),
+        reasoning=_whole_text(reasoning) if isinstance(reasoning, str) else None,
+    )
 
-    text: str  # as received; a refusal's words if there are no others
-    finish: str | None  # why it ended, in the server's word
-    tokens_in: int | None
-    tokens_out: int | None
-    top: tuple[tuple[str, float], ...] | None  # likeliest first tokens with their log-probabilities
-    reasoning: str | None
-    served: str  # name of the model and of the server's state
 
-    @classmethod
-    def read(cls, response: Any) -> Completion:
-        """Read the JSON of a response; raise a ValueError where it holds no answer."""
-        if not isinstance(response, dict):
-            raise ValueError("JSON that is no object")
-        if response.get("error"):
-            raise ValueError(f"an error in place of an answer: {_brief(response['error'])}")
-        try:
-            choice = response["choices"][0]
-            message, finish = choice["message"], choice.get("finish_reason")
-            content = message["content"]
-            if isinstance(content, list):
-                parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-                content = "".join(part for part in parts if isinstance(part, str))
-            content = (message.get("refusal") or "") if content is None else content
-        except (LookupError, TypeError, AttributeError):
-            raise ValueError("a response without a choice that has a message") from None
-        if not isinstance(content, str):
-            raise ValueError("a message that is no text")
-        if not content and finish == "content_filter":
-            raise ValueError("a refusal of its content filter, without a word")
-        usage = response.get("usage")
-        counts = usage if isinstance(usage, dict) else {}
-        reasoning = message.get("reasoning_content") or message.get("reasoning")
-        served = [response.get(name) for name in ("model", "system_fingerprint")]
-        return cls(
-            content,
-            finish if isinstance(finish, str) else None,
-            _count(counts.get("prompt_tokens")),
-            _count(counts.get("completion_tokens")),
-            _first_tokens(choice.get("logprobs")),
-            _whole_text(reasoning) if isinstance(reasoning, str) else None,
-            _whole_text(" ".join(name for name in served if isinstance(name, str))),
-        )
+def served_by(response: Mapping[str, Any]) -> str:
+    """Return the name of the model and of the server's state in a response."""
+    names = [response.get(name) for name in ("model", "system_fingerprint")]
+    return _whole_text(" ".join(name for name in names if isinstance(name, str)))
 
 
 def _count(value: Any) -> int | None:
@@ -160,21 +152,21 @@ class ChatClient:
         with ThreadPoolExecutor(1) as pool:  # in a notebook, where a loop runs already
             return pool.submit(asyncio.run, connected()).result()
 
-    async def complete(self, body: Mapping[str, Any]) -> tuple[Completion, dict[str, Any]]:
+    async def complete(self, body: Mapping[str, Any]) -> tuple[Reply, dict[str, Any]]:
         """Ask; return the answer and the server's whole response.
 
         Raises NoAnswer if nothing came back, however often it was asked, and a UserError if the server refuses.
         """
         content = json.dumps(body).encode()
 
-        async def ask() -> tuple[Completion, dict[str, Any]]:
+        async def ask() -> tuple[Reply, dict[str, Any]]:
             response = await self._json("POST", "chat/completions", content)
-            return Completion.read(response), response
+            return read_reply(response), response
 
-        completion, response = await self._patiently(ask)
+        reply, response = await self._patiently(ask)
         asked, answered = self.spent
-        self.spent = asked + (completion.tokens_in or 0), answered + (completion.tokens_out or 0)
-        return completion, response
+        self.spent = asked + (reply.tokens_in or 0), answered + (reply.tokens_out or 0)
+        return reply, response
 
     async def weights(self) -> str:
         """Return what the server says of the weights behind the model's name, as JSON; nothing if it does not say.

@@ -8,8 +8,7 @@ import hashlib
 import io
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +17,9 @@ from PIL import Image
 
 from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.answers.answer_cache import AnswerCache
-from xbench.models.answers.client import ChatClient, Completion, NoAnswer, near_names
+from xbench.models.answers.client import ChatClient, NoAnswer, near_names, read_reply, served_by
 from xbench.models.base import check_at_least_one
-from xbench.predictions.answer import Finish, Size
+from xbench.predictions.answer import Size
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import smart_resize
 from xbench.runs.fingerprint import digest
@@ -198,39 +197,31 @@ class Endpoint(AnsweringModel):
         body = self._body(query, picture.digest)
         server = {"server": self.client.base_url, "revision": self.revision, "weights": self._weights}
         request = server | {"body": body} | ({"turn": query.turn} if query.turn else {})
-        completion, kept = None, None if self._cache is None else self._cache.get(request)
-        if kept is not None:
-            with suppress(ValueError, RecursionError):
-                completion = Completion.read(self.client.without_key(kept))
-        from_cache = completion is not None
-        if completion is None:
+        try:
+            response = self.client.without_key(None if self._cache is None else self._cache.get(request))
+            reply, from_cache = read_reply(response), True
+        except (ValueError, RecursionError):
+            from_cache = False
             for name, limit, spent in (
                 ("tokens", self._limit_tokens, sum(self.client.spent)),
                 ("cost", self._limit_cost, self.cost),
             ):
                 if limit is not None and spent is not None and spent >= limit:
-                    raise UserError(f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on.")
+                    raise UserError(
+                        f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on."
+                    ) from None
             started = time.monotonic()
-            completion, response = await self.client.complete(self._body(query, picture.url))
+            reply, response = await self.client.complete(self._body(query, picture.url))
             if self._cache is not None:
                 took = round(time.monotonic() - started, 3)
                 self._cache.put(request, response, seconds=took, time=round(time.time()))
-            if completion.tokens_in is None and (self._limit_tokens, self._limit_cost) != (None, None):
-                raise UserError(f"No limit can be kept: {self.client.host} does not say how many tokens it used.")
-        self._served_by.add(completion.served)
+            if reply.tokens_in is None and (self._limit_tokens, self._limit_cost) != (None, None):
+                raise UserError(f"No limit can be kept: {self.client.host} does not count its tokens.") from None
+        self._served_by.add(served_by(response))
         self._counts[from_cache] += 1
-        finishes: dict[str | None, Finish] = {"stop": "stop", "length": "length"}
-        return Reply(
-            completion.text,
-            finish=finishes.get(completion.finish),
-            frame=picture.frame,
-            prompt_sha256=digest(self._body(query, "")["messages"]),
-            tokens_in=completion.tokens_in,
-            tokens_out=completion.tokens_out,
-            top=completion.top if query.kind == "recognise" else None,
-            from_cache=from_cache,
-            reasoning=completion.reasoning,
-        )
+        top = reply.top if query.kind == "recognise" else None
+        prompt = digest(self._body(query, "")["messages"])
+        return replace(reply, frame=picture.frame, prompt_sha256=prompt, top=top, from_cache=from_cache)
 
     @property
     def cost(self) -> float | None:
