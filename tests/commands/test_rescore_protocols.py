@@ -11,15 +11,15 @@ import torch
 from slow_protocols import slow_columns, slow_numbers
 from synthetic import FINDINGS, write_run
 
+from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.regions import Coverage
-from xbench.metrics import LesionDetections
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol
 from xbench.runtime.errors import UserError
 from xbench.scoring.protocols import PROTOCOLS
-from xbench.scoring.protocols.common import components, mask_overlaps
+from xbench.scoring.protocols.common import components
 
 SETTINGS = {"saliency_upsample": "nearest", "map_scale": "probability"}
 # Of maps that are no cosines, and of a run that shows no boxes.
@@ -36,6 +36,19 @@ def stored(tmp_path_factory):
 def run(stored, tmp_path):
     shutil.copytree(stored[0], tmp_path / "run")
     return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def scored(stored, tmp_path_factory):
+    folder = shutil.copytree(stored[0], tmp_path_factory.mktemp("scored") / "run")
+    assert main(["rescore", str(folder), "--protocol", "all", "--workers", "0"]) == 0
+    return folder
+
+
+@pytest.fixture
+def done(scored, tmp_path):
+    """A run that was scored by all protocols."""
+    return shutil.copytree(scored, tmp_path / "done")
 
 
 def files(folder):
@@ -68,8 +81,8 @@ def test_any_number_of_processes_writes_the_same_bytes(run, command):
     assert "'probability'" in done.output and "biovil" in done.output
 
 
-def test_every_number_follows_from_the_pairs(run, command):
-    assert command("rescore", run, "--protocol", "all", "--workers", 0).status == 0
+def test_every_number_follows_from_the_pairs(scored):
+    run = scored
     assert disagreements(run) == []
     own = FinishedRun.open(run)
     specificity = read_protocol(run, "radzero")["numbers"]["specificity"]
@@ -92,8 +105,8 @@ def test_every_number_follows_from_the_pairs(run, command):
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_what_was_changed_is_found(run, command, name):
-    assert command("rescore", run, "--protocol", name, "--workers", 0).status == 0
+def test_what_was_changed_is_found(done, name):
+    run = done
     content, pairs = read_protocol(run, name), read_protocol_pairs(run, name)
     headline = content["headline"]
     path = run / "protocols" / f"{name}.json"
@@ -179,9 +192,8 @@ def test_each_file_is_given_once_and_for_chexlocalize_alone(run, tmp_path, comma
         assert done.status == 2 and problem in done.errors
 
 
-def test_lesions_are_those_of_a_count_by_hand(run, command):
-    assert command("rescore", run, "--protocol", "lesions", "--workers", 0).status == 0
-    own, numbers = FinishedRun.open(run), read_protocol(run, "lesions")["numbers"]
+def test_lesions_are_those_of_a_count_by_hand(scored):
+    own, numbers = FinishedRun.open(scored), read_protocol(scored, "lesions")["numbers"]
     found, lesions, false, images = np.zeros((4, len(FINDINGS)))
     sizes = {"small": [0, 0], "medium": [0, 0], "large": [0, 0]}
     for image in own.saved_images():
@@ -206,35 +218,9 @@ def test_lesions_are_those_of_a_count_by_hand(run, command):
         per = [numbers[ours]["per_finding"][finding] for finding in FINDINGS]
         np.testing.assert_allclose(np.array(per, float), expected, atol=1e-12)
         assert numbers[ours]["value"] == pytest.approx(np.nanmean(np.array(per, float)), abs=1e-12)
-    pairs = read_protocol_pairs(run, "lesions")
+    pairs = read_protocol_pairs(scored, "lesions")
     for size, (hits, count) in sizes.items():
         assert (pairs[f"found_{size}"].sum(), pairs[f"lesions_{size}"].sum()) == (hits, count)
-
-
-def test_detections_are_those_of_the_metric(run, command):
-    assert command("rescore", run, "--protocol", "detections", "--workers", 0).status == 0
-    own, numbers = FinishedRun.open(run), read_protocol(run, "detections")["numbers"]
-    metric, labels = LesionDetections(len(FINDINGS)), own.image_scores.labels
-    for image in own.saved_images():
-        for column in range(len(FINDINGS)):
-            if column not in image.scored and labels[own.row_of[image.image_id], column] != 0:
-                continue
-            cells = torch.from_numpy(image.saliency[column])[None]
-            saliency = saliency_on_grid(cells, [image.view], own.rules.grid, own.rules.upsampling)[0].numpy()
-            found = components((saliency - saliency.min()) / np.float32(max(np.ptp(saliency), 1e-30)) >= 0.5)
-            items = image.instances.get(column, ())
-            lesions = [Coverage.of(item.draw(), own.rules.grid).at(own.rules.gamma) for item in items]
-            scores = np.array([saliency[part].max() for part in found], np.float64)
-            metric.update(image.index, column, scores, mask_overlaps(found, lesions)[0])
-    for finding, expected in zip(FINDINGS, metric.compute(), strict=True):
-        per = {number: entry["per_finding"][finding] for number, entry in numbers.items()}
-        assert per["froc"] == pytest.approx(expected["froc"][0.3].score, abs=1e-12)
-        assert per["sensitivity"] == pytest.approx(expected["froc"][0.3].sensitivity_at[1.0], abs=1e-12)
-        for iou in (0.3, 0.5):
-            assert per[f"ap_{100 * iou:.0f}"] == pytest.approx(expected["ap"][iou], abs=1e-12)
-        assert per["map"] == pytest.approx(expected["map"], abs=1e-12)
-    assert 0 < numbers["froc"]["value"] < 1 and 0 < numbers["map"]["value"] < 1
-    assert len({numbers[f"sensitivity_{size}"]["value"] for size in ("small", "medium", "large")}) == 3
 
 
 @pytest.mark.parametrize("tuned", [False, True])
@@ -298,11 +284,10 @@ def test_other_rules_make_a_new_run(run, tmp_path, command):
     assert disagreements(tmp_path / "new") == []
 
 
-def test_a_damaged_file_is_named(run, command):
-    assert command("rescore", run, "--protocol", "aep", "--workers", 0).status == 0
-    (run / "protocols" / "aep.json").write_text("[]")
+def test_a_damaged_file_is_named(done):
+    (done / "protocols" / "aep.json").write_text("[]")
     with pytest.raises(UserError, match=r"protocols/aep\.json"):
-        disagreements(run)
+        disagreements(done)
 
 
 @pytest.mark.parametrize("model", ["whole", "crop"])

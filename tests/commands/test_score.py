@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import own
@@ -21,6 +22,7 @@ from official.chexlocalize import write_chexlocalize
 from places import ROOT
 from pycocotools import mask as coco
 
+from xbench.cli import main
 from xbench.data.phantom import FINDINGS
 from xbench.geometry.grid import upsample
 from xbench.report.runs import collect
@@ -42,27 +44,35 @@ def same_run(one, other):
     assert json.dumps(results[0]) == json.dumps(results[1])
 
 
-def dump(run, folder, path="{image}/{finding}"):
-    """The maps and scores of a prediction, as somebody else would save them."""
-    rows = pq.read_table(run.folder / "predictions.parquet").to_pylist()
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """A test and a prediction of one model, and its maps and scores as somebody else would save them."""
+    folder = tmp_path_factory.mktemp("made")
+    place = ("--trainer.default_root_dir", str(folder / "runs"))
+    assert main(["test", "--config", "demo", *QUIET, *place]) == 0
+    assert main(["predict", "--config", "demo", "--overlays", "false", *DATA, *QUIET[4:6], *place]) == 0
+    (path,) = folder.glob("runs/*/*/results.json")
+    rows = pq.read_table(path.parent / "predictions.parquet").to_pylist()
     with (folder / "scores.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["image", "finding", "probability", "logit"])
         for row in rows:
             table.writerow([row["image_id"], row["finding"], repr(row["probability"]), repr(row["logit"])])
             saliency = np.array(row["map"], np.float32).reshape(row["map_shape"])
-            place = folder / "maps" / path.format(image=row["image_id"], finding=row["finding"].replace(" ", "_"))
+            place = folder / "maps" / row["image_id"] / f"{row['finding'].replace(' ', '_')}.npy"
             place.parent.mkdir(parents=True, exist_ok=True)
-            np.save(f"{place}.npy", saliency)
+            np.save(place, saliency)
+    return folder
 
 
 @pytest.fixture
-def made(command, tmp_path):
-    tested = command("test", "--config", "demo", *QUIET)
-    predicted = command("predict", "--config", "demo", "--overlays", "false", *DATA, *QUIET[4:6])
-    assert (tested.status, predicted.status) == (0, 0), tested.errors + predicted.errors
-    dump(predicted, tmp_path)
-    return tested, predicted
+def made(once, tmp_path):
+    shutil.copytree(once, tmp_path, dirs_exist_ok=True)
+    (path,) = tmp_path.glob("runs/*/*/results.json")
+    (predicted,) = (folder for folder in path.parents[1].iterdir() if folder != path.parent)
+    rows = pq.read_table(path.parent / PAIRS).to_pylist()
+    tested = SimpleNamespace(folder=path.parent, results=json.loads(path.read_text()), rows=rows)
+    return tested, SimpleNamespace(folder=predicted)
 
 
 def test_any_way_to_the_same_run(command, made, tmp_path):

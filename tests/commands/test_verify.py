@@ -310,17 +310,3 @@ def test_drifts_are_sorted_and_complete(run):
     assert first_cause({"seed": 1, "versions": {"a": "1"}}, {"seed": 1, "versions": {"a": "2"}}) == (
         'First difference: versions.a is "2" and was "1".'
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["verify"], "required: RUN"),
-        (["verify", "nowhere"], "not the folder of a finished run"),
-        (["reproduce"], "required: RUN"),
-        (["reproduce", "nowhere"], "not the folder of a finished run"),
-    ],
-)
-def test_wrong_words(command, words, message):
-    said = command(*words)
-    assert said.status in (1, 2) and message in said.errors and "Traceback" not in said.errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from fractions import Fraction
 
@@ -21,7 +22,7 @@ from run_files import rows_of
 from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
-from xbench.runs.files import PAIRS, TRUTH
+from xbench.runs.files import PAIRS, PICTURES, TRUTH
 from xbench.runs.finished import FinishedRun
 from xbench.runs.images import (
     SavedImage,
@@ -31,6 +32,7 @@ from xbench.runs.images import (
     saved_tables,
 )
 from xbench.runs.tables import read_rows, write_tables
+from xbench.runtime.errors import UserError
 from xbench.scoring.functional import normalise
 from xbench.scoring.numbers import box_sums, pointing_sums, scored_on, sweep_sums
 from xbench.scoring.rows import SCHEMA, Rows, fixed_only
@@ -291,3 +293,12 @@ def test_a_run_says_what_it_was_scored_on(phantom_run):
         scored = [[row["image_id"], row["region_digest"]] for row in own if row["label"] == 1 and row["has_region"]]
         for name, values in (("labels", labels), ("regions", scored)):
             assert stored[finding][name] == hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def test_a_picture_of_no_bytes_is_refused(phantom_run, tmp_path):
+    run = shutil.copytree(phantom_run, tmp_path / "run")
+    table = pq.read_table(run / PICTURES)
+    pq.write_table(table.set_column(1, "jpeg", pa.array([b""] * len(table))), run / PICTURES)
+    pairs = ScoredPairs(run)
+    with pytest.raises(UserError, match="cannot be decoded"):
+        pairs.read(*next(iter(pairs)))

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from xbench.runs.files import SCHEMAS
 from xbench.scoring.rows import SCHEMA, Rows
-
-TABLES = ("pairs.parquet", "images.parquet", "predictions.parquet", "truth.parquet", "pictures.parquet")
 
 
 def read(folder: Path) -> dict[str, bytes | str]:
@@ -26,7 +25,7 @@ def files_of(run: Path) -> dict[str, bytes | str]:
     results = json.loads((run / "results.json").read_text())
     del results["provenance"]
     return {"results.json": json.dumps(results)} | {
-        name: (run / name).read_bytes() for name in TABLES if (run / name).exists()
+        name: (run / name).read_bytes() for name in SCHEMAS if (run / name).exists()
     }
 
 

@@ -32,7 +32,7 @@ from xbench.findings.names import is_name
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
-from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
+from xbench.runs.answers import answer_rows, answers_table, read_answers
 from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH
 from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
@@ -40,19 +40,17 @@ from xbench.runs.folder import new_folder
 from xbench.runs.images import SavedImage, saved_tables
 from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
 from xbench.runs.results import Results, write_results
-from xbench.runs.summary import RunNumbers, summarise
-from xbench.runs.tables import about_tables, write_tables
+from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.tables import about_tables, read_rows, write_tables
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.runtime.yaml_files import load_yaml
 from xbench.scoring.measure import measure
-from xbench.scoring.metrics import metrics_of
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
-from xbench.scoring.rows import Rows, fixed_only
 from xbench.types import Answers, Rules
 
 # Far more than one process can read for.
@@ -67,25 +65,25 @@ def rescore(arguments: Sequence[str]) -> None:
     run = FinishedRun.open(given.run.expanduser(), PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     if not 0 <= given.workers <= _MOST_WORKERS:
-        raise UserError(
-            f"--workers {given.workers}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2
-        )
+        raise UserError(f"--workers {given.workers}: give a number from 0 to {_MOST_WORKERS}.", exit_status=2)
     read_as = _reading(run, given.family, given.frame)
-    names = list(dict.fromkeys(given.protocol))
-    if "all" in names:
+    names, every = list(dict.fromkeys(given.protocol)), "all" in given.protocol
+    if every:
         shows = run_view(run).shows
         names = [name for name, protocol in PROTOCOLS.items() if protocol.takes & shows]
         if not names:
             raise UserError(f"No protocol scores what {run.folder} shows.", exit_status=2)
     tuning = {} if given.tune is None else _tuning(run, names, given.tune, given.workers)
     if names and given.images is None and given.out is None and rules == run.rules:
-        _add_protocols(run, names, "all" in given.protocol, tuning, given.workers)
+        _add_protocols(run, names, every, tuning, given.workers)
         return
-    chosen = None if given.images is None else _chosen(run, given.images.expanduser())
+    images = None if given.images is None else given.images.expanduser()
+    chosen = None if images is None else _chosen(run, images)
     folder = _new_folder(run.folder, given.out)
     try:
         _write_config(run.folder, folder, rules, chosen is None, read_as)
-        results = _score(run, rules, chosen, given.images, given.workers, folder, read_as)
+        split = run.results.split if images is None else images.stem
+        results = _score(run, rules, chosen, split, given.workers, folder, read_as)
     except BaseException as error:
         # A part of a run is of no use, and would be in the way of the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +100,7 @@ def rescore(arguments: Sequence[str]) -> None:
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     if names:
-        _add_protocols(FinishedRun.open(folder), names, "all" in given.protocol, tuning, given.workers)
+        _add_protocols(FinishedRun.open(folder), names, every, tuning, given.workers)
 
 
 def _add_protocols(
@@ -253,32 +251,23 @@ def _score(
     run: FinishedRun,
     rules: Rules,
     chosen: frozenset[str] | None,
-    images: Path | None,
+    split: str,
     workers: int,
     folder: Path,
     read_as: Mapping[str, str],
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
-    metrics = metrics_of(len(stored.findings), rules.thresholds, stored.answers is not None)
-    measured: list[pa.Table] = []
-    answers: list[AnswerRow] = []
     _ = run.answers, run.rows  # before processes are forked, for them to share them
 
     def scored() -> Iterator[dict[str, pa.Table]]:
         yield from ({IMAGES: table} for table in run.image_tables(chosen))
         for kept, of_batch in _by_batches(run, chosen, workers, partial(score_batch, run, rules, read_as)):
-            rows = Rows.of(of_batch[PAIRS], stored.findings)
-            for metric in metrics.values():
-                metric.update(rows)
-            measured.append(fixed_only(of_batch[PAIRS]))
-            scores = {}
-            if read_as:
-                answers.extend(rows_of(of_batch[PREDICTIONS]))
-            else:
-                scores = {name: rows.matrix(name) for name in ("logit", "probability")}
             stopwatch.lap("metrics")
-            tables = saved_tables(stored.findings, kept, scores)
+            pairs = of_batch[PAIRS]
+            shape = len(kept), len(stored.findings)
+            scores = {name: np.asarray(pairs[name]).reshape(shape) for name in ("logit", "probability")}
+            tables = saved_tables(stored.findings, kept, {} if read_as else scores)
             del tables[IMAGES]  # which say more than what is kept of an image
             yield of_batch | tables
             stopwatch.lap("logging")
@@ -287,28 +276,28 @@ def _score(
     bar: Iterable[dict[str, pa.Table]] = track(
         scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True
     )
-    about = about_tables(stored.findings, rules.gamma, provenance)
-    digests = write_tables(folder, bar, [*SCHEMAS], about)
+    digests = write_tables(folder, bar, [*SCHEMAS], about_tables(stored.findings, rules.gamma, provenance))
+    changed: dict[str, Any] = {
+        "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
+        "data": provenance["data"] | {"gamma": rules.gamma},
+        "model": provenance["model"] | read_as | ({"reader": READER} if read_as else {}),
+        "seconds": {stage: round(seconds, 3) for stage, seconds in stopwatch.seconds.items()},
+        "rescored": {
+            "from": utf8(str(run.folder.absolute())),
+            "images": None if chosen is None else names_digest(sorted(chosen)),
+            "command": [utf8(word) for word in sys.orig_argv],
+            "versions": versions(),
+        },
+    }
+    rows = read_rows(folder / PAIRS, stored.findings)
     results = summarise(
-        (stored.model, stored.dataset, stored.split if images is None else images.stem),
-        Rows.of(pa.concat_tables(measured), stored.findings),
-        RunNumbers(**{name: metric.compute() for name, metric in metrics.items()}),
+        (stored.model, stored.dataset, split),
+        rows,
+        numbers_of(rows),
         rules.thresholds,
         # `bench` must not take it for the run that its configuration would give.
-        provenance={name: value for name, value in provenance.items() if name != "fingerprint"}
-        | {
-            "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
-            "data": provenance["data"] | {"gamma": rules.gamma},
-            "model": provenance["model"] | read_as | ({"reader": READER} if read_as else {}),
-            "seconds": {stage: round(seconds, 3) for stage, seconds in stopwatch.seconds.items()},
-            "rescored": {
-                "from": utf8(str(run.folder.absolute())),
-                "images": None if chosen is None else names_digest(sorted(chosen)),
-                "command": [utf8(word) for word in sys.orig_argv],
-                "versions": versions(),
-            },
-        },
-        answers=answers if read_as else None,
+        provenance={name: value for name, value in provenance.items() if name != "fingerprint"} | changed,
+        answers=[*read_answers(folder / PREDICTIONS, stored.findings)] if read_as else None,
     )
     # Of the whole run, even when only some of its images are scored again.
     counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -43,18 +43,16 @@ class Images:
     @classmethod
     def of(cls, rows: Rows) -> Images:
         """Bring rows side by side."""
-        same = ("scored", "pointing_hit", "dice", "iou", "region_area", "region_x", "region_y", "peak_x", "peak_y")
         arrays: dict[str, Any] = {
-            name: rows.matrix(name) for name in (*same, "peak_distance", "reader_dice", "reader_iou")
+            field.name: rows.matrix(field.name) for field in fields(cls) if field.name in rows.columns
         }
-        counted = counted_probabilities(rows)
         return cls(
             index=rows.index,
             image_ids=[*rows.image_ids],
             patient_ids=[*rows.patient_ids],
             labels=rows.matrix("label"),
             probabilities=rows.matrix("probability"),
-            counted_probabilities=rows.spread(counted),
+            counted_probabilities=rows.spread(counted_probabilities(rows)),
             region_digests=rows.matrix("region_digest").astype("S16"),
             **arrays,
         )

@@ -63,28 +63,22 @@ def _tables(names: Sequence[str], pairs: Iterable[_Pair]) -> dict[str, Table]:
             if (scored or protocol.negatives) and (values := protocol.measure(prediction, truth)) is not None:
                 values = protocol.missed(values, truth.label == 1) if prediction.missing else values
                 rows[protocol.name].append(about | values)
-    return {name: _table(of_protocol) for name, of_protocol in rows.items() if of_protocol}
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table: Table = {}
-    for key, first in rows[0].items():
-        values = [row[key] for row in rows]
+    tables: dict[str, Table] = {}
+    for name, of_protocol in ((name, part) for name, part in rows.items() if part):
+        columns = {key: [row[key] for row in of_protocol] for key in of_protocol[0]}
         # Lists are as long as there are detections.
-        table[key] = np.fromiter(values, object) if isinstance(first, list) else np.array(values)
-    return table
+        tables[name] = {
+            key: np.fromiter(values, object) if isinstance(values[0], list) else np.array(values)
+            for key, values in columns.items()
+        }
+    return tables
 
 
 def _about(run: FinishedRun, row: int, column: int, chance: float) -> dict[str, Any]:
     scores = run.image_scores
-    return {
-        "index": int(scores.index[row]),
-        "image_id": scores.image_ids[row],
-        "column": column,
-        "label": int(scores.labels[row, column]),
-        "probability": float(scores.probabilities[row, column]),
-        "chance": chance,
-    }
+    about = {"index": int(scores.index[row]), "image_id": scores.image_ids[row], "column": column}
+    numbers = {"label": int(scores.labels[row, column]), "probability": float(scores.probabilities[row, column])}
+    return about | numbers | {"chance": chance}
 
 
 def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[SavedImage]) -> Iterator[_Pair]:
@@ -176,23 +170,18 @@ def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapp
     for key, values in table.items():
         if values.ndim == 2:
             columns[key] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-        elif values.dtype == object and any(isinstance(one, list) for one in values):
-            columns[key] = pa.array(values.tolist(), pa.list_(_type_of(values)))
+        elif values.dtype == object and isinstance(values[0], list):
+            # The type of empty lists alone is float64.
+            first = next((value for one in values for value in one), 0.0)
+            columns[key] = pa.array(values.tolist(), pa.list_(pa.array([first]).type))
         else:
             columns[key] = pa.array(values, from_pandas=values.dtype.kind == "f")
     with atomic_writer(folder / f"{name}.parquet") as file:
         pq.write_table(pa.table(columns), file, **WRITING)
     content = {**numbers, "table_sha256": file_sha256(folder / f"{name}.parquet")}
-    path = folder / f"{name}.json"
-    with atomic_writer(path) as file:
+    with atomic_writer(path := folder / f"{name}.json") as file:
         file.write(f"{json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)}\n".encode())
     return path
-
-
-def _type_of(lists: NDArray[Any]) -> pa.DataType:
-    """Return the type of what lists hold; of empty ones alone float64."""
-    first = next((value for one in lists for value in one), 0.0)
-    return pa.array([first]).type
 
 
 def stored_protocols(run: Path) -> list[str]:
