@@ -70,13 +70,6 @@ def test_name_group_and_tags_of_the_user_are_kept(monkeypatch):
     assert logger._experiment.name == "brightness_squares" and "limit 3" in logger._experiment.tags
 
 
-def test_disabled_means_disabled(command, toy_config, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    run = command("test", "--config", toy_config, *LOGGER)
-    assert run.status == 0 and "wandb sync" not in run.output, run.errors
-    assert not list(tmp_path.glob("runs/wandb/*run*"))
-
-
 def test_pictures_are_those_asked_for_and_of_phantoms_alone_without_asking():
     class Films(PhantomCXR):
         """Might read films of patients."""
@@ -90,31 +83,25 @@ def test_pictures_are_those_asked_for_and_of_phantoms_alone_without_asking():
 
 
 @pytest.mark.parametrize(
-    ("mode", "key", "reachable", "online"),
+    ("variables", "reachable", "online"),
     [
-        ("online", "environment", True, True),
-        ("online", "netrc", True, True),
-        ("online", "environment", False, False),
-        ("online", None, True, False),
-        ("offline", "environment", True, False),
-        ("disabled", "environment", True, False),
+        ({"WANDB_API_KEY": "k" * 40}, True, True),
+        ({"NETRC": "{}/netrc"}, True, True),
+        ({"NETRC": "{}/netrc", "WANDB_BASE_URL": "https://wandb.elsewhere.org"}, True, False),
+        ({"WANDB_API_KEY": "k" * 40}, False, False),
+        ({}, True, False),
+        ({"WANDB_MODE": "offline", "WANDB_API_KEY": "k" * 40}, True, False),
+        ({"WANDB_MODE": "disabled", "WANDB_API_KEY": "k" * 40}, True, False),
     ],
 )
-def test_online_only_with_a_key_and_a_server_that_answers(mode, key, reachable, online, tmp_path, monkeypatch):
+def test_online_only_with_a_key_and_a_server_that_answers(variables, reachable, online, tmp_path, monkeypatch):
     shut_out(monkeypatch, tmp_path)
-    monkeypatch.setenv("WANDB_MODE", mode)
     if reachable:
         monkeypatch.setattr(socket, "create_connection", lambda *args, **kwargs: nullcontext())
-    if key == "environment":
-        monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    elif key == "netrc":
-        netrc = tmp_path / "netrc"
-        netrc.write_text(f"machine api.wandb.ai\n  login user\n  password {'k' * 40}\n")
-        netrc.chmod(0o600)
-        monkeypatch.setenv("NETRC", str(netrc))
-        with monkeypatch.context() as patch:
-            patch.setenv("WANDB_BASE_URL", "https://wandb.elsewhere.org")
-            assert not session.server_answers()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    (tmp_path / "netrc").write_text(f"machine api.wandb.ai\n  login user\n  password {'k' * 40}\n")
+    (tmp_path / "netrc").chmod(0o600)
     assert session.server_answers() is online
 
 
@@ -132,5 +119,10 @@ def test_a_server_that_refuses_leaves_an_offline_run(command, toy_config, tmp_pa
         run = command("test", "--config", toy_config, *LOGGER)
     assert run.status == 0, run.errors
     assert len(list(tmp_path.glob("runs/wandb/offline-run-*/*.wandb"))) == 1
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    disabled = command("test", "--config", toy_config, *LOGGER)
+    assert disabled.status == 0 and "wandb sync" not in disabled.output, disabled.errors
+    assert len(list(tmp_path.glob("runs/wandb/*run-*"))) == 1
+    monkeypatch.delenv("WANDB_MODE")
     insisting = command("test", "--config", toy_config, *LOGGER, "--trainer.logger.offline", "false")
     assert insisting.status == 1 and "the key is not valid" in insisting.errors

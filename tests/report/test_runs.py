@@ -24,7 +24,7 @@ def test_runs_are_found_at_any_depth_and_once(three_runs):
     assert [run.label for run in found.runs] == ["CARZero", "CLIP", "KAD"] and found.set_aside == ()
     run = found.runs[2]
     assert (run.model, run.dataset, run.folder) == ("kad", "chestxray14", kad / "2026-01-01_00-00-00")
-    assert len(run.cases()) == len(run.pairs.index) == run.images.scored.sum()
+    assert len(run.cases()) == len(run.rows.counts.row) == run.images.scored.sum()
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
-from xbench.runs.by_finding import Images, Pairs
+from xbench.runs.by_finding import Images
 from xbench.runs.files import CONFIG, PAIRS, RESULTS, RunFileError
 from xbench.runs.fingerprint import digest
 from xbench.runs.finished import FinishedRun
@@ -20,6 +20,7 @@ from xbench.runs.folder import is_of_a_run
 from xbench.runs.images import ScoredPairs
 from xbench.runs.results import Results, ScoredOn
 from xbench.runtime.errors import UserError
+from xbench.scoring.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Run:
     folder: Path
     results: Results
     images: Images
-    pairs: Pairs
+    rows: Rows
     scored_on: Mapping[str, ScoredOn]  # digests of labels and regions by finding
     settings: Mapping[str, str]  # what else than model and dataset the numbers depend on, in words: split, prompts ...
     data_settings: frozenset[str]  # names of those settings that options of the dataset are
@@ -169,8 +170,8 @@ def _read(folder: Path) -> Run:
     stored = FinishedRun.open(folder, PAIRS)
     stored.check_tables()
     results, rows = stored.results, stored.rows
-    tables, settings = (Images.of(rows), Pairs.of(rows)), _settings(results)
-    return Run(folder, results, *tables, results.scored_on, *settings, "", stored, split=results.split)
+    settings = _settings(results)
+    return Run(folder, results, Images.of(rows), rows, results.scored_on, *settings, "", stored, split=results.split)
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.scoring.numbers import counted_probabilities, dice, iou
+from xbench.scoring.numbers import counted_probabilities
 from xbench.scoring.rows import Rows
 
 
@@ -56,29 +56,3 @@ class Images:
             region_digests=rows.matrix("region_digest").astype("S16"),
             **arrays,
         )
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """The P scored pairs: places of their images and findings (P,), share of the grid that the region takes (P,)."""
-
-    index: NDArray[np.int64]
-    column: NDArray[np.int64]
-    area: NDArray[np.float64]
-    rows: Rows
-
-    @classmethod
-    def of(cls, rows: Rows) -> Pairs:
-        """Return the scored pairs of rows."""
-        counts = rows.counts
-        return cls(rows.image[counts.row], rows.finding[counts.row], counts.region / counts.grid, rows)
-
-    def dice(self) -> NDArray[np.float64]:
-        """Dice at each threshold (P, T)."""
-        counts = self.rows.counts
-        return dice(counts.mask, counts.overlap, counts.region[:, None])
-
-    def iou(self) -> NDArray[np.float64]:
-        """IoU at each threshold (P, T)."""
-        counts = self.rows.counts
-        return iou(counts.mask, counts.overlap, counts.region[:, None])

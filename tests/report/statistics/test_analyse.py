@@ -24,7 +24,7 @@ from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.sample import Sample
 from xbench.report.statistics.studies import studies
 from xbench.report.tables.contents import comparisons
-from xbench.runs.by_finding import Images, Pairs
+from xbench.runs.by_finding import Images
 from xbench.runs.results import ConstantMaps, NoteCount, Skipped
 from xbench.scoring.rows import Rows
 
@@ -110,7 +110,7 @@ def test_neither_the_order_of_rows_and_runs_nor_the_seed_moves_a_number(collecti
         image_ids=[run.images.image_ids[i] for i in order],
         patient_ids=[run.images.patient_ids[i] for i in order],
     )
-    mixed = replace(run, images=images, pairs=replace(run.pairs, index=place[run.pairs.index]))
+    mixed = replace(run, images=images, rows=replace(run.rows, image=place[run.rows.image]))
     shuffled = Collection((*collection.runs[:0:-1], mixed), ())
     expected = written(tmp_path, analysis)
     assert written(tmp_path, analyse(shuffled)) == expected
@@ -136,9 +136,10 @@ def test_json_holds_every_number_and_no_nan(analysis, steps, tmp_path):
 
 def test_whole_image_by_plain_loops(analysis):
     dataset = analysis.datasets[0]
-    whole, pairs = dataset.references[0], dataset.runs[0].run.pairs
+    whole, sample = dataset.references[0], Sample.of(dataset.runs[0].run)
     for column, finding in enumerate(FINDINGS):
-        values = 2 * pairs.area[pairs.column == column] / (1 + pairs.area[pairs.column == column])
+        area = sample.area[sample.pair_column == column]
+        values = 2 * area / (1 + area)
         found, spread = whole.findings[finding], np.std(values) / np.sqrt(len(values))
         for key in ("dice_best", "dice_cross_fitted", "dice_fixed"):
             assert found[key].value == pytest.approx(np.mean(values), abs=1e-12)
@@ -170,8 +171,8 @@ def test_reader_agreement_is_a_ceiling_for_overlap_only(collection):
 
 def test_area_bins_hold_all_pairs_in_order(analysis):
     run = run_of(analysis, "KAD")
-    pairs = run.run.pairs
-    area, hits = pairs.area, run.run.images.pointing_hit[pairs.index, pairs.column]
+    sample = Sample.of(run.run)
+    area, hits = sample.area, sample.hit
     assert sum(part.count for part in run.areas) == len(area) and len(run.areas) == len(area) // 10
     for small, large in pairwise(run.areas):
         assert small.high < large.low
@@ -179,7 +180,7 @@ def test_area_bins_hold_all_pairs_in_order(analysis):
         mine = (area >= part.low) & (area <= part.high)
         assert part.count == mine.sum()
         assert part.scores["pointing_game"].value == pytest.approx(hits[mine].mean())
-        assert part.scores["dice_fixed"].value == pytest.approx(pairs.dice()[mine, 50].mean())
+        assert part.scores["dice_fixed"].value == pytest.approx(sample.dice[mine, 50].mean())
         assert part.whole_image == pytest.approx((2 * area / (1 + area))[mine].mean())
         assert {*part.scores} == {"pointing_game", "dice_fixed", "dice_cross_fitted"}
 
@@ -315,7 +316,7 @@ def fewer(run, images):
     """The run without the images from `images` on."""
     table = pq.read_table(run.folder / "pairs.parquet")
     rows = Rows.of(table.filter(pc.field("index") < images), run.results.findings)
-    return replace(run, images=Images.of(rows), pairs=Pairs.of(rows))
+    return replace(run, images=Images.of(rows), rows=rows)
 
 
 def test_notes_say_what_makes_runs_hard_to_compare(collection):

@@ -18,29 +18,25 @@ from xbench.report.tables.contents import all_tables
 from xbench.runs.finished import FinishedRun
 
 
-def upside_down(folder, *findings):
-    """Return results and scores of a run as they are with scores of the wrong sign for some findings."""
-    run = FinishedRun.open(folder)
-    images, results = run.image_scores, run.results
-    turned = np.isin(results.findings, findings)
-    images = replace(images, probabilities=np.where(turned, 1 - images.probabilities, images.probabilities))
-    classes = {
-        name: replace(scores, auroc=1 - scores.auroc) if name in findings else scores
-        for name, scores in results.classification.per_class.items()
-    }
-    mean = float(np.mean([scores.auroc for scores in classes.values()]))
-    return replace(
-        results, classification=replace(results.classification, per_class=classes, macro={"auroc": mean})
-    ), images
-
-
 def test_the_findings_with_a_lost_sign_are_named(tmp_path):
-    folder = write_run(tmp_path, "kad", recognition=2.0, images=120)
-    assert auroc_warning(*upside_down(folder)) == ""
-    said = auroc_warning(*upside_down(folder, "Nodule"))
-    assert "for Nodule (" in said and "Cardiomegaly" not in said and "sign" in said and "column" in said
-    said = auroc_warning(*upside_down(folder, "Nodule", "Cardiomegaly", "Pneumothorax"))
-    assert "Cardiomegaly, Nodule, Pneumothorax, all findings together" in said
+    run = FinishedRun.open(write_run(tmp_path, "kad", recognition=2.0, images=120))
+
+    def warning_of(*findings):
+        """Return what is said with scores of the wrong sign for some findings."""
+        turned, images = np.isin(run.results.findings, findings), run.image_scores
+        images = replace(images, probabilities=np.where(turned, 1 - images.probabilities, images.probabilities))
+        classes = {
+            name: replace(scores, auroc=1 - scores.auroc) if name in findings else scores
+            for name, scores in run.results.classification.per_class.items()
+        }
+        macro = {"auroc": float(np.mean([scores.auroc for scores in classes.values()]))}
+        scores = replace(run.results.classification, per_class=classes, macro=macro)
+        return auroc_warning(replace(run.results, classification=scores), images)
+
+    assert warning_of() == ""
+    assert "for Nodule (" in warning_of("Nodule") and "Cardiomegaly" not in warning_of("Nodule")
+    everything = "Cardiomegaly, Nodule, Pneumothorax"
+    assert f"{everything}, all findings together" in warning_of(*everything.split(", "))
 
 
 def test_chances_are_those_of_all_exchanges():

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from samples import delong, placements, plain_cross_fitted, plain_numbers, random_sample, scored_by_another
+from samples import delong, placements, plain_cross_fitted, random_sample, scored_by_another
 from scipy.special import expit, logit
 from scipy.stats import binomtest, norm, ttest_rel
 from scipy.stats import t as student
 
-from xbench.report.schema import NUMBERS
 from xbench.report.statistics import intervals
-from xbench.report.statistics.measures import RECOGNITION, macro, measure, pair_folds
+from xbench.report.statistics.measures import RECOGNITION, measure, pair_folds
 from xbench.report.statistics.paired import TESTED, macro_difference
 
 HIT_OR_MISS = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=60)
@@ -85,13 +84,17 @@ def test_auroc_has_the_variance_of_obuchowski_by_plain_loops(seed, per_patient):
     assert spread.interval() == pytest.approx((expit(logit(area) - step), expit(logit(area) + step)), abs=1e-9)
 
 
-def test_yes_and_no_that_is_right_about_every_positive_is_no_certainty():
+def test_no_ranking_is_a_certainty():
     """DeLong sees no variance among the 8 positives; 0.9 is likely to show this in 43 of 100 data sets."""
     answers = np.repeat([1.0, 0.0, 1.0], [8, 180, 20])
     low, high = intervals.auroc(np.arange(208) < 8, answers, np.arange(208), 208).interval()
     assert low < 0.9 < 0.95 < high < 1
     flat = intervals.auroc(np.arange(20) < 8, np.full(20, 0.5), np.arange(20), 20)
     assert flat.interval() == pytest.approx((0.5, 0.5))
+    present, wilson = np.arange(30) < 10, binomtest(10, 10).proportion_ci(method="wilson")
+    for compute in (intervals.auroc, intervals.average_precision):
+        spread = compute(present, present.astype(float), np.arange(30), 30)
+        assert spread.value == 1 and spread.interval() == pytest.approx((wilson.low, 1.0))
 
 
 @given(st.integers(0, 10_000))
@@ -104,14 +107,6 @@ def test_auroc_turned_round_has_its_interval_turned_round(seed):
     assert intervals.auroc(present, -scores, patients, 12).interval() == pytest.approx((1 - high, 1 - low))
     assert intervals.auroc(~present, -scores, patients, 12).interval() == pytest.approx((low, high))
     assert intervals.auroc(present, np.exp(scores), patients, 12).interval() == pytest.approx((low, high))
-
-
-def test_a_perfect_ranking_is_no_certainty():
-    present = np.arange(30) < 10
-    for compute in (intervals.auroc, intervals.average_precision):
-        spread = compute(present, present.astype(float), np.arange(30), 30)
-        expected = binomtest(10, 10).proportion_ci(method="wilson")
-        assert spread.value == 1 and spread.interval() == pytest.approx((expected.low, 1.0))
 
 
 def average_precision_of_weights(present, scores, weights):
@@ -185,30 +180,24 @@ def test_f1_is_a_share_in_disguise():
     assert found.interval() == pytest.approx(tuple(2 * end / (1 + end) for end in (jaccard.low, jaccard.high)))
 
 
-def test_of_many_thresholds_another_may_be_the_best():
+def test_of_many_thresholds_another_may_be_the_best_unless_it_is_clearly_worse():
     random = np.random.default_rng(1)
     curves = np.clip(random.normal([0.5, 0.49, 0.1], [0.01, 0.3, 0.1], (20, 3)), 0, 1)
     curves[:, 0] += 0.51 - curves[:, 0].mean()
-    spread = intervals.best(curves, np.arange(20), 20)
     first, second = (intervals.mean(*alone(curves[:, column])).interval() for column in (0, 1))
-    assert spread.interval() == pytest.approx((first[0], max(first[1], second[1])))
-
-
-def test_a_threshold_that_is_clearly_worse_is_not_the_best():
-    random = np.random.default_rng(2)
+    found = intervals.best(curves, np.arange(20), 20).interval()
+    assert found == pytest.approx((first[0], max(first[1], second[1])))
     # At the third threshold no map reaches its region: by itself, nine zeros could stand for many hits.
     curves = np.column_stack([random.uniform(0.02, 0.04, 9), random.uniform(0.001, 0.002, 9), np.zeros(9)])
-    low, high = intervals.best(curves, np.arange(9), 9).interval()
-    first = intervals.mean(*alone(curves[:, 0])).interval()
     assert intervals.mean(*alone(curves[:, 2])).interval()[1] > 0.25
-    assert (low, high) == pytest.approx(first)
-
-
-def spread_of(value, down, up, influence):
-    return intervals.Spread(value, np.array(influence), 3, inf, lambda _: (value - down, value + up))
+    found = intervals.best(curves, np.arange(9), 9).interval()
+    assert found == pytest.approx(intervals.mean(*alone(curves[:, 0])).interval())
 
 
 def test_limits_of_means_by_hand():
+    def spread_of(value, down, up, influence):
+        return intervals.Spread(value, np.array(influence), 3, inf, lambda _: (value - down, value + up))
+
     # Uncorrelated: squares add. One and the same: reaches add.
     one, other = spread_of(0.4, 0.03, 0.06, [1, 0, -1.0]), spread_of(0.7, 0.04, 0.08, [1, -2, 1.0])
     assert intervals.combined([one, other]) == pytest.approx((0.55 - 0.025, 0.55 + 0.05))
@@ -216,13 +205,19 @@ def test_limits_of_means_by_hand():
     assert intervals.combined([same, same]) == pytest.approx((0.35, 0.45))
 
 
-def test_a_difference_of_means_has_the_interval_of_the_paired_t_test():
+def test_differences_have_the_interval_of_the_paired_t_test_and_the_variance_of_delong():
     random = np.random.default_rng(2)
     first = random.random(30)
     second = np.clip(first + random.normal(0.02, 0.05, 30), 0, 1)
     expected = ttest_rel(first, second).confidence_interval()
     found = intervals.difference([intervals.mean(*alone(first))], [intervals.mean(*alone(second))])
     assert found == pytest.approx((expected.low, expected.high))
+    present, common = random.random(80) < 0.4, random.normal(size=80)
+    scores = [common + random.normal(size=80) + shift * present for shift in (1.5, 1.0)]
+    difference, error = delong(present, *scores)
+    low, high = intervals.difference(*([intervals.auroc(present, score, np.arange(80), 80)] for score in scores))
+    assert (low + high) / 2 == pytest.approx(difference)
+    assert (high - low) / 2 == pytest.approx(2.0 * error, rel=0.05)
 
 
 def test_a_difference_of_shares_has_the_interval_of_bonett_and_price():
@@ -234,16 +229,6 @@ def test_a_difference_of_shares_has_the_interval_of_bonett_and_price():
     assert found == pytest.approx((0.1 - 2.02 * error, 0.1 + 2.02 * error), abs=0.01)
     same = intervals.share(*alone(np.ones(20)))
     assert intervals.difference([same], [same]) == pytest.approx((-0.139, 0.139), abs=0.001)
-
-
-def test_the_difference_of_aurocs_has_the_variance_of_delong():
-    random = np.random.default_rng(1)
-    present, common = random.random(80) < 0.4, random.normal(size=80)
-    scores = [common + random.normal(size=80) + shift * present for shift in (1.5, 1.0)]
-    difference, error = delong(present, *scores)
-    low, high = intervals.difference(*([intervals.auroc(present, score, np.arange(80), 80)] for score in scores))
-    assert (low + high) / 2 == pytest.approx(difference)
-    assert (high - low) / 2 == pytest.approx(2.0 * error, rel=0.05)
 
 
 @given(
@@ -276,68 +261,6 @@ def test_every_interval_holds_its_estimate_and_stays_in_range(seed, images, per_
             if there.low is not None:
                 assert -1 <= there.low <= there.value <= there.high <= 1
                 assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-12)
-
-
-def test_optimism_has_no_interval_and_every_other_number_one():
-    measures = measure(random_sample(0), 5)
-    for numbers in (measures.macro(), *measures.findings().values()):
-        assert [key for key, estimate in numbers.items() if estimate.low is None] == ["dice_optimism"]
-
-
-def test_the_mean_over_one_finding_has_that_findings_interval():
-    measures = measure(random_sample(0, findings=1), 5)
-    assert measures.macro() == measures.findings()["finding 0"]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_every_number_by_plain_loops(seed):
-    sample = random_sample(seed, images=(9, 14, 24)[seed], per_patient=(1, 2, 3)[seed])
-    measures = measure(sample, (2, 3, 50)[seed])
-    assert {*measures.point} == {*measures.spreads} == {*NUMBERS}
-    for column in range(3):
-        for key, value in plain_numbers(sample, measures.folds, column).items():
-            assert measures.point[key][column] == pytest.approx(value, abs=1e-11, nan_ok=True), (column, key)
-            spread = measures.spreads[key][column]
-            if spread is not None:
-                assert spread.value == pytest.approx(value, abs=1e-9), key
-
-
-def test_macro_leaves_out_what_does_not_exist():
-    nan = np.nan
-    numbers = {"pointing_game": [0.2, nan, 0.6], "auroc": [0.5, nan, 0.7], "accuracy": [0.1, 0.9, 0.3]}
-    numbers = {key: np.array(values) for key, values in numbers.items()}
-    assert macro(numbers, "pointing_game") == pytest.approx(0.4)
-    # The same findings for all recognition scores: those with both labels.
-    assert macro(numbers, "accuracy") == pytest.approx(0.2)
-    assert np.isnan(macro({"dice_best": np.array([nan])}, "dice_best"))
-
-
-def test_a_finding_of_one_patient_has_no_interval_but_its_macro_has():
-    sample = random_sample(2, images=12)
-    rare = np.flatnonzero(sample.pair_column == 0)[1:]
-    measures = measure(sample.with_pairs(np.setdiff1d(np.arange(len(sample.hit)), rare)), 5)
-    one = measures.findings()["finding 0"]
-    assert one["pointing_game"].value is not None and one["pointing_game"].low is None
-    assert one["dice_cross_fitted"].value is None and one["dice_optimism"].value is None
-    assert measures.macro()["pointing_game"].low is not None
-
-
-def test_groups_are_means_of_their_pairs():
-    sample = random_sample(4)
-    folds = pair_folds(sample, 5)
-    pairs, measures = np.arange(0, len(sample.hit), 3), measure(sample, 5)
-    means = measures.means(pairs, ("pointing_game", "dice_fixed", "dice_cross_fitted"))
-    at = [measures.thresholds["dice"][int(sample.pair_column[pair]), int(folds[pair])] for pair in pairs]
-    fitted = np.array([sample.dice[pair, place] for pair, place in zip(pairs, at, strict=True)])
-    clusters = sample.pair_cluster[pairs], len(sample.clusters)
-    expected = {
-        "pointing_game": intervals.share(sample.hit[pairs], *clusters),
-        "dice_fixed": intervals.mean(sample.dice[pairs, 5], *clusters),
-        "dice_cross_fitted": intervals.mean(fitted, *clusters),
-    }
-    for name, spread in expected.items():
-        assert means[name].value == pytest.approx(spread.value)
-        assert (means[name].low, means[name].high) == pytest.approx(spread.interval())
 
 
 @pytest.mark.parametrize(

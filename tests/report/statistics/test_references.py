@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -94,19 +93,15 @@ def test_a_report_has_the_floor_and_leaves_single_draws_out(run, tmp_path):
 
 
 def test_expectations_vary_less_than_hits_that_are_counted(run):
+    assert chance(replace(run, pictured=False), Sample.of(run)) is None
     sample, _ = chance(run, Sample.of(run))
     expected, counted = (measure(replace(sample, chances=chances), 2).macro() for chances in (True, False))
     widths = [of["pointing_game"].high - of["pointing_game"].low for of in (expected, counted)]
     assert 0 < widths[0] < 0.7 * widths[1]
 
 
-def test_without_regions_there_is_no_floor_of_chance(run):
-    assert chance(replace(run, pictured=False), Sample.of(run)) is None
-
-
 def test_the_seed_of_the_run_is_that_of_the_noise(monkeypatch):
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")
-    assert UniformRandom().seed == 7 and UniformRandom(seed=3).seed == 3
-    assert json.loads(json.dumps(UniformRandom(seed=3).provenance())) == {"seed": 3, "size": 14}
+    assert UniformRandom().seed == 7 and UniformRandom(seed=3).provenance() == {"seed": 3, "size": 14}
     monkeypatch.delenv("PL_GLOBAL_SEED")
     assert UniformRandom().seed == 0

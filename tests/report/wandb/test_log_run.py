@@ -26,19 +26,11 @@ LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
 
 @dataclass(frozen=True)
 class Logged(OfflineRun):
-    """The offline W&B run of a finished run in `finished`."""
+    """The offline W&B run of a finished run in `finished`, with its results and its scored pairs."""
 
-    finished: Path = Path()
-
-    @property
-    def results(self) -> dict[str, Any]:
-        return json.loads((self.finished / "results.json").read_text())
-
-    @property
-    def rows(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The scored pairs of pairs.parquet by image and finding."""
-        rows = pq.read_table(self.finished / "pairs.parquet").to_pylist()
-        return {(row["image_id"], row["finding"]): row for row in rows if row["dice"] is not None}
+    finished: Path
+    results: dict[str, Any]
+    rows: dict[tuple[str, str], dict[str, Any]]
 
 
 def log(root: Path, *words: str) -> Logged:
@@ -52,7 +44,13 @@ def log(root: Path, *words: str) -> Logged:
         assert main(["test", *usual, *words]) == 0
     (folder,) = (path.parent for path in root.glob("runs/*/*/results.json"))
     (offline,) = (root / "runs" / "wandb").glob("offline-run-*")
-    return Logged(offline, OfflineRun.read(offline).records, folder)
+    rows = pq.read_table(folder / "pairs.parquet").to_pylist()
+    scored = {(row["image_id"], row["finding"]): row for row in rows if row["dice"] is not None}
+    return Logged(**vars(OfflineRun.read(offline)), finished=folder, results=read(folder / "results.json"), rows=scored)
+
+
+def read(path):
+    return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -62,53 +60,40 @@ def logged(tmp_path_factory):
     return log(tmp_path_factory.mktemp("logged"), "--model", "toys.Brightness", *tags, *size)
 
 
-def test_runs_are_grouped_by_dataset_then_model_and_tagged(logged):
+def test_runs_are_grouped_tagged_and_followed(logged):
     (run,) = logged.of("run")
     assert (run["display_name"], run["run_group"], run["job_type"]) == ("brightness_squares", "squares", "brightness")
     assert set(run["tags"]) == {"mine", "brightness", "squares", "test", "32-true", "official prompts", "limit 18"}
     text = json.dumps(logged.of("config"))
     for word in ("provenance", "annotation_sha256", "class_path", "model_name", '"prompts": "official"', "settings"):
         assert word in text
+    # The last once more at the end.
+    assert logged.history["progress/images"] == [4, 8, 12, 16, 18, 18]
+    assert logged.history["progress/share"] == pytest.approx([4 / 18, 8 / 18, 12 / 18, 16 / 18, 1, 1])
+    assert min(logged.history["progress/images_per_second"]) > 0
 
 
-@pytest.mark.parametrize(("part", "count"), [("grounding", 5), ("classification", 4)])
-def test_numbers_have_the_same_names_in_every_run(logged, part, count):
-    results, history, summary = logged.results[part], logged.history, logged.summary
-    assert len(results["macro"]) == count
-    for name, value in results["macro"].items():
-        assert history[f"{part}/{name}"] == [pytest.approx(value, abs=1e-12)]
-        assert summary[f"{part}/{name}"] == pytest.approx(value, abs=1e-12)
+def test_numbers_intervals_and_floors_have_the_same_names_in_every_run(logged):
+    history, summary = logged.history, logged.summary
     findings = {row["finding"]: row for row in logged.table("findings")}
-    assert [*findings] == [*results["per_class"]] == ["Square", "Hole", "Ghost"]
-    for finding, scores in results["per_class"].items():
-        for name in results["macro"]:
-            assert findings[finding][name] == scores[name]
-            assert summary.get(f"{name}/{finding}") == pytest.approx(scores[name], abs=1e-12)
+    (dataset,) = analyse(collect([logged.finished])).datasets
+    floors = {f"_{floor.title.lower().replace(' ', '_')}": floor.macro for floor in dataset.references}
+    assert [*floors] == ["_whole_image", "_random"]
+    for part, count in (("grounding", 5), ("classification", 4)):
+        results = logged.results[part]
+        assert len(results["macro"]) == count and [*findings] == [*results["per_class"]] == ["Square", "Hole", "Ghost"]
+        for name, value in results["macro"].items():
+            key, expected = f"{part}/{name}", dataset.runs[0].macro[name]
+            assert history[key] == [value] and summary[key] == value
+            assert (summary[f"{key}_low"], summary[f"{key}_high"]) == (expected.low, expected.high)
+            for floor, numbers in floors.items():
+                assert summary.get(f"{key}{floor}") == (numbers[name].value if name in numbers else None)
+            for finding, scores in results["per_class"].items():
+                assert findings[finding][name] == scores[name] == summary.get(f"{name}/{finding}")
     assert "pointing_game/Square" in summary and "pointing_game/Ghost" not in summary
     # A panel for every one of them would bury the others.
-    assert not [name for name in history if name.startswith(("pointing_game/", "auroc/"))]
-
-
-def test_intervals_and_floors_are_those_of_a_report(logged):
-    (dataset,) = analyse(collect([logged.finished])).datasets
-    summary, floors = logged.summary, {floor.title: floor.macro for floor in dataset.references}
-    assert [*floors] == ["Whole image", "Random"]
-    for part in ("grounding", "classification"):
-        for name, value in logged.results[part]["macro"].items():
-            expected = dataset.runs[0].macro[name]
-            low, high = (summary[f"{part}/{name}_{end}"] for end in ("low", "high"))
-            assert (low, high) == pytest.approx((expected.low, expected.high)) and low <= value <= high
-            assert summary[f"{part}/{name}_whole_image"] == pytest.approx(floors["Whole image"][name].value)
-            if name not in ("f1", "accuracy"):  # of maps without probabilities
-                assert summary[f"{part}/{name}_random"] == pytest.approx(floors["Random"][name].value)
-    assert not [name for name in logged.history if name.endswith(("_low", "_high", "_random", "_image"))]
-
-
-def test_progress_is_logged_while_a_run_goes_on(logged):
-    history = logged.history
-    assert history["progress/images"] == [4, 8, 12, 16, 18, 18], "the last once more at the end"
-    assert history["progress/share"] == pytest.approx([4 / 18, 8 / 18, 12 / 18, 16 / 18, 1, 1])
-    assert min(history["progress/images_per_second"]) > 0
+    ends = ("_low", "_high", *floors)
+    assert not [name for name in history if name.startswith(("pointing_game/", "auroc/")) or name.endswith(ends)]
 
 
 def test_line_plots_run_over_thresholds_and_areas_not_over_steps(logged):
@@ -117,11 +102,10 @@ def test_line_plots_run_over_thresholds_and_areas_not_over_steps(logged):
     assert history["threshold"] == pytest.approx([k / 100 for k in range(101)])
     assert history["curves/dice"] == pytest.approx(np.mean(curves, axis=0).tolist(), abs=1e-12)
     assert len(history["curves/iou"]) == 101
-
     assert history["area_decile"] == [10.0], "too few pairs for deciles are one group"
-    for name, column in (("dice_fixed", "dice"), ("pointing_game", "pointing_hit")):
-        assert history[f"by_area/{name}"] == [pytest.approx(np.mean([row[column] for row in logged.rows.values()]))]
-
+    for name in ("dice", "pointing_hit", "region_area"):
+        key = {"dice": "dice_fixed", "pointing_hit": "pointing_game"}.get(name, name)
+        assert history[f"by_area/{key}"] == [pytest.approx(np.mean([row[name] for row in logged.rows.values()]))]
     steps = {metric["glob_name"]: metric["step_metric"] for metric in logged.of("metric") if "glob_name" in metric}
     assert steps == {"curves/*": "threshold", "by_area/*": "area_decile"}
     assert not {"threshold", "curves/dice", "area_decile"} & {*logged.summary}
@@ -133,7 +117,6 @@ def test_pairs_and_charts(logged):
     assert [row["dice"] for row in shown] == sorted(row["dice"] for row in logged.rows.values())
     for row in shown:
         assert row == {name: logged.rows[row["image_id"], row["finding"]][name] for name in row}
-
     curve = [row for row in logged.table("Custom Chart Tables/dice_curve_table") if row["lineKey"] == "Hole"]
     assert [row["lineVal"] for row in curve] == grounding["Hole"]["dice_curve"]
     points = {row.pop("finding"): row for row in logged.table("Custom Chart Tables/auroc_pointing_game_table")}
@@ -142,34 +125,30 @@ def test_pairs_and_charts(logged):
         for name in ("Square", "Hole")
     }
     text = json.dumps(logged.of("config"))
-    for chart in ("dice_curve", "iou_curve", "auroc_pointing_game"):
-        assert f"_wandb.visualize.{chart}" in text
+    assert all(f"_wandb.visualize.{chart}" in text for chart in ("dice_curve", "iou_curve", "auroc_pointing_game"))
 
 
 def test_masks_of_overlays_give_the_very_scores_of_the_pair(logged):
     """Dice from the pixels of the masks is the stored one, so what W&B shows is what was scored."""
-    rows, files = logged.rows, logged.folder / "files"
-    grounding = logged.results["grounding"]["per_class"]
-    cases = logged.table("cases")
-    history = logged.history
-    masks, boxes, captions = (history[f"overlays.{name}"][0] for name in ("all_masks", "all_boxes", "captions"))
-    assert len(cases) == len(masks) == len(boxes) == len(captions) >= 5
-    assert len({(case["image_id"], case["finding"]) for case in cases}) == len(cases)
+    rows, files, history = logged.rows, logged.folder / "files", logged.history
+    grounding, cases = logged.results["grounding"]["per_class"], logged.table("cases")
+    parts = ("all_masks", "all_boxes", "captions", "filenames")
+    masks, boxes, captions, names = (history[f"overlays.{name}"][0] for name in parts)
+    assert len(cases) >= 5 and len({(case["image_id"], case["finding"]) for case in cases}) == len(cases)
     assert (cases[0]["image_id"], cases[0]["finding"]) == max(rows, key=lambda pair: rows[pair]["dice"])
     assert "Best Dice" in cases[0]["example_of"]
 
-    def read(path):
+    def pixels(path):
         return cv2.imread(str(files / path), cv2.IMREAD_UNCHANGED)
 
     (entry,) = analyse(collect([logged.finished])).runs
-    for file, (_, shown) in zip(history["overlays.filenames"][0], read_chosen_maps(entry, 24), strict=True):
-        assert (read(file)[..., ::-1] == tinted(shown.pair.display, shown.saliency)).all()
-
-    for case, layers, drawn, caption in zip(cases, masks, boxes, captions, strict=True):
+    shown = [shown for _, shown in read_chosen_maps(entry, 24)]
+    for case, layers, drawn, caption, name, own in zip(cases, masks, boxes, captions, names, shown, strict=True):
+        assert (pixels(name)[..., ::-1] == tinted(own.pair.display, own.saliency)).all()
         pair = case["image_id"], case["finding"]
         assert all(name in caption for name in pair)
         assert case["dice"] == rows[pair]["dice"]
-        region, fixed, chosen = (read(layers[name]["path"]) for name in ("region", "map_fixed", "map_best"))
+        region, fixed, chosen = (pixels(layers[name]["path"]) for name in ("region", "map_fixed", "map_best"))
         assert {*np.unique(region)} == {0, 1 + ["Square", "Hole", "Ghost"].index(case["finding"])}
         region, fixed, chosen = region > 0, fixed > 0, chosen > 0
         assert 2 * (region & fixed).sum() / (region.sum() + fixed.sum()) == case["dice"]
@@ -177,7 +156,7 @@ def test_masks_of_overlays_give_the_very_scores_of_the_pair(logged):
         assert chosen.sum() == rows[pair]["mask_pixels"][place]
         assert (chosen & region).sum() == rows[pair]["overlap_pixels"][place]
 
-        content = {name: json.loads((files / entry["path"]).read_text())["box_data"] for name, entry in drawn.items()}
+        content = {name: read(files / entry["path"])["box_data"] for name, entry in drawn.items()}
         (box,) = (box["position"] for box in content["region"])
         rows_of_region, columns_of_region = np.flatnonzero(region.any(1)), np.flatnonzero(region.any(0))
         assert (box["minY"], box["maxY"]) == (rows_of_region[0], rows_of_region[-1] + 1)

@@ -3,11 +3,10 @@
 Every number comes with what each cluster (patient or image) adds to its error, so that images of one patient count as
 one piece of evidence, and numbers on the same images are known to move together. Nothing is drawn at random.
 
-What the functions for one finding take: a row for each of n images or pairs, `clusters`, the cluster of each row, (n,),
-and `count`, K, how many clusters there are in all. `unseen` is how much of a further cluster, at the far end of the
-range, adds to the variance: hits that happen rarely may not have been seen; 0 for values that no map decides.
-`present` says whether an image has the finding, (n,), and `called` whether it is said to; AUROC and average precision
-need images with and without it.
+Functions for one finding take a row for each of n images or pairs, the cluster of each row as `clusters` (n,), and the
+number K of all clusters as `count`. `unseen` is how much of a further cluster, at the far end of the range, adds to the
+variance: rare hits may not have been seen; 0 for values that no map decides. `present` (n,): the image has the finding;
+`called` (n,): the model says so. AUROC and average precision need images with and without it.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ class Spread:
 
     Attributes:
         influence: What each cluster adds to its error, (K,), to first order; for correlations between numbers.
-        units: How many clusters it rests on: those with a pair, or the rarer of those with each label.
+        units: Number of clusters that it rests on: those with a pair, or the rarer of those with each label.
         freedom: Degrees of freedom of its variance; infinite where the number itself gives it, as a share does.
-        limits: Lower and upper end, given how many standard errors they are to lie apart from the number.
-        centres: What the lower and the upper end are ends of: the value, unless it is known to be biased.
+        limits: Lower and upper end so many standard errors away.
+        centres: The value, or what is known to be less biased, for the lower and the upper end.
         hits: Of a share, how many independent hits and misses it is worth.
     """
 
@@ -67,10 +66,8 @@ def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
     """Return the spread of a share: a mean of hits, which are 1 or 0, or between where several pixels share a maximum.
 
     The interval is Wilson's (1927, Journal of the American Statistical Association 22, 209) on the effective number of
-    hits, n over the design effect of the clusters (Kish), corrected for few clusters after Korn and Graubard (1998,
-    Survey Methodology 24, 193). Hits between 0 and 1 vary less than those of 0 and 1 and are treated as these. The
-    design effect is at least 1 and effectively there are no fewer hits than clusters. Without clusters of several it is
-    `scipy.stats.binomtest(...).proportion_ci(method="wilson")`.
+    hits, n over the design effect of the clusters (Kish), at least 1, corrected for few clusters after Korn and
+    Graubard (1998, Survey Methodology 24, 193), and no fewer than clusters.
     """
     found, n = _Means(values[:, None], clusters, count), len(values)
     value, effective = float(found.value[0]), float(found.units)
@@ -88,8 +85,8 @@ def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
 def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN) -> Spread:
     """Return the spread of a mean of values from 0 to 1.
 
-    Wilson's interval again, with as many hits as would have the variance found between clusters, and Student's t. What
-    lies between 0 and 1 cannot vary more than hits do, so effectively there are no fewer of them than clusters.
+    Wilson's interval, with as many hits as would have the variance found between clusters, and Student's t. What lies
+    between 0 and 1 cannot vary more than hits do, so there are no fewer of them than clusters.
     """
     found = _Means(values[:, None], clusters, count)
     limits = _bounded(float(found.value[0]), float(found.variance[0]), found.units, unseen)
@@ -118,9 +115,9 @@ def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
 def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
     """Return the spread of the largest of the T means of `curves` (n, T) less that at `fixed`: what this one costs.
 
-    The ends are Student's, of the differences within each pair. The largest mean found is too large where several are
-    about as good, so the lower end is that of the cross-fitted scores, `of_pairs` (n,), NaN where there are none, less
-    the fixed ones; the upper end is the highest of all thresholds. A gap is never below 0.
+    The ends are Student's, of the differences within each pair. The largest mean is too large where several are about
+    as good, so the lower end is that of the cross-fitted scores, `of_pairs` (n,), NaN without, less the fixed ones; the
+    upper end is the highest of all thresholds. A gap is never below 0.
     """
     found = _Means(curves - curves[:, [fixed]], clusters, count)
     honest = _Means((of_pairs - curves[:, fixed])[:, None], clusters, count)
@@ -141,9 +138,8 @@ def cross_fitted(
 ) -> Spread:
     """Return the spread of the mean of `curves` (n, T) at the thresholds that are best on other folds.
 
-    As `mean`, with the jackknife's variance: each cluster is left out once, and the thresholds are chosen again without
-    it, for that they would have been others on other images is part of the spread. `folds` is the fold of each row,
-    (n,), the same for the rows of a cluster, all -1 where the finding has one cluster.
+    As `mean`, with the jackknife's variance: each cluster is left out once and the thresholds are chosen again without
+    it. `folds` is the fold of each row, (n,), the same for the rows of a cluster.
     """
     present, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     units, rows = len(present), np.arange(len(present))
@@ -185,14 +181,12 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
     """Return the spread of AUROC.
 
     The variance found is Obuchowski's for clusters (1997, Biometrics 53, 567), which is that of DeLong, DeLong and
-    Clarke-Pearson (1988) where each image is one. With few positives it is often far too small by chance. So it is
+    Clarke-Pearson (1988) where each image is one. With few positives it is often far too small by chance, so it is
     averaged with the variance expected at this value (Newcombe 2006, Statistics in Medicine 25, 559, method 5, counting
-    clusters rather than images), weighted by degrees of freedom: Satterthwaite's for the variance found, `EXPECTED` for
-    the other. The interval is Student's on the scale of logits, with the sum of both degrees of freedom.
-
-    A variance is at most A (1 - A) over the number of positives or of negatives, whichever is less (van Dantzig 1951),
-    so the interval is at most Wilson's on so many; where all positives lie above all negatives, or the reverse, no
-    variance can be seen and it is just that.
+    clusters), weighted by degrees of freedom: Satterthwaite's for the one, `EXPECTED` for the other. The interval is
+    Student's on the scale of logits, with the sum of both. A variance is at most A (1 - A) over the number of positives
+    or of negatives, whichever is less (van Dantzig 1951), so the interval is at most Wilson's on so many, and just that
+    where positives and negatives lie apart.
     """
     above, below = scores[present], scores[~present]
     v10, v01 = share_below(below, above), 1 - share_below(above, below)
@@ -226,8 +220,7 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
     The variance is that of the influence of each cluster: the derivative of average precision with respect to how often
     it counts (infinitesimal jackknife). The interval is Student's on the scale of logits (Boyd, Eng and Page 2013,
     Machine Learning and Knowledge Discovery in Databases, 451), and its lower end starts at average precision less the
-    bias to second order. The degrees of freedom are one less than the clusters with a positive, or with a negative if
-    these are fewer. Where all positives lie above all negatives it is Wilson's on the clusters with a positive.
+    bias to second order. Where all positives lie above all negatives it is Wilson's on the clusters with a positive.
     """
     positive, negative = np.sort(scores[present]), np.sort(scores[~present])
     true = len(positive) - np.searchsorted(positive, positive)
@@ -256,11 +249,10 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
     """Return the interval of the mean of numbers on the same K clusters; None if all rest on one cluster.
 
     The variances are recovered from the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine 27,
-    1693), with the correlations of their influences. So the interval follows the skew of theirs, does not vanish where
-    numbers lie at 0 or 1, holds the value, and does not leave the range that it can have. A mean of shares has Wilson's
-    interval instead, on as many hits as would have its variance: where hits are rare, most findings have none, and
-    their own limits know nothing of one another. The hits of few pairs vary less around their own mean than around the
-    truth, so each finding's variance p (1 - p) is that of the mean of all findings for one of its hits.
+    1693), with the correlations of their influences: so the interval follows the skew of theirs and stays in range. A
+    mean of shares has Wilson's interval instead, on as many hits as would have its variance: where hits are rare, most
+    findings have none, and their own limits know nothing of one another. The hits of few pairs vary less around their
+    own mean than around the truth, so each finding's variance p (1 - p) is that of the mean of all for one of its hits.
     """
     if len(spreads) == 1:
         return spreads[0].interval()

@@ -41,8 +41,7 @@ def compare(
 ) -> tuple[Comparison, ...]:
     """Compare every two runs by every number of `TESTED`, macro over the findings where both have it.
 
-    `ground` names the dataset and split; `seed` is that of the exchanges; `begin` is called with the two runs that come
-    next, in words.
+    `ground` names the dataset and split; `begin` is called with the two runs that come next, in words.
     """
     found: list[Comparison] = []
     tests: dict[int, PairedTest] = {}
@@ -130,10 +129,9 @@ class PairedTest:
 def paired_test(first: Measures, second: Measures, number: str, finding: str | None = None) -> PairedTest | None:
     """Return the test of a number of `TESTED`; None where either run lacks it, or where they cannot share thresholds.
 
-    It is of a finding, or of the mean over the findings that have the number in both runs, which are measured on
-    samples from `common_samples`. Cross-fitted thresholds depend on the images of other folds, so they move with the
-    exchange: they are chosen anew after each. The other numbers are sums of what each cluster contributes, and only the
-    signs of these change.
+    It is of a finding, or of the mean over the findings that have the number in both runs, on their common samples.
+    Cross-fitted thresholds depend on the images of other folds, so they are chosen anew after each exchange. The other
+    numbers are sums of what each cluster contributes, and only the signs of these change.
     """
     columns = [c for c in _shared(first, second, number) if finding in (None, first.sample.findings[c])]
     refitted = number.endswith("_cross_fitted")
@@ -161,9 +159,6 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
 
     A column sums to the difference of that finding; it is NaN where the number does not exist. Exchanging the two runs
     within a cluster changes the sign of its row.
-
-    For means over pairs (pointing game, Dice at a fixed threshold) these are the differences of the cluster's pairs
-    over the number of pairs. For AUROC, see `_auroc_contributions`.
     """
     sample = first.sample
     if number == "auroc":
@@ -183,13 +178,11 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
 def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, ground: str) -> list[float]:
     """Return the two-sided p-values of paired tests, by exchanging two runs in randomly chosen clusters.
 
-    If the runs were interchangeable, every exchange would be as likely as none. p is the share of exchanges whose
-    difference is as far from zero as the one found: of all of them where they are few, else of random ones and the one
-    found (Phipson and Smyth 2010, Statistical Applications in Genetics and Molecular Biology 9, 39). Tests on equally
-    many clusters share the random ones.
-
-    A p-value may be multiplied by up to `comparisons` afterwards; more of them need more exchanges for a small p-value
-    to stay one. `ground` says what the tests are about; other words, like another `seed`, draw other exchanges.
+    p is the share of exchanges whose difference is as far from zero as the one found: of all of them where they are
+    few, else of random ones and the one found (Phipson and Smyth 2010, Statistical Applications in Genetics and
+    Molecular Biology 9, 39). Tests on equally many clusters share the random ones. A p-value may be multiplied by up to
+    `comparisons` afterwards: more of them need more exchanges. Other words in `ground` (what the tests are about), like
+    another `seed`, draw other exchanges.
     """
     exchanges = max(_EXCHANGES, round(2 * comparisons / _SMALLEST_P))
     p_values = [1.0] * len(tests)
@@ -211,9 +204,8 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number after Holm (1979, Scandinavian Journal of Statistics 6, 65).
 
-    Holm bounds the chance of one or more false differences, whatever the dependence between tests; comparisons of the
-    same models on the same images do depend. Controlling the share of false differences instead
-    (`scipy.stats.false_discovery_control`) would call a model better more easily than a table of winners should.
+    Holm bounds the chance of one or more false differences, whatever the dependence between tests. Controlling the
+    share of false differences instead (`scipy.stats.false_discovery_control`) would call a model better too easily.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03])

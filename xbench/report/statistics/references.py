@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -109,16 +110,14 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     hit = np.full(len(sample.hit), np.nan)
     expected = {name: np.full((len(hit), thresholds), np.nan) for name in ("dice", "iou")}
     variances = {name: np.full(len(hit), np.nan) for name in ("dice", "iou")}
-    maps: dict[tuple[int, int], _Maps] = {}
+    maps_of = lru_cache(maxsize=None)(_Maps)
     for image_id, finding, region in run.stored.regions():
         if (place := place_of.get((image_id, finding))) is None:
             continue
         height, width = (min(side, _LONGEST) for side in region.shape)
-        on_grid = Coverage.of(region, (height, width)).at(0.5)
-        if (height, width) not in maps:
-            maps[height, width] = _Maps(height, width, thresholds)
-        hit[place] = maps[height, width].density[on_grid].sum()
-        for name, scores in zip(expected, maps[height, width].scores(on_grid), strict=True):
+        on_grid, maps = Coverage.of(region, (height, width)).at(0.5), maps_of(height, width, thresholds)
+        hit[place] = maps.density[on_grid].sum()
+        for name, scores in zip(expected, maps.scores(on_grid), strict=True):
             expected[name][place], variances[name][place] = scores.mean(0), scores.var(0)[thresholds // 2]
     if np.isnan(hit).any():
         return None

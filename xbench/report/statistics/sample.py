@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.report.runs import Run
+from xbench.scoring.numbers import dice, iou
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,13 @@ class Sample:
     @classmethod
     def of(cls, run: Run) -> Self:
         """Return the sample of a run."""
-        images, pairs, answers = run.images, run.pairs, run.results.answers
+        images, counts, answers = run.images, run.rows.counts, run.results.answers
         order = _by_name(images.image_ids)
         rank = np.argsort(order)
-        pair_order = np.lexsort([pairs.column, rank[pairs.index]])
-        index, column = pairs.index[pair_order], pairs.column[pair_order]
+        index, column = run.rows.image[counts.row], run.rows.finding[counts.row]
+        pair_order = np.lexsort([column, rank[index]])
+        index, column = index[pair_order], column[pair_order]
+        pixels = [part[pair_order] for part in (counts.mask, counts.overlap, counts.region[:, None])]
         known = None not in images.patient_ids
         names = np.array(images.patient_ids if known else images.image_ids, dtype=object)[order]
         clusters, place = np.unique(names, return_inverse=True)
@@ -71,9 +74,9 @@ class Sample:
             pair_image=rank[index],
             pair_column=column,
             hit=images.pointing_hit[index, column],
-            dice=pairs.dice()[pair_order],
-            iou=pairs.iou()[pair_order],
-            area=pairs.area[pair_order],
+            dice=dice(*pixels),
+            iou=iou(*pixels),
+            area=images.region_area[index, column],
             region=images.region_digests[index, column],
         )
 

@@ -122,7 +122,11 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         ["Dataset", "Model", "Image", "Finding", "Status", "Answer"],
         [],
         [
-            row(where, entry.run.label, one.image_id, one.finding, _status(one), excerpt(one.raw, 240) or "(empty)")
+            row(
+                *(where, entry.run.label, one.image_id, one.finding),
+                f"{one.status}{', suspect frame' if one.suspect_frame else ''}",
+                excerpt(one.raw, 240) or "(empty)",
+            )
             for where, entry, _ in runs
             for one in _examples(entry)
         ],
@@ -157,7 +161,3 @@ def _examples(entry: RunAnalysis) -> list[AnswerRow]:
     for turn in islice(zip_longest(*groups), _EXAMPLES):
         chosen += [row for row in turn if row is not None and row not in chosen]
     return chosen[:_EXAMPLES]
-
-
-def _status(one: AnswerRow) -> str:
-    return f"{one.status}, suspect frame" if one.suspect_frame else str(one.status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import wandb
 
@@ -17,10 +17,7 @@ from xbench.report.wandb.log_run import scatter
 from xbench.report.wandb.session import begin_run, offline_folder
 from xbench.runtime.errors import UserError
 
-_SCOPES: dict[str, Literal["models", "findings"]] = {
-    "auroc_pointing_game": "models",
-    "auroc_pointing_game_findings": "findings",
-}
+_SCOPES = {"auroc_pointing_game": "models", "auroc_pointing_game_findings": "findings"}
 _LARGEST_PAGE = 25_000_000
 """Bytes of a page that a browser shows inside a dashboard without trouble; larger ones are in the artifact alone."""
 
@@ -39,13 +36,8 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
     models = list(dict.fromkeys(run.model for run in runs))
     datasets = list(dict.fromkeys(dataset.dataset for dataset in analysis.datasets))
     described = [
-        {
-            "label": run.label,
-            "dataset": run.dataset,
-            "images": run.results.counts.images,
-            "git_commit": run.results.provenance.get("git_commit"),
-            "settings": dict(run.settings),
-        }
+        {"label": run.label, "dataset": run.dataset, "settings": dict(run.settings)}
+        | {"images": run.results.counts.images, "git_commit": run.results.provenance.get("git_commit")}
         for run in runs
     ]
     options = {

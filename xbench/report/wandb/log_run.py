@@ -86,7 +86,7 @@ def _curves(results: Results) -> list[dict[str, float | None]]:
 
 def _areas(entry: RunAnalysis) -> list[dict[str, float | None]]:
     """Return grounding by decile of the regions' area, smallest first; few pairs make fewer groups."""
-    area = entry.run.pairs.area
+    area = entry.run.images.region_area
     return [
         {
             "area_decile": 10 * place / len(entry.areas),
@@ -100,41 +100,38 @@ def _areas(entry: RunAnalysis) -> list[dict[str, float | None]]:
 
 def _findings_table(results: Results) -> wandb.Table:
     numbers = (*results.grounding.macro, "dice_best_threshold", *results.classification.macro)
-    table = wandb.Table(columns=["finding", "positives", "with_region", *numbers])
+    rows = []
     for finding in results.findings:
         counts = results.counts.per_finding[finding]
         scores = {**vars(results.grounding.per_class[finding]), **vars(results.classification.per_class[finding])}
-        table.add_data(finding, counts.positives, counts.with_region, *[scores[name] for name in numbers])
-    return table
+        rows.append([finding, counts.positives, counts.with_region, *(scores[name] for name in numbers)])
+    return wandb.Table(["finding", "positives", "with_region", *numbers], rows)
 
 
 def _pairs_table(run: Run) -> wandb.Table:
     """Return the scored pairs from the worst Dice to the best; of very many the two ends."""
     images, findings = run.images, run.results.findings
-    pairs = np.argwhere(images.scored)
     order = np.argsort(images.dice[images.scored], kind="stable")
     if len(order) > _LONGEST:
         order = np.concatenate([order[: _LONGEST // 2], order[-_LONGEST // 2 :]])
-    names = ("pointing_hit", "dice", "iou", "region_area")
-    scores = {"probability": images.probabilities, **{name: getattr(images, name) for name in names}}
-    table = wandb.Table(columns=["image_id", "patient_id", "finding", *scores])
-    for row, column in pairs[order].tolist():
+    numbers = ("pointing_hit", "dice", "iou", "region_area")
+    scores = {"probability": images.probabilities, **{name: getattr(images, name) for name in numbers}}
+    rows = []
+    for row, column in np.argwhere(images.scored)[order].tolist():
         values = [float(of_pairs[row, column]) for of_pairs in scores.values()]
         known = [None if np.isnan(value) else value for value in values]
-        table.add_data(images.image_ids[row], images.patient_ids[row], findings[column], *known)
-    return table
+        rows.append([images.image_ids[row], images.patient_ids[row], findings[column], *known])
+    return wandb.Table(["image_id", "patient_id", "finding", *scores], rows)
 
 
 def _answers_table(run: Run) -> wandb.Table:
     """Return what a model answered, of long answers the end."""
     columns = ("image_id", "finding", "query", "status", "boxes", "suspect_frame", "probability", "raw")
-    table = wandb.Table(columns=[*columns])
-    rows = [row for rows in (run.stored.answers or {}).values() for row in rows]
-    for row in rows[:_LONGEST]:
-        boxes = None if row.boxes is None else len(row.boxes)
-        values = {**vars(row), "boxes": boxes, "raw": excerpt(row.raw)}
-        table.add_data(*[values[name] for name in columns])
-    return table
+    answers = [answer for of_image in (run.stored.answers or {}).values() for answer in of_image][:_LONGEST]
+    shown = [
+        vars(one) | {"boxes": None if one.boxes is None else len(one.boxes), "raw": excerpt(one.raw)} for one in answers
+    ]
+    return wandb.Table([*columns], [[values[name] for name in columns] for values in shown])
 
 
 def _charts(results: Results) -> dict[str, Any]:
@@ -169,12 +166,12 @@ def scatter(names: Sequence[str], points: Sequence[Sequence[Any]], title: str) -
 def _cases_table(chosen: Sequence[tuple[ChosenCase, CaseMap]], images: Sequence[wandb.Image]) -> wandb.Table:
     """Return the overlays with their scores, to be sorted, filtered and grouped, beside the bare radiograph."""
     numbers = ("probability", "recognised", "pointing_hit", "dice")
-    table = wandb.Table(columns=["example_of", "image_id", "finding", *numbers, "overlay", "radiograph"])
+    rows = []
     for (case, shown), image in zip(chosen, images, strict=True):
         scores = [None if (value := getattr(shown.scores, name)) != value else value for name in numbers]
         names = ", ".join(case.reasons), case.image_id, case.finding
-        table.add_data(*names, *scores, image, wandb.Image(shown.pair.display))
-    return table
+        rows.append([*names, *scores, image, wandb.Image(shown.pair.display)])
+    return wandb.Table(["example_of", "image_id", "finding", *numbers, "overlay", "radiograph"], rows)
 
 
 def _log_files(target: Any, run: Run) -> None:
@@ -211,19 +208,15 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     best = results.grounding.per_class[case.finding].dice_best_threshold
     best = 0.5 if best is None else best
     masks = {"region": {"mask_data": region.astype(np.uint8) * np.uint8(own), "class_labels": labels}}
-    thresholds = {"map_fixed": (_FIXED, 0.5, "map >= 0.5"), "map_best": (_BEST, best, "map >= best threshold")}
-    if answer is not None:
-        del thresholds["map_best"]
-    for name, (kind, threshold, label) in thresholds.items():
+    layers = [("map_fixed", _FIXED, 0.5, "map >= 0.5"), ("map_best", _BEST, best, "map >= best threshold")]
+    for name, kind, threshold, label in layers if answer is None else layers[:1]:
         # float32, as the thresholds of the sweep.
         mask = (shown.saliency >= np.float32(threshold)).astype(np.uint8) * np.uint8(kind)
         masks[name] = {"mask_data": mask, "class_labels": {kind: label}}
-    pointed, name = [], "peak"
+    pointed = []
     if answer is not None:
-        name = "answer"
-        pointed = (
-            (np.reshape(answer.boxes or (), (-1, 4)) * (width, height, width, height)).round().astype(int).tolist()
-        )
+        corners = np.reshape(answer.boxes or (), (-1, 4)) * (width, height, width, height)
+        pointed = corners.round().astype(int).tolist()
     elif shown.peak is not None:
         reach = max(1, round(0.015 * max(height, width)))
         x, y = int(shown.peak[0] * width), int(shown.peak[1] * height)
@@ -231,12 +224,12 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     # Round the twenty largest separate parts of the region: left, top, right, bottom in pixels, half-open.
     _, _, parts, _ = cv2.connectedComponentsWithStats(region.astype(np.uint8), connectivity=8)
     largest = sorted(parts[1:].tolist(), key=lambda part: -part[cv2.CC_STAT_AREA])[:20]
-    corners = [[left, top, left + wide, top + high] for left, top, wide, high, _ in largest]
+    around = [[left, top, left + wide, top + high] for left, top, wide, high, _ in largest]
     numbers = {"probability": scores.probability, "dice": scores.dice, "pointing_hit": scores.pointing_hit}
     numbers = {name: value for name, value in numbers.items() if not np.isnan(value)}
-    label = "maximum of the map" if answer is None else "answered box"
+    name, label = ("peak", "maximum of the map") if answer is None else ("answer", "answered box")
     boxes = {
-        "region": _boxes(corners, own, case.finding, numbers, labels),
+        "region": _boxes(around, own, case.finding, numbers, labels),
         name: _boxes(pointed, _POINTED, label, numbers, {_POINTED: label}),
     }
     caption = f"{', '.join(case.reasons)} | {case.image_id} | {case.finding} | p {scores.probability:.2f} | "
@@ -248,14 +241,7 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
 def _boxes(
     corners: Sequence[Sequence[int]], kind: int, caption: str, scores: dict[str, float], labels: dict[int, str]
 ) -> dict[str, Any]:
-    found = [
-        {
-            "position": dict(zip(("minX", "minY", "maxX", "maxY"), place, strict=True)),
-            "domain": "pixel",
-            "class_id": kind,
-            "box_caption": caption,
-            "scores": scores,
-        }
-        for place in corners
-    ]
+    sides = ("minX", "minY", "maxX", "maxY")
+    about = {"domain": "pixel", "class_id": kind, "box_caption": caption, "scores": scores}
+    found = [{"position": dict(zip(sides, place, strict=True)), **about} for place in corners]
     return {"box_data": found, "class_labels": labels}
