@@ -49,22 +49,17 @@ class Measures:
 
     def findings(self) -> dict[str, dict[str, Estimate]]:
         """Return the numbers by finding, then by key of `NUMBERS`."""
-        found: dict[str, dict[str, Estimate]] = {}
-        for column, finding in enumerate(self.sample.findings):
-            spreads = {key: self.spreads[key][column] for key in NUMBERS}
-            found[finding] = {
-                key: estimate(float(self.point[key][column]), spread.interval() if spread else None)
-                for key, spread in spreads.items()
-            }
-        return found
+
+        def of(key: str, column: int) -> Estimate:
+            spread = self.spreads[key][column]
+            return estimate(float(self.point[key][column]), spread.interval() if spread else None)
+
+        return {name: {key: of(key, place) for key in NUMBERS} for place, name in enumerate(self.sample.findings)}
 
     def macro(self) -> dict[str, Estimate]:
         """Return the means over findings, by key of `NUMBERS`."""
-        found = {}
-        for key in NUMBERS:
-            spreads = [self.spreads[key][column] for column in macro_columns(self.point, key)]
-            found[key] = estimate(macro(self.point, key), _combined(spreads))
-        return found
+        spreads = {key: [self.spreads[key][c] for c in macro_columns(self.point, key)] for key in NUMBERS}
+        return {key: estimate(macro(self.point, key), _combined(spreads[key])) for key in NUMBERS}
 
     def curve(self) -> tuple[Estimate, ...]:
         """Return macro Dice at each threshold."""
@@ -131,14 +126,16 @@ def measure(sample: Sample, folds: int) -> Measures:
     fold_of, unseen, findings = pair_folds(sample, folds), _unseen(sample), len(sample.findings)
     column = sample.pair_column
     count = counted(column, findings)
-    part = np.where(fold_of < 0, -1, column * folds + fold_of)
-    held_out = counted(part, findings * folds).reshape(findings, folds)
+    # The first part of a finding is of the pairs without a fold.
+    parts = findings * (folds + 1)
+    part = column * (folds + 1) + fold_of + 1
+    held_out = counted(part, parts).reshape(findings, -1)[:, 1:]
     point = {"pointing_game": mean(summed(sample.hit, column, findings), count)}
     of_pairs, thresholds = {}, {}
     for name in ("dice", "iou"):
         scores: NDArray[np.float64] = getattr(sample, name)
-        total = summed(scores, column, findings)
-        own = summed(scores, part, findings * folds).reshape(findings, folds, -1)
+        sums = summed(scores, part, parts).reshape(findings, folds + 1, -1)
+        total, own = sums.sum(axis=1), sums[:, 1:]
         place = (total[:, None] - own).argmax(axis=2)
         means = mean(total, count)
         point[f"{name}_fixed"], point[f"{name}_best"] = means[:, sample.fixed], means.max(axis=1)
