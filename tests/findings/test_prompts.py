@@ -37,21 +37,11 @@ def texts_of(words: Wording) -> list[str]:
 def test_form_of_a_wording(name: str) -> None:
     words = wording(name)
     assert tuple(words.aspects) == ASPECTS
-    assert 1 <= len(words.phrase.split()) <= 4
-    assert not words.phrase.endswith(".")
-    assert 15 <= len(words.description.split()) <= 35
-    assert re.fullmatch(r"[A-Z][^.]*\.", words.description)
-    for aspect, statement in words.aspects.items():
-        assert 6 <= len(statement.split()) <= 20
-        assert not statement.lower().startswith(aspect)
+    for statement in words.aspects.values():
         # It goes after "aspect: ", and a second colon would look like another aspect.
         assert re.fullmatch(r"[a-z][^.:;]*[^.:;,]", statement)
-    for text in texts_of(words):
-        assert re.fullmatch(r"[A-Za-z0-9 ,.'-]+", text)
-        assert text == " ".join(text.split())
-        assert not re.search(r"\b(\w+) \1\b", text), "a word twice in a row"
-        # The densest of these texts make 0.34 pieces a character with the vocabulary of BERT: 60 at most.
-        assert len(text) <= 175
+    # The densest of these texts make 0.34 pieces a character with the vocabulary of BERT: 60 at most.
+    assert all(len(text) <= 175 for text in texts_of(words))
 
 
 def test_every_finding_is_worded_and_no_text_stands_twice() -> None:

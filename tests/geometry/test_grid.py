@@ -35,20 +35,6 @@ def test_pixel_covered_by_exactly_gamma_belongs(percent: int) -> None:
         assert Coverage.of(region, (1, 2)).at(percent / 100).tolist() == [[False, True]]
 
 
-def test_region_of_a_large_radiograph() -> None:
-    """Against averaging by reshape, on sides that the grid divides; and views of memory in any order."""
-    region = np.random.default_rng(1).random((1120, 1344)) < 0.5
-    shares = region.reshape(224, 5, 224, 6).sum(axis=(1, 3)) / 30
-    for seen, expected in ((region, shares), (region[::-1, ::-1], shares[::-1, ::-1]), (region.T, shares.T)):
-        coverage = Coverage.of(seen, (224, 224))
-        found = np.unpackbits(coverage.whole).astype(float)
-        found[coverage.partial] = coverage.share
-        assert np.array_equal(found.reshape(224, 224), expected)
-        assert coverage.at(0.5)[expected >= 0.5].all()
-        # Noise has specks by themselves, which stay.
-        assert coverage.at(1.0).sum() == len(coverage.kept) > 0
-
-
 # Bilinear filters, for a bicubic one overshoots: beside dark pixels it makes 255 of the 254 that equalisation gives
 # bright tissue.
 GEOMETRIES = {

@@ -198,34 +198,3 @@ def write_small(root: Path, names: Sequence[str], suffix: str = ".png", size: tu
         else:
             Image.fromarray(grey).save(root / f"{name}{suffix}")
     return root
-
-
-def _quoted(text: str) -> str:
-    header, *rows = text.splitlines()
-    rows = [",".join(f'"{value}"' for value in row.split(",")) for row in rows]
-    return "\n".join([header, *rows]) + "\n"
-
-
-def _backwards(text: str) -> str:
-    header, *rows = text.splitlines()
-    return "\n".join([header, *rows[::-1]]) + "\n"
-
-
-CHANGES = {
-    "CRLF": lambda text: text.replace("\n", "\r\n"),
-    "byte order mark": lambda text: f"\ufeff{text}",
-    "no line feed at the end": lambda text: text.rstrip("\n"),
-    "blank lines": lambda text: text.replace("\n", "\n\n"),
-    "rows backwards": _backwards,
-    "quoted": _quoted,
-    "spaces": lambda text: text.replace(",", " , "),
-    "capitals": str,
-}
-"""Ways to write a table that mean the same; those of the last one are in the file's name."""
-
-
-def rewrite(path: Path, change: str) -> None:
-    """Write a table in another way that means the same."""
-    path.write_bytes(CHANGES[change](path.read_text()).encode())
-    if change == "capitals":
-        path.rename(path.with_name(path.name.upper()))

@@ -55,6 +55,9 @@ def _finding(name: str, group: Group, size: Size, canonical_in: str, *synonyms: 
     return Finding(name, group, size, MappingProxyType(written), synonyms)
 
 
+_EFFUSION = dict.fromkeys(("chestxdet10", "chexdet", "chestxray14"), "Effusion") | {"vindr": "Pleural effusion"}
+_FIBROSIS = dict.fromkeys(("chestxdet10", "chexdet"), "Fibrosis") | {"vindr": "Pulmonary fibrosis"}
+
 TABLE: tuple[Finding, ...] = (
     _finding("Aortic Enlargement", "heart and mediastinum", "medium", "", vindr="Aortic enlargement"),
     _finding("Atelectasis", "lung", "medium", "chestxdet10 chexdet chestxray14 chexlocalize vindr phantom"),
@@ -80,30 +83,12 @@ TABLE: tuple[Finding, ...] = (
     _finding("Nodule", "lung", "small", "chestxdet10 chexdet chestxray14 phantom"),
     _finding("Nodule/Mass", "lung", "small", "vindr"),
     _finding("Other Lesion", "lung", "medium", "", vindr="Other lesion"),
-    _finding(
-        "Pleural Effusion",
-        "pleura",
-        "medium",
-        "phantom",
-        chestxdet10="Effusion",
-        chexdet="Effusion",
-        chestxray14="Effusion",
-        chexlocalize="Pleural Effusion",
-        vindr="Pleural effusion",
-    ),
+    _finding("Pleural Effusion", "pleura", "medium", "phantom chexlocalize", **_EFFUSION),
     _finding("Pleural Other", "pleura", "medium", "chexlocalize"),
     _finding("Pleural Thickening", "pleura", "small", "chexdet", vindr="Pleural thickening"),
     _finding("Pneumonia", "lung", "large", "rsna chestxray14 chexlocalize"),
     _finding("Pneumothorax", "pleura", "medium", "siim chestxdet10 chexdet chestxray14 chexlocalize vindr phantom"),
-    _finding(
-        "Pulmonary Fibrosis",
-        "lung",
-        "medium",
-        "",
-        chestxdet10="Fibrosis",
-        chexdet="Fibrosis",
-        vindr="Pulmonary fibrosis",
-    ),
+    _finding("Pulmonary Fibrosis", "lung", "medium", "", **_FIBROSIS),
     _finding("Rib Fracture", "bone", "small", "", vindr="Rib fracture"),
     _finding("Support Devices", "device", "medium", "chexlocalize"),
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,20 +73,6 @@ def test_any_counts_are_decoded_or_refused(counts, height, width):
     else:
         np.testing.assert_array_equal(rle.decode(height, width), expected)
         assert rle.empty == (not expected.any())
-
-
-@pytest.mark.parametrize(
-    "counts",
-    ["P", "o" * 50, "0" * 50, "o" * 1_000_000, "`" * 9, "ooooooN", "oooooo0", "XoooooN0", "_" * 7, "?" * 40],
-    ids=lambda counts: counts[:8],
-)
-def test_hostile_counts(counts):
-    start = time.perf_counter()
-    rle = RunLengths.of_coco(counts, 64, 64)
-    assert not rle.empty
-    with pytest.raises(UserError, match="do not add up"):
-        rle.decode(64, 64)
-    assert time.perf_counter() - start < 2
 
 
 @pytest.mark.parametrize("counts", ["", " ", "0\n", "p", "/", "é", "\x00", "04\u0664", None, 7, b"04"])

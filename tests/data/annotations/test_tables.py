@@ -121,12 +121,6 @@ def test_columns_by_position(path):
     assert "line 2: 3 values for the 4" in refusal(path, "id,two words,f\na,b,1\n", columns=header, header=header)
 
 
-def row_of(path, x):
-    path.write_text(f'id,x\na,"{x}"\n')
-    (row,) = read_csv("toy", path, COLUMNS)
-    return row
-
-
 def accepts(call):
     try:
         return call()
@@ -136,31 +130,21 @@ def accepts(call):
         return "refused"
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        *{"1": 1, "+1.50": 1.5, "-0": 0, "1e3": 1000, ".5": 0.5, " 7 ": 7}.items(),
-        *[
-            (text, "refused")
-            for text in ("", "x", "nan", "inf", "-Infinity", "1_0", "\u0661", "0x10", "1,5", "1 2", "1e999")
-        ],
-    ],
+NUMBERS = {"1": 1, "+1.50": 1.5, "-0": 0, "1e3": 1000, ".5": 0.5, " 7 ": 7}
+NUMBERS |= dict.fromkeys(
+    ("", "x", "nan", "inf", "-Infinity", "1_0", "\u0661", "0x10", "1,5", "1 2", "1e999"), "refused"
 )
-def test_numbers(path, text, number):
-    row = row_of(path, text)
-    assert accepts(lambda: row.number("x")) == number
+FLAGS = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": None, "-1": None, "-1.0": None}
+FLAGS |= dict.fromkeys(("2", "0.5", "true", "nan", "u"), "refused")
 
 
 @pytest.mark.parametrize(
-    ("text", "flag"),
-    [
-        *{"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": None, "-1": None, "-1.0": None}.items(),
-        *[(text, "refused") for text in ("2", "0.5", "true", "nan", "u")],
-    ],
+    ("kind", "text"), [*(("number", text) for text in NUMBERS), *(("flag", text) for text in FLAGS)]
 )
-def test_flags(path, text, flag):
-    row = row_of(path, text)
-    assert accepts(lambda: row.flag("x")) == flag
+def test_numbers_and_flags(path, kind, text):
+    path.write_text(f'id,x\na,"{text}"\n')
+    (row,) = read_csv("toy", path, COLUMNS)
+    assert accepts(lambda: getattr(row, kind)("x")) == {"number": NUMBERS, "flag": FLAGS}[kind][text]
 
 
 @given(st.binary(max_size=60))

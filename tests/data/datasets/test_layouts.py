@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from downloads import CHANGES, CLASSES, CUT_OFF, assert_reads, notes_of, records_of, refusal, rewrite
+from downloads import CLASSES, CUT_OFF, assert_reads, notes_of, records_of, refusal
 from official.chexlocalize import LABELS, encoded
 from official.vindr import COLUMNS
 
@@ -174,33 +174,6 @@ def test_malformed_files(tmp_path, name, file, content, said):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text if isinstance(text, str) else json.dumps(text))
     refusal(name, tmp_path, says=[tmp_path / file, said])
-
-
-# Tables that other programs may have written again, by dataset and split. Spaces within a list of images are part of a
-# name.
-REWRITTEN = {
-    ("rsna", "train"): ["stage_2_train_labels.csv"],
-    ("siim", "all"): ["train-rle.csv"],
-    ("chexlocalize", "test"): ["CheXpert/test_labels.csv"],
-    ("chestxray14", "test"): ["BBox_List_2017.csv", "Data_Entry_2017_v2020.csv", "test_list.txt"],
-    ("vindr", "test"): ["annotations/annotations_test.csv", "annotations/image_labels_test.csv"],
-    ("vindr", "train"): ["annotations/annotations_train.csv", "annotations/image_labels_train.csv"],
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(("name", "split"), REWRITTEN)
-def test_other_ways_to_write_the_tables(downloads, tmp_path, name, split, change):
-    expected = records_of(CLASSES[name](str(downloads(name).root), split=split))
-    copy = downloads.copy(name, tmp_path / "copy")
-    for table in REWRITTEN[name, split]:
-        if not (change == "spaces" and table.endswith(".txt")):
-            rewrite(copy.root / table, change)
-    records = records_of(CLASSES[name](str(copy.root), split=split))
-    assert records.keys() == expected.keys()
-    for image, record in expected.items():
-        assert records[image].labels == record.labels
-        assert sorted(map(repr, records[image].source.annotations)) == sorted(map(repr, record.source.annotations))
 
 
 @pytest.mark.parametrize("line", ["{}", " {}.PNG ", "C:\\data\\test\\{}.dicom", "../../images/{}.jpg"])

@@ -162,11 +162,6 @@ def test_a_source_of_other_things_cannot_be_prepared(source, file):
     assert record_key(Record("image", {}, source, files=(file,))) is None
 
 
-def test_unknown_and_missing_files_cannot_be_prepared(file):
-    assert record_key(Record("image", {}, 1)) is None
-    assert record_key(Record("image", {}, 1, files=(file, file.with_name("gone")))) is None
-
-
 def test_the_key_notices_every_change_of_a_file(file):
     record = Record("image", {}, 1, files=(file,))
     keys = {record_key(record), record_key(replace(record, image_id="other")), record_key(replace(record, files=()))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,8 +34,6 @@ _TEST = {
     "36299": ["Fibrosis", "Calcification", "Consolidation", "Consolidation"],
 }
 _TRAIN = {"50001": ["Effusion", "Effusion"], "50002": []}
-
-
 _NEW = ("Cardiomegaly", "Diffuse Nodule", "Pleural Thickening")
 
 
@@ -60,70 +58,56 @@ def write_chestxdet10(
     first test image reaches beyond the frame.
     """
     official = Official(root)
-    number = 0
+    findings = [*CANONICAL.values(), *(_NEW if more else ())]
+    spelled = {finding: spelling for spelling, finding in CANONICAL.items()}
     for split, images in (("test", _TEST | {**more}), ("train", _TRAIN)):
         entries = []
         for name, classes in images.items():
-            extra = [Box("Mass", -12, 300, 150, 420)] if outside and name == "36204" else []
-            boxes = _boxes(name, classes) + extra
-            entries.append(
-                _write_image(
-                    official,
-                    split,
-                    name,
-                    boxes,
-                    number,
-                    polygons,
-                    [*CANONICAL.values(), *_NEW] if more else [*CANONICAL.values()],
-                )
-            )
-            number += 1
+            boxes = _boxes(name, classes)
+            if outside and name == "36204":
+                boxes.append(Box("Mass", -12, 300, 150, 420))
+            image = draw_film(len(official.images), SIDE, SIDE)
+            file = official.add(name, image, root / f"{split}_data" / f"{name}.png", split)
+            Image.fromarray(image).save(file, compress_level=1)
+            official.annotate(name, {finding: int(finding in [box.finding for box in boxes]) for finding in findings})
+            outlines = [_outline(name, which, box) for which, box in enumerate(boxes)]
+            for box, corners in zip(boxes, outlines, strict=True):
+                if not polygons:
+                    official.fill(name, box)
+                    continue
+                official.mark(name, box.finding, polygon_mask(corners, SIDE, SIDE))
+                if any(min(corner) < 0 or max(corner) > SIDE for corner in corners):
+                    official.outside.append((name, box.finding))
+            entry: dict[str, object] = {
+                "file_name": file.name,
+                "syms": [spelled.get(box.finding, box.finding) for box in boxes],
+                "boxes": [[box.x1, box.y1, box.x2, box.y2] for box in boxes],
+            }
+            entries.append(entry if polygons is None else entry | {"polygons": outlines})
         (root / f"{table.format(split)}.json").write_text(json.dumps(entries))
     return official
 
 
-def _write_image(
-    official: Official, split: str, name: str, boxes: list[Box], number: int, polygons: bool | None, findings: list[str]
-) -> dict[str, object]:
-    image = draw_film(number, SIDE, SIDE)
-    file = official.add(name, image, official.root / f"{split}_data" / f"{name}.png", split)
-    Image.fromarray(image).save(file, compress_level=1)
-    official.annotate(name, {finding: int(finding in [box.finding for box in boxes]) for finding in findings})
-    drawn = []
-    for place_of, box in enumerate(boxes):
-        # Most repeat their first corner at the end, as most of the owners' do.
-        corners = [[round(x), round(y)] for x, y in outline((box.x1, box.y1, box.x2, box.y2), name, place_of)]
-        drawn.append(corners + corners[:1] * (place_of % 3 > 0))
-        if polygons:
-            official.mark(name, box.finding, polygon_mask(drawn[-1], SIDE, SIDE))
-            if any(min(corner) < 0 or max(corner) > SIDE for corner in corners):
-                official.outside.append((name, box.finding))
-        else:
-            official.fill(name, box)
-    spelled = {finding: spelling for spelling, finding in CANONICAL.items()}
-    entry = {
-        "file_name": file.name,
-        "syms": [spelled.get(box.finding, box.finding) for box in boxes],
-        "boxes": [[box.x1, box.y1, box.x2, box.y2] for box in boxes],
-    }
-    return entry if polygons is None else entry | {"polygons": drawn}
+def _outline(name: str, which: int, box: Box) -> list[list[float]]:
+    """Corners of a polygon; most repeat their first at the end, as most of the owners' do."""
+    points = outline((box.x1, box.y1, box.x2, box.y2), name, which)
+    corners: list[list[float]] = [[round(x), round(y)] for x, y in points]
+    return corners + corners[:1] * (which % 3 > 0)
 
 
-def _boxes(name: str, classes: list[str]) -> list[Box]:
+def _boxes(name: str, classes: Sequence[str]) -> list[Box]:
     boxes: list[Box] = []
     for entry in classes:
         word = entry.removeprefix("=")
         finding = CANONICAL.get(word, word)
-        if entry.startswith("="):
-            last = boxes[-1]
-            boxes.append(Box(finding, last.x1, last.y1, last.x2, last.y2))
-            continue
         before = [box for box in boxes if box.finding == finding]
-        if before:
+        if entry != word:
+            last, right, down = boxes[-1], 0, 0
+        elif before:
             last = before[-1]
             right, down = (last.x2 - last.x1) // 2, (last.y2 - last.y1) // 3
-            boxes.append(Box(finding, last.x1 + right, last.y1 + down, last.x2 + right, last.y2 + down))
-            continue
-        x1, y1, x2, y2 = scaled(place(finding, "det10", name), SIDE, SIDE)
-        boxes.append(Box(finding, int(x1), int(y1), int(x2), int(y2)))
+        else:
+            x1, y1, x2, y2 = scaled(place(finding, "det10", name), SIDE, SIDE)
+            last, right, down = Box(finding, int(x1), int(y1), int(x2), int(y2)), 0, 0
+        boxes.append(Box(finding, last.x1 + right, last.y1 + down, last.x2 + right, last.y2 + down))
     return boxes

@@ -35,7 +35,6 @@ KAGGLE = (
 
 READERS = ("R9", "R10", "R8")
 
-
 # Classes with boxes, then labels without one. "=" gives the box before it a second class; "|" makes it 3 px wide and
 # "0" moves it to the edge of the image. No image has Clavicle fracture or Lung cyst.
 _TEST: tuple[tuple[tuple[int, int], tuple[str, ...], tuple[str, ...]], ...] = (
@@ -71,27 +70,32 @@ def write_vindr(root: Path, layout: Literal["physionet", "kaggle"] = "physionet"
     the third test image reaches beyond the frame.
     """
     official = Official(root)
+    kaggle = layout == "kaggle"
     drawn: dict[str, list[Box]] = {}
     extra: dict[str, tuple[str, ...]] = {}
-    for number, (size, classes, labels) in enumerate(_TEST if layout == "physionet" else _TEST[:2]):
+    for number, (size, classes, labels) in enumerate(_TEST[:2] if kaggle else _TEST):
         name = hexadecimal(f"vindr test {number}")
+        _write_image(official, "test", name, size, number)
         drawn[name], extra[name] = _boxes(name, size, classes), labels
         if outside and number == 2:
             drawn[name].append(Box("Atelectasis", 250.7, 300.2, 333 + 25.6, 350.9))
-        _write_image(official, "test", name, size, number)
     for number, (size, readers) in enumerate(_TRAIN):
         name = hexadecimal(f"vindr train {number}")
-        drawn[name] = [
-            box for reader, classes in zip(READERS, readers, strict=True) for box in _boxes(name, size, classes, reader)
-        ]
         _write_image(official, "train", name, size, len(_TEST) + number)
-    if layout == "kaggle":
-        _annotate(official, "train", drawn, {}, set(KAGGLE))
+        drawn[name] = [box for who, own in zip(READERS, readers, strict=True) for box in _boxes(name, size, own, who)]
+    for split in ("train",) if kaggle else ("test", "train"):
+        for name in official.splits[split]:
+            positive = {box.finding for box in drawn[name]} | {*extra.get(name, ())}
+            classes = KAGGLE if kaggle else COLUMNS
+            official.annotate(name, {CANONICAL[c]: int(c in positive) for c in CANONICAL if c in classes})
+            for box in drawn[name]:
+                if box.finding in CANONICAL:
+                    corners = int(box.x1), int(box.y1), int(box.x2), int(box.y2)
+                    official.fill(name, Box(CANONICAL[box.finding], *corners, box.reader))
+        if not kaggle:
+            _write_physionet_tables(official, split, drawn, extra)
+    if kaggle:
         _write_kaggle_tables(official, drawn)
-        return official
-    for split in ("test", "train"):
-        _annotate(official, split, drawn, extra, set(COLUMNS))
-        _write_physionet_tables(official, split, drawn, extra)
     return official
 
 
@@ -106,39 +110,15 @@ def _boxes(name: str, size: tuple[int, int], classes: Iterable[str], reader: str
             boxes.append(Box(class_name, last.x1, last.y1, last.x2, last.y2, reader))
             continue
         which = sum(box.finding == class_name for box in boxes)
-        span = scaled(place(class_name, "vindr", name, which), *size)
         # No two readers draw quite the same box.
-        x1, y1, x2, y2 = span if not kind.isdecimal() else (edge + 4 * int(kind) for edge in span)
+        moved = 4 * int(kind) if kind.isdecimal() else 0
+        x1, y1, x2, y2 = (edge + moved for edge in scaled(place(class_name, "vindr", name, which), *size))
         if kind == "|":
             x2 = x1 + 3
         if kind == "0":
             x1, x2 = 0, x2 - x1
-        x1, y1, x2, y2 = (round(edge, 3) for edge in (x1, y1, x2, y2))
-        boxes.append(Box(class_name, x1, y1, x2, y2, reader))
+        boxes.append(Box(class_name, *(round(edge, 3) for edge in (x1, y1, x2, y2)), reader))
     return boxes
-
-
-def _write_image(official: Official, split: str, name: str, size: tuple[int, int], number: int) -> None:
-    image = draw_film(number, *size)
-    # Full range, so that the stretch to 8 bits gives the image back.
-    image[0, :2] = 0, 255
-    file = official.add(name, image, official.root / split / f"{name}.dicom", split)
-    pixels, encoding, tags = _as_published(image, number)
-    write_dicom(file, pixels, encoding, {"PatientSex": "O", "PatientAge": "", **tags})
-
-
-def _annotate(
-    official: Official, split: str, drawn: dict[str, list[Box]], extra: dict[str, tuple[str, ...]], classes: set[str]
-) -> None:
-    for name in official.splits[split]:
-        positive = {box.finding for box in drawn[name]} | set(extra.get(name, ()))
-        official.annotate(
-            name, {finding: int(spelled in positive) for spelled, finding in CANONICAL.items() if spelled in classes}
-        )
-        for box in drawn[name]:
-            if box.finding in CANONICAL:
-                corners = int(box.x1), int(box.y1), int(box.x2), int(box.y2)
-                official.fill(name, Box(CANONICAL[box.finding], *corners, box.reader))
 
 
 def _write_physionet_tables(
@@ -149,12 +129,9 @@ def _write_physionet_tables(
         for reader in READERS if split == "train" else ("",):
             own = [box for box in drawn[name] if box.reader == reader]
             who = f"{name},{reader}" if reader else name
-            for box in own:
-                boxes.append(f"{who},{box.finding},{box.x1},{box.y1},{box.x2},{box.y2}")
-            if not own:
-                boxes.append(f"{who},No finding,,,,")
-            positive = {box.finding for box in own} | set(extra.get(name, ()))
-            positive = positive or {"No finding"}
+            boxes += [f"{who},{box.finding},{box.x1},{box.y1},{box.x2},{box.y2}" for box in own]
+            boxes += [] if own else [f"{who},No finding,,,,"]
+            positive = {box.finding for box in own} | {*extra.get(name, ())} or {"No finding"}
             labels.append(",".join([who, *(str(int(column in positive)) for column in COLUMNS)]))
     who = "image_id,rad_id" if split == "train" else "image_id"
     # The two tables do not agree on this name.
@@ -172,34 +149,34 @@ def _write_kaggle_tables(official: Official, drawn: dict[str, list[Box]]) -> Non
             for box in own:
                 edges = ",".join(f"{int(edge)}.0" for edge in (box.x1, box.y1, box.x2, box.y2))
                 rows.append(f"{name},{box.finding},{KAGGLE.index(box.finding)},{reader},{edges}")
-            if not own:
-                rows.append(f"{name},No finding,14,{reader},,,,")
+            rows += [] if own else [f"{name},No finding,14,{reader},,,,"]
     # The rows of one image lie apart.
     rows.sort(key=hexadecimal)
-    header = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max"
-    write_lines(official.root / "train.csv", header, *rows)
+    write_lines(official.root / "train.csv", "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max", *rows)
     guesses = (f"{name},14 1 0 0 1 1" for name in official.splits["test"])
     write_lines(official.root / "sample_submission.csv", "image_id,PredictionString", *guesses)
 
 
-def _as_published(image: NDArray[np.uint8], number: int) -> tuple[NDArray[Any], str, dict[str, Any]]:
-    """An image as pixels, encoding and tags of a DICOM file that shows it; the kinds take turns."""
+def _write_image(official: Official, split: str, name: str, size: tuple[int, int], number: int) -> None:
+    """Write a DICOM file; the kinds take turns."""
+    image = draw_film(number, *size)
+    # Full range, so that the stretch to 8 bits gives the image back.
+    image[0, :2] = 0, 255
+    file = official.add(name, image, official.root / split / f"{name}.dicom", split)
     levels = image.astype(np.int64)
     inverted = {"PhotometricInterpretation": "MONOCHROME1"}
+    rescaled = {"RescaleSlope": "2", "RescaleIntercept": "-1024"} | _window(-2024, 2056)
     kinds: list[tuple[NDArray[Any], str, dict[str, Any]]] = [
         (_overexposed(300 + levels * 12, 20, 4000), "native", _bits(12) | _window(300, 3360)),
         (_overexposed(200 + (255 - levels) * 60, 0, 16383), "native", _bits(14) | _window(200, 15500, 1) | inverted),
         ((levels * 257).astype(np.uint16), "jpeg-2000", {}),
         ((levels * 4).astype(np.uint16), "jpeg-lossless", _bits(10)),
-        (
-            _overexposed(levels * 8 - 500, -2000, 9000).astype(np.int16),
-            "rle",
-            {"RescaleSlope": "2", "RescaleIntercept": "-1024"} | _window(-2024, 2056),
-        ),
+        (_overexposed(levels * 8 - 500, -2000, 9000).astype(np.int16), "rle", rescaled),
         ((4080 - levels * 16).astype(np.uint16), "jpeg-lossless", _bits(12) | inverted),
         ((levels * 16).astype(np.uint16), "implicit", _bits(12)),
     ]
-    return kinds[number % len(kinds)]
+    pixels, encoding, tags = kinds[number % len(kinds)]
+    write_dicom(file, pixels, encoding, {"PatientSex": "O", "PatientAge": "", **tags})
 
 
 def _overexposed(pixels: NDArray[np.int64], low: int, high: int) -> NDArray[Any]:

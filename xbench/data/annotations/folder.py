@@ -97,8 +97,8 @@ class Folder:
     ) -> Path:
         """Return the one file that has one of these names, or the first of several of the same content.
 
-        The message that there is none tells the `layout` that is expected, the option that may name the file, and where
-        else it may be, given all splits, its own first; several that differ are a `UserError` too.
+        The `UserError` that there is none has the `layout` that is expected, the option that may name the file, and
+        where else it may be, given all splits, its own first.
         """
         found = self.find(*names)
         if len(found) > 1 and not _equal(found):

@@ -26,16 +26,8 @@ _MAX_LINES = 1_000_000
 # Brackets and colons. The largest file of the seven datasets has room for a million outline points.
 _MAX_PARTS = 3_000_000
 _LIST_HEADERS = {
-    "imageid",
-    "image_id",
-    "id",
-    "image index",
-    "filepath",
-    "path",
-    "patientid",
-    "file_name",
-    "image",
-    "name",
+    *("imageid", "image_id", "id", "image index", "filepath"),
+    *("path", "patientid", "file_name", "image", "name"),
 }
 
 
@@ -110,11 +102,8 @@ def read_csv(
         columns: Columns that it must have; it may have more.
         header: Names by position where the file's own header, of the same first two, cannot be split at its commas;
             columns after these are left aside.
-        advice: What to do about a file that is wrong, for messages.
-
-    Raises:
-        UserError: The file cannot be read, lacks a column, or a row has not a value for each column; or it has no line
-            end, and no row or fewer values in its last row than in the one before.
+        advice: What to do about a file that is wrong. A `UserError` ends with it: for one that cannot be read, lacks a
+            column or a value, or ends without a line end within its header or the values of a row.
     """
     try:
         _check_table(dataset, path, advice)
