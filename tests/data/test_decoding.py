@@ -63,13 +63,6 @@ def test_png_modes(tmp_path, mode):
         np.testing.assert_array_equal(decoded, rgb[..., 0])
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "a.JPEG", "a"])
-def test_jpeg(tmp_path, name):
-    smooth = np.add.outer(np.arange(48), np.arange(64)).astype(np.uint8)
-    Image.fromarray(smooth).save(tmp_path / name, "JPEG", quality=95)
-    assert np.abs(decode_image(tmp_path / name).astype(int) - smooth).max() <= 3
-
-
 # DICOM: encodings
 
 

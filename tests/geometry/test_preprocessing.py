@@ -46,12 +46,6 @@ def check_resize_and_crop(shape: tuple[int, int], size: int, interpolation: Lite
     np.testing.assert_allclose(view, view_by_hand(shape, size), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("shape", [(s + a, s + b) for s in (32, 63) for a in range(3) for b in range(3)] + SHAPES[1:-1])
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_resize_and_crop_is_open_clips(shape: tuple[int, int], interpolation: Literal["bilinear", "bicubic"]) -> None:
-    check_resize_and_crop(shape, 32, interpolation)
-
-
 @settings(max_examples=60)
 @given(shape=st.tuples(st.integers(1, 200), st.integers(1, 200)), size=st.integers(1, 40))
 @example(shape=(2544, 3056), size=224)

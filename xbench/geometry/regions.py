@@ -63,16 +63,14 @@ class Coverage:
         whole: NDArray[np.uint8],
         partial: NDArray[np.uint32],
         share: NDArray[np.float64],
-        kept: NDArray[np.uint32] | None = None,
+        kept: NDArray[np.uint32],
     ) -> Self:
-        """Make a coverage of what a file says; without `kept`, of one part. ValueError if these do not fit together."""
+        """Make a coverage of what a file says; ValueError if its parts do not fit together."""
         pixels = shape[0] * shape[1]
         if min(shape) < 1 or len(whole) != (pixels + 7) // 8 or partial.shape != share.shape:
             raise ValueError("the parts of a region do not fit together")
         if len(partial) and not (partial.max() < pixels and share.min() > 0 and share.max() < 1):
             raise ValueError("a region covers pixels or shares that there are not")
-        if kept is None:
-            kept = partial[share == share.max()] if len(share) and not whole.any() else partial[:0]
         if not np.isin(kept, partial).all() or (len(partial) and not len(kept) and not whole.any()):
             raise ValueError("a region keeps pixels that it does not cover, or none")
         return cls(shape, whole, partial, share, kept)

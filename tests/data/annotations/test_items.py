@@ -131,12 +131,6 @@ def test_relative_run_lengths(data, height, width):
     np.testing.assert_array_equal(RunLengths(encode_relative_rle(mask)).decode(height, width), mask)
 
 
-def test_the_last_pixel_can_be_reached_but_not_passed():
-    assert RunLengths("11 1").decode(4, 3)[3, 2]
-    with pytest.raises(UserError, match="runs to pixel 13 of an image of 12"):
-        RunLengths("11 2").decode(4, 3)
-
-
 @pytest.mark.parametrize(
     ("row", "said"),
     [

@@ -191,13 +191,6 @@ def test_image_lists_and_names(root, tmp_path, line):
     assert list(records_of(data)) == [IMAGE]
 
 
-def test_names_may_leave_out_the_first_folders(root):
-    own.write_coco(root)
-    data = CocoDataset(str(root.parent), own.LABELS)
-    assert [*records_of(data)] == [f"root/{image}" for image in sorted(own.truth())]
-    assert not any(record.missing for record in data.records)
-
-
 # Shapes
 
 
@@ -446,14 +439,6 @@ def test_sizes_that_reach_over_an_edge_are_no_corners(root):
         row[2:] = [30, 30, own.WIDTH - 30 + 0.5, own.HEIGHT - 30 + 0.5]
     data = CsvDataset(str(own.write_csv(root, labels, rows)), own.LABELS)
     assert records_of(data)
-
-
-def test_boxes_outside_are_found_with_the_image(root):
-    own.write_csv(root, **boxes_with(own.WIDTH, 3, 5, 5))
-    data = CsvDataset(str(root), own.LABELS)
-    image = str(FIRST[0]).removesuffix(".png")
-    with pytest.raises(UserError, match=f"image {image}, .*It lies outside the image of 80 x 90 pixels"):
-        data.load(records_of(data)[image])
 
 
 def save(path: Path, pixels, mode: str | None = None) -> None:

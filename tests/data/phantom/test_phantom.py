@@ -41,17 +41,6 @@ def test_lesions_have_their_place_in_fractions_of_the_film(height: int, width: i
     assert compared > 30
 
 
-@pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 320), (333, 257), (64, 64), (32, 48)])
-def test_shapes_and_types(height: int, width: int) -> None:
-    for index in range(6):
-        phantom = draw_phantom(3, index, height, width)
-        assert phantom.image.shape == (height, width)
-        assert phantom.image.dtype == np.uint8
-        assert {*phantom.masks} <= {*FINDINGS}
-        for mask in phantom.masks.values():
-            assert mask.shape == (height, width) and mask.dtype == np.bool_ and mask.any()
-
-
 def test_same_arguments_give_the_same_film_whatever_was_drawn_before() -> None:
     for index in range(5):
         one = draw_phantom(4, index)

@@ -169,11 +169,6 @@ def test_exceptions_keep_their_kind_their_words_and_their_traceback():
     assert isinstance(odd, RuntimeError) and str(odd) == "Odd: 1 and 2"
 
 
-def test_results_that_cannot_be_sent_are_a_bug_and_no_unreadable_image():
-    ((error, _),) = ask(lambda record: lambda: None, 0)
-    assert not isinstance(error, UserError) and "pickle" in str(error)
-
-
 def test_no_pipe_or_socket_of_anyone_else_stays_open():
     reading, writing = os.pipe()
 
