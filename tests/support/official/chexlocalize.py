@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,36 +21,27 @@ LABELS = (
 
 WITHOUT_MASKS = ("Pneumonia", "Pleural Other", "Fracture")
 
-
-@dataclass(frozen=True)
-class _View:
-    """A view, the number of contours by positive finding (0 if it is not visible here), and height and width."""
-
-    key: str
-    size: tuple[int, int]
-    contours: dict[str, int] = field(default_factory=dict)
-
-
 _HEART = {"Cardiomegaly": 1, "Enlarged Cardiomediastinum": 1, "Pleural Effusion": 2, "Support Devices": 2}
-_TEST = (
-    _View("patient64741_study1_view1_frontal", (401, 317), _HEART),
-    _View("patient64741_study1_view2_lateral", (389, 311), {**dict.fromkeys(_HEART, 0), "Cardiomegaly": 1}),
-    _View("patient64742_study1_view1_frontal", (320, 390)),
-    _View("patient64743_study1_view1_frontal", (333, 389), {"Lung Opacity": 3, "Consolidation": 2, "Atelectasis": 1}),
-    _View("patient64744_study1_view1_frontal", (360, 360), {"Pneumothorax": 1, "Support Devices": 1}),
-    _View("patient64744_study1_view2_lateral", (355, 363), {"Pneumothorax": 0, "Support Devices": 0}),
-    _View("patient64745_study1_view1_frontal", (322, 402), {"Pneumonia": 1}),
-    _View("patient64746_study1_view1_frontal", (390, 320), {"Edema": 2, "Lung Opacity": 1, "Cardiomegaly": 0}),
-    _View("patient64747_study2_view1_frontal", (350, 400), {"Lung Lesion": 1, "Fracture": 1}),
-    _View("patient64748_study1_view1_frontal", (400, 350)),
-    _View("patient64749_study1_view1_frontal", (377, 311), {"Pleural Other": 1, "Pleural Effusion": 1}),
-    _View("patient64750_study1_view1_frontal", (317, 377), {"Enlarged Cardiomediastinum": 1, "Atelectasis": 2}),
-)
-_VAL = (
-    _View("patient64541_study1_view1_frontal", (390, 340), {"Lung Opacity": 1, "Edema": 1, "Pneumonia": 1}),
-    _View("patient64541_study1_view2_lateral", (340, 390), {"Lung Opacity": 1, "Edema": 0, "Pneumonia": 0}),
-    _View("patient64542_study1_view1_frontal", (330, 350)),
-)
+# Views: height and width, and the number of contours by positive finding, 0 if it is not visible here.
+_TEST: dict[str, tuple[tuple[int, int], dict[str, int]]] = {
+    "patient64741_study1_view1_frontal": ((401, 317), _HEART),
+    "patient64741_study1_view2_lateral": ((389, 311), {**dict.fromkeys(_HEART, 0), "Cardiomegaly": 1}),
+    "patient64742_study1_view1_frontal": ((320, 390), {}),
+    "patient64743_study1_view1_frontal": ((333, 389), {"Lung Opacity": 3, "Consolidation": 2, "Atelectasis": 1}),
+    "patient64744_study1_view1_frontal": ((360, 360), {"Pneumothorax": 1, "Support Devices": 1}),
+    "patient64744_study1_view2_lateral": ((355, 363), {"Pneumothorax": 0, "Support Devices": 0}),
+    "patient64745_study1_view1_frontal": ((322, 402), {"Pneumonia": 1}),
+    "patient64746_study1_view1_frontal": ((390, 320), {"Edema": 2, "Lung Opacity": 1, "Cardiomegaly": 0}),
+    "patient64747_study2_view1_frontal": ((350, 400), {"Lung Lesion": 1, "Fracture": 1}),
+    "patient64748_study1_view1_frontal": ((400, 350), {}),
+    "patient64749_study1_view1_frontal": ((377, 311), {"Pleural Other": 1, "Pleural Effusion": 1}),
+    "patient64750_study1_view1_frontal": ((317, 377), {"Enlarged Cardiomediastinum": 1, "Atelectasis": 2}),
+}
+_VAL: dict[str, tuple[tuple[int, int], dict[str, int]]] = {
+    "patient64541_study1_view1_frontal": ((390, 340), {"Lung Opacity": 1, "Edema": 1, "Pneumonia": 1}),
+    "patient64541_study1_view2_lateral": ((340, 390), {"Lung Opacity": 1, "Edema": 0, "Pneumonia": 0}),
+    "patient64542_study1_view1_frontal": ((330, 350), {}),
+}
 
 
 def write_chexlocalize(root: Path, masks_for_all: bool = False, outside: bool = False) -> Official:
@@ -62,21 +52,31 @@ def write_chexlocalize(root: Path, masks_for_all: bool = False, outside: bool = 
     masks as well; with `outside`, a contour of the first view reaches beyond the frame.
     """
     official = Official(root, tolerance=6)
-    number = 0
+    segmented = [finding for finding in LABELS if masks_for_all or finding not in WITHOUT_MASKS]
     for split, views in (("test", _TEST), ("val", _VAL)):
         annotations, segmentations = {}, {}
-        for view in views:
-            contours = _contours(view, masks_for_all)
-            if outside and number == 0:
+        for key, (size, numbers) in views.items():
+            contours = {
+                finding: _contours(key, finding, size, number)
+                for finding, number in numbers.items()
+                if number and finding in segmented
+            }
+            if outside and not official.images:
                 contours["Pleural Effusion"].append(outline((280, 250, 340, 330), "outside"))
-                official.outside.append((view.key, "Pleural Effusion"))
-            _write_image(official, split, view, contours, number)
-            number += 1
-            if not contours:
-                continue
-            spelled = {_spelling(finding): drawn for finding, drawn in contours.items()}
-            annotations[view.key] = {"img_size": list(view.size), **spelled}
-            segmentations[view.key] = _encoded(official, view, masks_for_all)
+                official.outside.append((key, "Pleural Effusion"))
+            image = draw_film(len(official.images), *size)
+            patient, study, rest = key.split("_", 2)
+            file = official.add(key, image, root / "CheXpert" / split / patient / study / f"{rest}.jpg", split)
+            Image.fromarray(image).save(file, quality=98)
+            official.annotate(key, {finding: int(finding in numbers) for finding in LABELS})
+            for finding, outlines in contours.items():
+                for points in outlines:
+                    official.mark(key, finding, polygon_mask(points, *size))
+            if contours:
+                spelled = {_spelling(finding): drawn for finding, drawn in contours.items()}
+                annotations[key] = {"img_size": list(size), **spelled}
+                masks, nothing = official.masks[key], np.zeros(size, np.bool_)
+                segmentations[key] = {_spelling(name): encoded(masks.get(name, nothing)) for name in segmented}
         folder = root / "CheXlocalize"
         folder.mkdir(exist_ok=True)
         (folder / f"gt_annotations_{split}.json").write_text(json.dumps(annotations))
@@ -89,43 +89,17 @@ def _spelling(finding: str) -> str:
     return "Airspace Opacity" if finding == "Lung Opacity" else finding
 
 
-def _contours(view: _View, masks_for_all: bool) -> dict[str, list[list[list[float]]]]:
-    drawn = {}
-    for finding, number in view.contours.items():
-        if not number or (finding in WITHOUT_MASKS and not masks_for_all):
-            continue
-        x1, y1, x2, y2 = scaled(place(finding, "chexlocalize", view.key), *view.size)
-        # The second overlaps the first by half of its width; the third touches the second, or nearly so.
-        shifts = [offset * (x2 - x1) for offset in (0, 0.5, 1.35)[:number]]
-        drawn[finding] = [
-            outline((x1 + by, y1, x2 + by, y2), view.key, finding, which) for which, by in enumerate(shifts)
-        ]
-    return drawn
-
-
-def _write_image(
-    official: Official, split: str, view: _View, contours: dict[str, list[list[list[float]]]], number: int
-) -> None:
-    height, width = view.size
-    image = draw_film(number, height, width)
-    patient, study, rest = view.key.split("_", 2)
-    file = official.root / "CheXpert" / split / patient / study / f"{rest}.jpg"
-    Image.fromarray(image).save(official.add(view.key, image, file, split), quality=98)
-    official.annotate(view.key, {finding: int(finding in view.contours) for finding in LABELS})
-    for finding, outlines in contours.items():
-        for points in outlines:
-            official.mark(view.key, finding, polygon_mask(points, height, width))
-
-
-def _encoded(official: Official, view: _View, masks_for_all: bool) -> dict[str, dict[str, object]]:
-    nothing = np.zeros(view.size, np.bool_)
-    named = [finding for finding in LABELS if masks_for_all or finding not in WITHOUT_MASKS]
-    return {_spelling(finding): encoded(official.masks[view.key].get(finding, nothing)) for finding in named}
+def _contours(key: str, finding: str, size: tuple[int, int], number: int) -> list[list[list[float]]]:
+    x1, y1, x2, y2 = scaled(place(finding, "chexlocalize", key), *size)
+    # The second overlaps the first by half of its width; the third touches the second, or nearly so.
+    shifts = [offset * (x2 - x1) for offset in (0, 0.5, 1.35)[:number]]
+    return [outline((x1 + by, y1, x2 + by, y2), key, finding, which) for which, by in enumerate(shifts)]
 
 
 def encoded(mask: NDArray[np.bool_]) -> dict[str, object]:
-    encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
-    return {"size": list(mask.shape), "counts": encoded["counts"].decode()}
+    """A mask in COCO's compressed run lengths."""
+    rle = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+    return {"size": list(mask.shape), "counts": rle["counts"].decode()}
 
 
 def _write_table(official: Official, split: str) -> None:
