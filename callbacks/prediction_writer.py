@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
 from xbench.models.base import SaliencyModel
 from xbench.report.tiles import file_names, film_tile, map_tile, sheet, shown
-from xbench.runs.files import IMAGES, PREDICTIONS
+from xbench.runs.files import IMAGES, PREDICTIONS, writing
 from xbench.runs.folder import PARTS, open_run_folder
 from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
 from xbench.runs.provenance import collect_outputs
@@ -71,10 +71,14 @@ class PredictionWriter(Callback):
         tables = tables_of(outputs, batch, data.findings, pictures=False)
         kept = {name: tables[name] for name in _FILES if name in tables}
         number = batch.first // data.batch_size
-        with _named_disk(self.folder):
+        with self._writing():
             append_record(self._parts, BatchRecord(number, kept, tuple(batch.failures), tuple(batch.notes)))
             if outputs is not None and self._drawn:
                 self._draw(outputs, batch, pl_module)  # type: ignore[arg-type]
+
+    def _writing(self) -> AbstractContextManager[None]:
+        hint = "Make room, leave out the pictures with --overlays false, or give another folder with "
+        return writing(f"The prediction cannot be written to {self.folder}", f"{hint}--trainer.default_root_dir.")
 
     def _draw(self, outputs: Prediction, batch: Batch, model: SaliencyModel) -> None:
         assert isinstance(outputs.shown, Maps)  # models that answer refuse `predict`
@@ -112,7 +116,7 @@ class PredictionWriter(Callback):
                 yield record.tables
 
         about = about_tables(data.findings, data.gamma, collect_outputs(trainer, pl_module))  # type: ignore[arg-type]
-        with _named_disk(self.folder):
+        with self._writing():
             write_tables(self.folder, tables(), _FILES, about)
         shutil.rmtree(self._parts, ignore_errors=True)
         if trainer.progress_bar_callback is not None:
@@ -152,14 +156,3 @@ def _save(picture: Image.Image, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # More compression takes several times as long and saves a tenth.
     picture.save(path, compress_level=1)
-
-
-@contextmanager
-def _named_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"The prediction cannot be written to {folder}: {error.strerror or error}. Make room, leave out the "
-            "pictures with --overlays false, or give another folder with --trainer.default_root_dir."
-        ) from error

@@ -10,13 +10,12 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS, SCHEMAS
+from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS, SCHEMAS, writing
 from xbench.runs.fingerprint import fingerprint, of_results
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
 from xbench.runs.results import Results, write_results
 from xbench.runs.tables import about_tables, write_tables
-from xbench.runtime.errors import UserError
 from xbench.runtime.yaml_files import load_yaml
 from xbench.types import Batch, Prediction
 
@@ -73,13 +72,11 @@ class ResultsWriter(Callback):
         evaluation, keeper = Evaluation.of(trainer), find(trainer, CaseKeeper)
         tables = {**evaluation.latest, **(keeper.latest if keeper else {})}
         number = batch.first // data.batch_size
-        try:
+        with writing(
+            f"The run cannot note what it has finished in {self._run.journal}",
+            "Everything finished before is kept: make room, and run the same command with --resume true.",
+        ):
             append_record(self._run.journal, BatchRecord(number, tables, tuple(batch.failures), tuple(batch.notes)))
-        except OSError as error:
-            raise UserError(
-                f"The run cannot note what it has finished in {self._run.journal}: {error.strerror or error}. "
-                "Everything finished before is kept: make room, and run the same command with --resume true."
-            ) from error
         # Otherwise this time would count as waiting for the next batch.
         evaluation.stopwatch.lap("logging")
 
@@ -92,20 +89,16 @@ class ResultsWriter(Callback):
         evaluation = Evaluation.of(trainer)
         if (results := evaluation.results) is None:
             return
-        try:
-            if self._depends_on is not None:
-                results.provenance["fingerprint"] = of_results(self._depends_on)
+        if self._depends_on is not None:
+            results.provenance["fingerprint"] = of_results(self._depends_on)
+        again = "" if saved_config(trainer) is None else " with --resume true, which goes on from what is scored"
+        hint = f"give another folder with --trainer.default_root_dir, and run the command again{again}."
+        with writing(f"The results cannot be written to {self.folder}", f"Make room or {hint}"):
             results = replace(results, tables=self._write_tables(trainer, results))
             evaluation.stopwatch.lap("writing")
             results.provenance["seconds"]["writing"] = round(evaluation.stopwatch.seconds["writing"], 3)
             write_results(self.folder / RESULTS, results)
-            evaluation.results = results
-        except OSError as error:
-            again = "" if saved_config(trainer) is None else " with --resume true, which goes on from what is scored"
-            raise UserError(
-                f"The results cannot be written to {self.folder}: {error.strerror or error}. Make room or give another "
-                f"folder with --trainer.default_root_dir, and run the command again{again}."
-            ) from error
+        evaluation.results = results
         # What network file systems keep of open files goes with them; it is small.
         shutil.rmtree(self._run.journal, ignore_errors=True)
 

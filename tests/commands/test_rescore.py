@@ -47,9 +47,16 @@ def evaluation(tmp_path: Path, thresholds: int, ties: str) -> tuple[str, str]:
     return "--config", str(path)
 
 
-@pytest.mark.parametrize("view", ["whole", "crop"])
-@pytest.mark.parametrize("grid", ["[56, 50]", "native"])
-@pytest.mark.parametrize("rules", [(101, "share", 0.5), (1001, "any", 0.05), (11, "first", 1.0)], ids=str)
+@pytest.mark.parametrize(
+    ("view", "grid", "rules"),
+    [
+        ("whole", "native", (101, "share", 0.5)),
+        ("whole", "[56, 50]", (1001, "any", 0.05)),
+        ("crop", "[56, 50]", (11, "first", 1.0)),
+        ("crop", "native", (11, "any", 0.05)),
+    ],
+    ids=str,
+)
 def test_other_rules_give_what_a_run_by_them_gives(command, toy_config, tmp_path, view, grid, rules):
     thresholds, ties, gamma = rules
     options = (*TOYS, "--data.grid", grid, "--model.crop", str(view == "crop").lower())

