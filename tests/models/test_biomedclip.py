@@ -106,11 +106,8 @@ def test_text_encoder_beside_a_folder(bert_folder: Path, tiny: BiomedCLIP, tmp_p
     with pytest.raises(UserError, match=r"--model\.text_encoder org/bert: its config\.json cannot be loaded"):
         BiomedCLIP(checkpoint=str(place), text_encoder="org/bert")
     model = BiomedCLIP(checkpoint=str(place), text_encoder=str(bert_folder), image_size=64)
-    same(model, tiny)
     assert torch.equal(model.encode_prompts(PAIRS), tiny.encode_prompts(PAIRS))
-    with_bert = copy_of(bert_folder, tmp_path / "bert", "config.json", **names)
-    model = BiomedCLIP(checkpoint=str(with_bert), image_size=64)
-    same(model, tiny)
+    model = BiomedCLIP(checkpoint=str(copy_of(bert_folder, tmp_path / "bert", "config.json", **names)))
     with pytest.raises(UserError, match=r"tokeniser of org/bert cannot be loaded.*--model\.text_encoder a folder"):
         model.encode_prompts(PAIRS)
     with_words = copy_of(bert_folder, tmp_path / "words", "config.json", "vocab.txt", "tokenizer_config.json")

@@ -61,43 +61,44 @@ def score(model: DeViDe) -> Tensor:
 
 
 def test_scores_and_maps_agree_with_plain_modules(model: DeViDe, content: dict[str, Any], timm_vit: nn.Module) -> None:
-    text, decoder = Text(), Decoder()
-    text.load_state_dict(content["text_encoder"])
-    decoder.load_state_dict(content["model"])
-    text.eval()
-    decoder.eval()
+    decoder = plain_decoder(content)
     with torch.no_grad():
-        queries = text(IDS, (IDS != 0).long())
-        logits, attention = decoder(timm_vit.forward_features(IMAGES)[:, 1:], queries)
+        logits, attention = decoder(timm_vit.forward_features(IMAGES)[:, 1:], plain_text(content, IDS))
     output = model(IMAGES, model.encode_tokens(IDS))
     assert largest(output.logits, logits[..., 1] - logits[..., 0]) < 1e-5
     assert largest(output.probabilities, logits.softmax(-1)[..., 1]) < 2e-6
     assert largest(output.saliency.flatten(2), attention.mean(dim=(0, 2))) < 1e-6
 
 
-@pytest.mark.parametrize("names", ["as saved", "in memory"])
-def test_a_vit_of_hugging_face_is_renamed(names: str, content: dict[str, Any], tmp_path: Path) -> None:
+def plain_decoder(content: dict[str, Any]) -> nn.Module:
+    decoder = Decoder().eval()
+    decoder.load_state_dict(content["model"])
+    return decoder
+
+
+@torch.no_grad()
+def plain_text(content: dict[str, Any], ids: Tensor) -> Tensor:
+    text = Text().eval()
+    text.load_state_dict(content["text_encoder"])
+    return text(ids, (ids != 0).long())
+
+
+@pytest.mark.parametrize("names", ["hugging face, as saved", "hugging face, in memory", "pytorch_pretrained_vit"])
+def test_vits_of_others_are_renamed(names: str, content: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(3)
-    vit = varied(ViTModel(ViTConfig(image_size=32, num_hidden_layers=BLOCKS)))
-    if names == "as saved":
+    hugging_face = names.startswith("hugging face")
+    vit = varied(ViTModel(ViTConfig(image_size=32, num_hidden_layers=BLOCKS)) if hugging_face else ViTEncoder(32))
+    tensors = vit.state_dict()
+    if names.endswith("saved"):
         vit.save_pretrained(tmp_path)
         tensors = load_file(tmp_path / "model.safetensors")
         assert "encoder.layer.0.attention.attention.query.weight" in tensors
         tensors = {f"vit.{name}": tensor for name, tensor in tensors.items()}
-    else:
-        tensors = vit.state_dict()
     path = write(tmp_path, {**content, "image_encoder": tensors})
-    model = DeViDe(checkpoint=path)
-    assert model.design["image_encoder_eps"] == 1e-12
-    expected = vit(IMAGES).last_hidden_state[:, 1:]
+    model = DeViDe(checkpoint=path, image_encoder_norm=hugging_face)
+    assert model.design["image_encoder_eps"] == (1e-12 if hugging_face else 1e-6)
+    expected = vit(IMAGES).last_hidden_state[:, 1:] if hugging_face else vit(IMAGES)
     assert largest(model.image_encoder(IMAGES).flatten(1, 2), expected) < 1e-5
-
-
-def test_a_vit_of_pytorch_pretrained_vit_is_renamed(content: dict[str, Any], tmp_path: Path) -> None:
-    plain = varied(ViTEncoder(32))
-    path = write(tmp_path, {**content, "image_encoder": plain.state_dict()})
-    model = DeViDe(checkpoint=path, image_encoder_norm=False)
-    assert largest(model.image_encoder(IMAGES).flatten(1, 2), plain(IMAGES)) < 1e-4
 
 
 def test_descriptions_are_averaged_whatever_their_number(model: DeViDe) -> None:
@@ -124,10 +125,7 @@ def test_the_mlp_comes_before_the_mean(content: dict[str, Any], tmp_path: Path) 
     trained = {f"description_proj.{name}": tensor for name, tensor in mlp.state_dict().items()}
     path = write(tmp_path, {**content, "model": {**content["model"], **trained}})
     model = DeViDe(checkpoint=path, description_pooling="mlp")
-    text = Text().eval()
-    text.load_state_dict(content["text_encoder"])
-    with torch.no_grad():
-        expected = mlp(text(IDS, (IDS != 0).long())).unflatten(0, (2, 2)).mean(dim=1)
+    expected = mlp(plain_text(content, IDS)).unflatten(0, (2, 2)).mean(dim=1)
     assert largest(model.encode_tokens(IDS.unflatten(0, (2, 2))), expected) < 1e-5
     # A trained projection must not be passed over.
     with pytest.raises(UserError, match=r"4 unexpected \(model\.description_proj"):
@@ -146,8 +144,7 @@ def test_the_image_projection_is_an_identity_unless_there_is_one(
     matrix = torch.randn(768, 768, generator=torch.Generator().manual_seed(1)) / 28
     trained = DeViDe(checkpoint=checkpoint_with(weight=matrix, bias=torch.ones(768)))
     assert (model.design["image_projection"], trained.design["image_projection"]) == ("identity", "trained")
-    decoder = Decoder().eval()
-    decoder.load_state_dict(content["model"])
+    decoder = plain_decoder(content)
     with torch.no_grad():
         tokens = trained.image_encoder(IMAGES).flatten(1, 2) @ matrix.T + 1
         logits = decoder(tokens, trained.encode_tokens(IDS))[0]

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from deterministic_checkpoints import write_tokeniser
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from xbench.data.datasets.chestxray14 import ChestXray14
 from xbench.findings.prompts import prompts_in_style
 from xbench.models.maps.kad import KAD, SECTIONS, class_name
+from xbench.models.networks.checkpoint import without
 from xbench.models.networks.vit import with_timm_names
 from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
@@ -64,13 +64,6 @@ MASK = (IDS != 0).long()
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(5))
 
 
-@pytest.fixture(scope="module", params=ENCODERS)
-def rebuilt(request: pytest.FixtureRequest) -> tuple[nn.Module, str]:
-    torch.manual_seed(2)
-    build, name = ENCODERS[request.param]
-    return varied(build()), name
-
-
 @pytest.fixture(scope="module")
 def content(text: nn.Module, decoder: nn.Module) -> dict[str, Any]:
     """What a file with the released encoder holds."""
@@ -78,10 +71,13 @@ def content(text: nn.Module, decoder: nn.Module) -> dict[str, Any]:
     return sections(varied(ResNetEncoder(-2)), text, decoder)
 
 
+@pytest.mark.parametrize("kind", ENCODERS)
 def test_every_encoder_agrees_with_a_plain_rebuild(
-    rebuilt: tuple[nn.Module, str], text: nn.Module, decoder: nn.Module, tmp_path: Path
+    kind: str, text: nn.Module, decoder: nn.Module, tmp_path: Path
 ) -> None:
-    image_encoder, name = rebuilt
+    torch.manual_seed(2)
+    build, name = ENCODERS[kind]
+    image_encoder = varied(build())
     checkpoint = write(tmp_path, sections(image_encoder, text, decoder))
     model = KAD(checkpoint=checkpoint, image_size=64)
     tokens = image_encoder(IMAGES)
@@ -93,17 +89,10 @@ def test_every_encoder_agrees_with_a_plain_rebuild(
     assert largest(output.probabilities, logits.softmax(-1)[..., 1]) < 2e-6
     maps = attention.unflatten(-1, (side, side))
     assert largest(output.saliency, maps[3].mean(dim=1)) < 1e-6
-    # Maps of single layers and heads differ from one another by far more than that.
-    assert float(maps.flatten(0, 0).std(dim=(0, 2)).mean()) > 1e-4
-    model.layers, model.heads = [0, 2], [1, 3]
-    assert largest(model(IMAGES, text(IDS, MASK)).saliency, maps[[0, 2]][:, :, [1, 3]].mean(dim=(0, 2))) < 1e-6
-
     provenance = attached(model, "Edema", "Mass").provenance()
     assert provenance["image_encoder"] == name
-    assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 2], "heads": [1, 3]}
+    assert provenance["saliency"] == {"kind": "cross-attention", "layers": [3], "heads": [0, 1, 2, 3]}
     assert provenance["prompts"] == {"Edema": ["edema"], "Mass": ["lung mass"]}
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-    assert not model.training
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +104,6 @@ def released(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 def logits_of(model: KAD) -> Tensor:
     return model(IMAGES, model.encode_tokens(IDS, MASK)).logits
-
-
-def without(tensors: dict[str, Tensor], *beginnings: str) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(beginnings)}
 
 
 @pytest.mark.parametrize("layout", ["module.", "one name of each pair", "the other names", "older transformers"])
@@ -182,17 +167,6 @@ def test_vision_transformers_of_other_models_are_refused(text: nn.Module, decode
         KAD(checkpoint=write(tmp_path, content))
 
 
-def test_the_input_is_a_square_of_the_given_size(released: KAD) -> None:
-    image = np.arange(30 * 50, dtype=np.uint8).reshape(30, 50)
-    pixels, view = released.preprocessing(image)
-    assert pixels.shape == (3, 224, 224)
-    assert view == (0.0, 0.0, 1.0, 1.0)
-    larger = KAD(str(released.checkpoint), image_size=512, prompts="phrase", layers=[0, 1], heads=[2])
-    assert (larger.layers, larger.heads, released.layers, released.heads) == ([0, 1], [2], [3], [0, 1, 2, 3])
-    assert larger.preprocessing(image)[0].shape == (3, 512, 512)
-    assert larger.prompts_of("ILD") == ["interstitial lung disease"]
-
-
 def test_the_input_size_is_that_of_the_checkpoints_own_settings(
     content: dict[str, Any], command: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -239,38 +213,23 @@ def run_on(model: KAD, findings: Sequence[str], classes: Sequence[str] = ()) -> 
     return score(model, IMAGES)
 
 
-def reference(text: nn.Module, decoder: nn.Module, model: KAD, asked: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return logits and maps of the plain rebuild, asked all these together."""
-    tokens = model.image_encoder(IMAGES).flatten(1, 2)
-    logits, attention = decoder(tokens, text(*(part[:, 0] for part in model.tokenise([[name] for name in asked]))))
-    return logits[..., 1] - logits[..., 0], attention[3].mean(dim=1).unflatten(-1, (2, 2))
-
-
-def test_the_official_list_is_asked_and_the_datasets_findings_are_told(
-    asking: Callable[..., KAD], text: nn.Module, decoder: nn.Module
-) -> None:
-    model = asking()
-    output = run_on(model, ChestXray14.findings, ChestXray14.classes)
-    assert output.logits.shape == output.probabilities.shape == output.saliency.shape[:2] == (2, 8)
-    columns = [OFFICIAL.index(class_name(finding)) for finding in ChestXray14.findings]
-    logits, maps = (part[:, columns] for part in reference(text, decoder, model, OFFICIAL))
-    assert largest(output.logits, logits) < 1e-5
-    assert largest(output.probabilities, logits.sigmoid()) < 2e-6
-    assert largest(output.saliency, maps) < 5e-7
-    provenance = model.provenance()
-    assert provenance["ask"] == "official"
-    assert tuple(texts for (texts,) in provenance["asked"].values()) == OFFICIAL
-    assert list(provenance["prompts"]) == list(ChestXray14.findings)
-
-    alone = asking(ask="dataset")
-    told = run_on(alone, ChestXray14.findings, ChestXray14.classes)
-    logits, maps = reference(text, decoder, model, [class_name(finding) for finding in ChestXray14.findings])
-    assert largest(told.logits, logits) < 1e-5
-    assert largest(told.saliency, maps) < 5e-7
-    assert largest(told.logits, output.logits) > 1e-4
-    assert largest(told.saliency, output.saliency) > 4e-6
-    assert alone.provenance()["ask"] == "dataset"
-    assert list(alone.provenance()["asked"]) == list(ChestXray14.findings)
+def test_the_official_list_is_asked_and_the_datasets_findings_are_told(asking: Callable[..., KAD]) -> None:
+    lists = {"official": OFFICIAL, "dataset": tuple(class_name(finding) for finding in ChestXray14.findings)}
+    outputs = []
+    for ask, names in lists.items():
+        model = asking(ask=ask)
+        output = run_on(model, ChestXray14.findings, ChestXray14.classes)
+        every = model(IMAGES, model.encode_prompts([[name] for name in names]))
+        columns = [names.index(class_name(finding)) for finding in ChestXray14.findings]
+        assert torch.equal(output.logits, every.logits[:, columns])
+        assert torch.equal(output.probabilities, every.probabilities[:, columns])
+        assert torch.equal(output.saliency, every.saliency[:, columns])
+        provenance = model.provenance()
+        assert provenance["ask"] == ask and list(provenance["prompts"]) == list(ChestXray14.findings)
+        assert tuple(texts for (texts,) in provenance["asked"].values()) == names
+        outputs.append(output)
+    assert largest(outputs[0].logits, outputs[1].logits) > 1e-4
+    assert largest(outputs[0].saliency, outputs[1].saliency) > 4e-6
 
 
 def test_where_no_script_asks_a_list_the_datasets_findings_are_asked(asking: Callable[..., KAD]) -> None:
@@ -283,12 +242,12 @@ def test_where_no_script_asks_a_list_the_datasets_findings_are_asked(asking: Cal
     assert (model.ask, len(model.together)) == ("official", 14)
 
 
-def test_names_of_ones_own_are_asked(asking: Callable[..., KAD], text: nn.Module, decoder: nn.Module) -> None:
+def test_names_of_ones_own_are_asked(asking: Callable[..., KAD]) -> None:
     model = asking(ask=["hernia", "nodule", "edema"])
     output = run_on(model, ("Edema", "Nodule"), ChestXray14.classes)
-    logits, maps = reference(text, decoder, model, ("hernia", "lung nodule", "edema"))
-    assert largest(output.logits, logits[:, [2, 1]]) < 1e-5
-    assert largest(output.saliency, maps[:, [2, 1]]) < 1e-6
+    every = model(IMAGES, model.encode_prompts([["hernia"], ["lung nodule"], ["edema"]]))
+    assert torch.equal(output.logits, every.logits[:, [2, 1]])
+    assert torch.equal(output.saliency, every.saliency[:, [2, 1]])
     provenance = model.provenance()
     assert provenance["ask"] == ["hernia", "Nodule", "Edema"]
     assert provenance["asked"] == {"hernia": ["hernia"], "Nodule": ["lung nodule"], "Edema": ["edema"]}
