@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -119,6 +119,9 @@ class LLaVARad(VLM):
         )
         self._digests = {path.name: file_sha256(path) for path in files}
         self._before = [self.tokenizer.bos_token_id, *self._tokens(BEFORE)["input_ids"]]
+        # Up to the end of the image.
+        patches = self.network.visual.trunk.patch_embed.num_patches
+        self._begin = [*self._before, *[self.network.image_token] * patches]
 
     def default_prompts(self, finding: str) -> Sequence[str]:
         """Return the name of a finding as radiologists write it."""
@@ -157,7 +160,7 @@ class LLaVARad(VLM):
         """Return the findings section of a normalised image (3, S, S), and whether it ended by itself."""
         network, end = self.network, self.tokenizer.eos_token_id
         question = self._tokens(f"\n{QUESTION} ASSISTANT:")["input_ids"]
-        tokens = torch.tensor([self._begin() + question], device=image.device)
+        tokens = torch.tensor([self._begin + question], device=image.device)
         settings = GenerationConfig(
             do_sample=False, max_new_tokens=self._report_tokens, eos_token_id=end, pad_token_id=network.image_token
         )
@@ -192,42 +195,33 @@ class LLaVARad(VLM):
             with atomic_writer(path, shared=True) as file:
                 file.write((json.dumps(report, ensure_ascii=False) + "\n").encode())
 
+    @torch.no_grad()
     def _attend(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]], names: Sequence[str]) -> ModelOutput:
-        grid = self.network.visual.trunk.patch_embed.grid_size
-        maps = [list(self._maps_of(image[None], queries, name)) for image, name in zip(images, names, strict=True)]
-        saliency = torch.stack([torch.stack(of_image) for of_image in maps]).unflatten(-1, grid)
+        network, begun = self.network, torch.tensor([self._begin], device=images.device)
+        first, end = len(self._before), begun.shape[1]
+        maps: list[Tensor] = []
+        for image, name in zip(images, names, strict=True):
+            cache = DynamicCache(config=network.config)
+            options = {"past_key_values": cache, "use_cache": True}
+            network.model(inputs_embeds=network.embedded(begun, image[None].to(network.dtype)), **options)
+            for place, (tokens, named) in enumerate(queries):
+                layers = network.model(input_ids=tokens[None], output_attentions=True, **options).attentions
+                cache.crop(-len(tokens))
+                chosen = torch.stack([layers[layer][0, self.heads][:, named, first:end] for layer in self.layers])
+                maps.append(chosen.float().mean((0, 1, 2)))
+                low, high = float(maps[-1].amin()), float(maps[-1].amax())
+                # Compared with rounding: attention that is the same everywhere shows no place.
+                if not math.isfinite(high - low) or high - low <= 1e-6 * high:
+                    what = "the same on every patch" if math.isfinite(high - low) else "not finite"
+                    finding = self.findings[place] if hasattr(self, "findings") else f"query {place + 1}"
+                    raise UserError(
+                        f"{self.name}: the attention for image {name}, finding {finding}, is {what}. Check the weights "
+                        "and the image, and try --model.dtype float32."
+                    )
+        grid = network.visual.trunk.patch_embed.grid_size
+        saliency = torch.stack(maps).unflatten(0, (len(images), -1)).unflatten(-1, grid)
         missing = torch.full(saliency.shape[:2], math.nan, device=saliency.device)
         return ModelOutput(missing, missing.clone(), saliency)
-
-    @torch.no_grad()
-    def _maps_of(self, image: Tensor, queries: Sequence[tuple[Tensor, Tensor]], name: str) -> Iterator[Tensor]:
-        """Yield the attention of each query to the patches of an image (1, 3, S, S): (N,) float32."""
-        network = self.network
-        begun = torch.tensor([self._begin()], device=image.device)
-        cache = DynamicCache(config=network.config)
-        read = network.embedded(begun, image.to(network.dtype))
-        network.model(inputs_embeds=read, past_key_values=cache, use_cache=True)
-        first, end = len(self._before), begun.shape[1]
-        for place, (tokens, named) in enumerate(queries):
-            options = {"past_key_values": cache, "use_cache": True, "output_attentions": True}
-            layers = network.model(input_ids=tokens[None], **options).attentions
-            cache.crop(-len(tokens))
-            chosen = torch.stack([layers[layer][0, self.heads][:, named, first:end] for layer in self.layers])
-            attended = chosen.float().mean((0, 1, 2))
-            low, high = float(attended.amin()), float(attended.amax())
-            # Compared with rounding: attention that is the same everywhere shows no place.
-            if not math.isfinite(high - low) or high - low <= 1e-6 * high:
-                what = "the same on every patch" if math.isfinite(high - low) else "not finite"
-                finding = self.findings[place] if hasattr(self, "findings") else f"query {place + 1}"
-                raise UserError(
-                    f"{self.name}: the attention for image {name}, finding {finding}, is {what}. Check the weights and "
-                    "the image, and try --model.dtype float32."
-                )
-            yield attended
-
-    def _begin(self) -> list[int]:
-        """Return the tokens up to the end of the image."""
-        return [*self._before, *[self.network.image_token] * self.network.visual.trunk.patch_embed.num_patches]
 
     def _tokens(self, text: str, **options: Any) -> Any:
         # As LLaVA does: what stands before the image and what stands behind it are two texts for the tokeniser.

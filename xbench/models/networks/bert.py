@@ -1,7 +1,4 @@
-"""BERT as text encoder, from a folder, the Hugging Face hub or a checkpoint, and its tokenisers.
-
-Token ids can be encoded without any file of a tokeniser.
-"""
+"""BERT as text encoder, from a folder, the Hugging Face hub or a checkpoint, and its tokenisers."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ def load_bert(source: str) -> BertModel:
     file = find_file(source, "config.json")
     with explained(f"--model.text_encoder {source}: {file} is no configuration of a BERT", "Fetch it again."):
         config = BertConfig.from_json_file(file)
-    bert = _without_weights(config, pooler=False)
-    path = weights_file(source)
+    bert, path = _without_weights(config, pooler=False), weights_file(source)
     # Files converted from TensorFlow have its names of the weights of a layer norm.
     tensors = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
@@ -129,11 +125,10 @@ def vocabulary(source: str) -> dict[str, int]:
     file = find_file(source, "vocab.txt", "tokenizer.json")
     with explained(f"{file} is no vocabulary of a BERT", "Fetch it again."):
         text = file.read_text(encoding="utf-8")
-        ids: dict[str, int]
+        words = text.removesuffix("\n").split("\n")
+        ids: dict[str, int] = {word: number for number, word in enumerate(words)}
         if file.suffix == ".json":
             ids = json.loads(text)["model"]["vocab"]
-        else:
-            ids = {word: number for number, word in enumerate(text.removesuffix("\n").split("\n"))}
         if missing := {"[CLS]", "[SEP]"} - {*ids}:
             raise ValueError(f"no {' and '.join(sorted(missing))} in it")
     return ids
@@ -155,19 +150,17 @@ def _tokeniser(source: str) -> Any:
 
 def find_file(source: str, *names: str) -> Path:
     """Return the first of several files that a folder or a repository on the hub has, or raise a UserError."""
-    folder = _folder(source)
-    reason, unreachable = "it holds none of them", False
+    folder, reason, unreachable = _folder(source), "it holds none of them", False
     for name in names:
-        if folder is not None:
-            if (folder / name).is_file():
-                return folder / name
-            continue
-        try:
-            return Path(hf_hub_download(source, name, local_files_only=unreachable))
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = first_line(error)
-            # A hub that is out of reach is tried for half a minute, which once is enough.
-            unreachable = unreachable or isinstance(error, LocalEntryNotFoundError)
+        if folder is None:
+            try:
+                return Path(hf_hub_download(source, name, local_files_only=unreachable))
+            except (OSError, ValueError, RuntimeError) as error:
+                reason = first_line(error)
+                # A hub that is out of reach is tried for half a minute, which once is enough.
+                unreachable = unreachable or isinstance(error, LocalEntryNotFoundError)
+        elif (folder / name).is_file():
+            return folder / name
     raise UserError(f"No {' or '.join(names)} of {source} can be had ({reason}). {_offline(source)}")
 
 

@@ -25,9 +25,8 @@ T = TypeVar("T", bound=nn.Module)
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
     """Return the path of a checkpoint that the user has to bring, or raise a UserError that names its source."""
     if not checkpoint:
-        raise UserError(
-            f"{model} needs the weights of its authors: give --model.checkpoint FILE. {source}", exit_status=2
-        )
+        need = f"{model} needs the weights of its authors: give --model.checkpoint FILE."
+        raise UserError(f"{need} {source}", exit_status=2)
     path = Path(checkpoint).expanduser()
     _check_file(path, source)
     return path

@@ -93,7 +93,7 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
         path = blocks[-1].out(blocks[-1].queries_keys_values(tokens[-1])[2])
     else:
         # Each block's other attention, computed from what the block really reads, adds to what the first one reads.
-        attend = _value_value if saliency == "vv" else _self_self
+        attend = _self_self if saliency == "gem" else _value_value
         path = tokens[0]
         for block, read in zip(blocks, tokens, strict=True):
             path = path + block.out(attend(block, read))
