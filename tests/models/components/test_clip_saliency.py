@@ -376,16 +376,10 @@ def test_half_precision(build: Callable[..., Any], method: Saliency) -> None:
 # What a tower does not allow
 
 
-def test_unknown_definition(build: Callable[..., Any]) -> None:
-    with pytest.raises(UserError, match=r"--model\.saliency gradcam is unknown.*legrad") as caught:
-        build("open_clip", "gradcam")
-    assert caught.value.exit_status == 2
-
-
 @pytest.mark.parametrize("kind", ["normed", "rotating", "single"])
 def test_towers_without_plain_blocks(build: Callable[..., Any], kind: str) -> None:
     build(kind)
-    with pytest.raises(UserError, match=r"gem takes the blocks .* apart"):
+    with pytest.raises(UserError, match=r"gem .*takes the blocks .* apart"):
         build(kind, "gem")
 
 

@@ -89,7 +89,6 @@ class BiomedCLIP(CLIP):
         self._context_length = text["context_length"]
 
     def provenance(self) -> dict[str, Any]:
-        """Add where the tokeniser comes from."""
         return {"text_encoder": self.text_encoder, **super().provenance()}
 
     @cached_property

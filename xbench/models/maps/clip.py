@@ -121,7 +121,6 @@ class CLIP(VLM):
         self.model.eval().requires_grad_(False)
 
     def default_prompts(self, finding: str) -> list[str]:
-        """Return the present and the absent prompt."""
         return fill_templates(self.templates, finding)
 
     def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
@@ -160,7 +159,6 @@ class CLIP(VLM):
         return torch.stack([torch.stack(pair) for pair in pairs])
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the tensors under open_clip's names."""
         return cast(Mapping[str, Tensor], self.model.state_dict())
 
     def remarks(self) -> Mapping[str, str]:
@@ -214,7 +212,6 @@ class CLIP(VLM):
         return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
 
     def provenance(self) -> dict[str, Any]:
-        """Return architecture, tag, weights, size, definition of the maps, and prompts."""
         return {
             "architecture": self.architecture,
             "pretrained": self.pretrained,

@@ -116,7 +116,6 @@ class DeViDe(KEBERTModel):
         return cast(Tensor, self.model.description_proj(super().encode_text(input_ids, attention_mask)))
 
     def provenance(self) -> dict[str, Any]:
-        """Add that this is a re-implementation, and by which design."""
         return {
             "implementation": "re-implementation; the authors of DeViDe published neither code nor weights",
             "design": self.design,

@@ -150,7 +150,6 @@ class KEBERTModel(DecoderModel):
         self.preprocessing = Preprocessing([PillowResize(self.image_size, "both", "bicubic")], mean, std)
 
     def setup(self, stage: str) -> None:
-        """Word what is asked together; a UserError if `ask` lacks a finding or names one twice."""
         super().setup(stage)
         classes = {*self.findings, *getattr(self.trainer.datamodule, "classes", ())}  # type: ignore[attr-defined]
         fitting = [names for names in self.official_lists if {*names} == classes]
@@ -179,11 +178,9 @@ class KEBERTModel(DecoderModel):
         self.columns = [names.index(finding) for finding in self.findings]
 
     def asked(self) -> Sequence[Sequence[str]]:
-        """Return the prompts of all that is asked together."""
         return list(self.together.values())
 
     def default_prompts(self, finding: str) -> list[str]:
-        """Return the bare name of the finding."""
         return [class_name(finding)]
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
@@ -223,7 +220,6 @@ class KEBERTModel(DecoderModel):
         return absent_or_present(logits, saliency)
 
     def provenance(self) -> dict[str, Any]:
-        """Add what is asked together."""
         return {"ask": self.ask, "asked": self.together, **super().provenance()}
 
 
@@ -283,7 +279,6 @@ class KAD(KEBERTModel):
         return {} if self.trained_size is None else {_SIZES[0]: str(self.trained_size)}
 
     def provenance(self) -> dict[str, Any]:
-        """Add the image encoder."""
         return {"image_encoder": self.encoder_name, **super().provenance()}
 
 

@@ -124,7 +124,6 @@ class LLaVARad(VLM):
         self._begin = [*self._before, *[self.network.image_token] * patches]
 
     def default_prompts(self, finding: str) -> Sequence[str]:
-        """Return the name of a finding as radiologists write it."""
         return [phrase(finding)]
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> list[tuple[Tensor, Tensor]]:
@@ -175,7 +174,6 @@ class LLaVARad(VLM):
         return str(self.tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)).strip(), ended
 
     def provenance(self) -> dict[str, Any]:
-        """Return whose weights they are, and how a map is made."""
         return {
             **super().provenance(),
             "checkpoint_sha256": self._digests[_TOWER],

@@ -102,7 +102,6 @@ class MAVL(BookModel):
         return ModelOutput(probabilities.logit(), probabilities, saliency)
 
     def provenance(self) -> dict[str, Any]:
-        """Add the mode, aspects and their merging."""
         details = super().provenance()
         details["saliency"] |= {"aspects": self.aspects, "merge": self.merge}
         return {"mode": self.mode, **details}

@@ -211,18 +211,15 @@ class BookModel(DecoderModel):
         return own_texts(finding, self.texts) if name is None else list(self._entries[name])
 
     def setup(self, stage: str) -> None:
-        """Put the prompts of the dataset's findings into the book."""
         super().setup(stage)
         self.book = with_findings(self._entries, self.findings, self.prompts)
         self.prompts = [list(self.book.entries[column]) for column in self.book.columns]
         self.columns = [list(self.book.entries).index(column) for column in self.book.columns]
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the tensors under the authors' names."""
         return cast(Mapping[str, Tensor], self.model.state_dict())
 
     def asked(self) -> Sequence[Sequence[str]]:
-        """Return the texts of the whole book."""
         return list(self.book.entries.values())
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
@@ -259,7 +256,6 @@ class BookModel(DecoderModel):
         return decoded.unflatten(1, shape), weights.unflatten(1, shape).unflatten(-1, tokens.shape[2:])
 
     def provenance(self) -> dict[str, Any]:
-        """Add the weights of the text encoder, equalisation and the book."""
         book = self.book
         return {
             "text_encoder_sha256": file_sha256(weights_file(self.text_source)),

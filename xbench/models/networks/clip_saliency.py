@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,29 +43,25 @@ Saliency = Literal["patch", "maskclip", "vv", "gem", "grad_attention", "legrad"]
 _BLOCKS: dict[Saliency, int] = {"maskclip": 1, "vv": 6, "gem": 6, "grad_attention": 1, "legrad": 2}
 
 
-def check_saliency(visual: nn.Module, saliency: str, architecture: str) -> None:
-    """Raise a UserError if there is no such definition, or an image tower is not built as it needs."""
-    if saliency not in get_args(Saliency):
-        raise UserError(
-            f"--model.saliency {saliency} is unknown: give one of {', '.join(get_args(Saliency))}.", exit_status=2
-        )
+def check_saliency(visual: Any, saliency: Saliency, architecture: str) -> None:
+    """Raise a UserError if an image tower is not built as a definition needs it."""
     if saliency == "patch":
         return
-    blocks = _blocks(visual)
+    blocks, advice = _blocks(visual), ""
     if len(blocks) < 2 or not all(_is_plain(block) for block in blocks):
-        raise UserError(
-            f"--model.saliency {saliency} takes the blocks of the image tower apart, and {architecture} does not have "
-            "plain ones (it normalises queries and keys, turns them by position, gates the attention, or has a single "
-            "block). Use --model.saliency patch.",
-            exit_status=2,
+        advice = (
+            "takes the blocks of the image tower apart, and they are not plain (it normalises queries and keys, turns "
+            "them by position, gates the attention, or has a single block). Use --model.saliency patch."
         )
-    pooled = visual.trunk.global_pool if isinstance(visual, TimmModel) else visual.pool_type
-    if saliency == "grad_attention" and pooled not in ("token", "tok"):
-        raise UserError(
-            f"--model.saliency grad_attention reads what the class token attends to, and {architecture} averages its "
-            "patches instead. Use --model.saliency legrad.",
-            exit_status=2,
+    elif saliency == "grad_attention" and not (
+        visual.trunk.global_pool == "token" if isinstance(visual, TimmModel) else visual.pool_type == "tok"
+    ):
+        advice = (
+            "reads what the class token attends to, and the image tower averages its patches instead. Use "
+            "--model.saliency legrad."
         )
+    if advice:
+        raise UserError(f"--model.saliency {saliency} with {architecture}: it {advice}", exit_status=2)
 
 
 def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Saliency) -> tuple[Tensor, Tensor]:
@@ -76,7 +72,7 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
     visual = model.visual
     if saliency == "patch":
         seen = model.forward_intermediates(image=images, image_indices=1, normalize_intermediates=True, normalize=False)
-        patches = project(visual, seen["image_intermediates"][0].permute(0, 2, 3, 1))
+        patches = _project(visual, seen["image_intermediates"][0].permute(0, 2, 3, 1), normed=True)
         return seen["image_features"], _cosines(patches, text)
     features, blocks, tokens, count = _last_blocks(model, images, _BLOCKS[saliency])
     grid = (math.isqrt(count), -1)
@@ -97,19 +93,15 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
         path = tokens[0]
         for block, read in zip(blocks, tokens, strict=True):
             path = path + block.out(attend(block, read))
-    return features, _cosines(_final(visual, path[:, -count:]).unflatten(1, grid), text)
+    return features, _cosines(_project(visual, path[:, -count:]).unflatten(1, grid), text)
 
 
-def project(visual: Any, tokens: Tensor) -> Tensor:
-    """Send normed tokens (..., width) the way of the class token to the joint space (..., D)."""
+def _project(visual: Any, tokens: Tensor, normed: bool = False) -> Tensor:
+    """Send tokens (..., width) of the last block the way of the class token to the joint space (..., D)."""
     if isinstance(visual, TimmModel):
+        tokens = tokens if normed else visual.trunk.norm(tokens)
         return cast(Tensor, visual.head(visual.trunk.head(visual.trunk.fc_norm(tokens))))
-    return cast(Tensor, tokens @ visual.proj)
-
-
-def _final(visual: Any, tokens: Tensor) -> Tensor:
-    """Send tokens (..., width) as the last block would give them to the joint space (..., D)."""
-    return project(visual, visual.trunk.norm(tokens) if isinstance(visual, TimmModel) else visual.ln_post(tokens))
+    return cast(Tensor, (tokens if normed else visual.ln_post(tokens)) @ visual.proj)
 
 
 def _cosines(patches: Tensor, text: Tensor) -> Tensor:
@@ -172,7 +164,7 @@ def _grad_attention(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tens
     attention = (queries[:, :, :1] @ keys.mT * keys.shape[-1] ** -0.5).softmax(dim=-1)
     attention = attention.expand(len(text), *attention.shape).detach().requires_grad_()
     class_tokens = block.mlp(read[:, :1] + block.out(attention @ values)).squeeze(-2)
-    vectors = F.normalize(_final(visual, class_tokens).float(), dim=-1)
+    vectors = F.normalize(_project(visual, class_tokens).float(), dim=-1)
     (gradient,) = torch.autograd.grad((vectors * text[:, None]).sum(), attention)
     weighted = (gradient * attention.detach()).float().clamp(min=0)
     return cast(Tensor, weighted.mean(dim=2).squeeze(2).transpose(0, 1))
@@ -190,7 +182,7 @@ def _legrad(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], tex
         queries, keys, values = block.queries_keys_values(read)
         received = F.scaled_dot_product_attention(queries, keys, values).detach().requires_grad_()
         average = block.mlp(read + block.out(received)).mean(dim=1)
-        cosines = F.normalize(_final(visual, average).float(), dim=-1) @ text.T
+        cosines = F.normalize(_project(visual, average).float(), dim=-1) @ text.T
         per_class = []
         for cosine in cosines.sum(dim=0):
             (gradient,) = torch.autograd.grad(cosine, received, retain_graph=True)

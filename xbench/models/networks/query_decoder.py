@@ -173,7 +173,6 @@ class DecoderModel(VLM):
         return torch.stack([weights[:, self.heads] for weights in attention]).float().mean(dim=(0, 2))
 
     def provenance(self) -> dict[str, Any]:
-        """Return weights, text encoder, input size, kind of map, and the prompts."""
         return {
             "checkpoint": str(self.checkpoint),
             "checkpoint_sha256": file_sha256(self.checkpoint),
