@@ -50,11 +50,8 @@ def started(findings: tuple[str, ...] = ("Nodule", "Pleural Effusion"), **option
     return model
 
 
-def test_the_official_words_are_the_default():
+def test_the_official_words_and_a_style_of_the_package():
     assert started().prompts == [["official Nodule"], ["official Pleural Effusion"]]
-
-
-def test_a_style_of_the_package():
     model = started(prompts="description")
     assert model.prompts == [[wording(finding).description] for finding in model.findings]
     assert model.provenance()["prompt_source"] == "description"
@@ -83,19 +80,10 @@ def test_files_of_prompts_that_are_no_good(tmp_path, content, says):
         started(prompts=str(path))
 
 
-# Layout and compilation
-
-
-def test_channels_last_changes_nothing_but_the_layout():
-    images = torch.randn(2, 3, 8, 8)
-    plain, turned = started(), started(channels_last=True)
-    batch = SimpleNamespace(images=images)
-    torch.testing.assert_close(turned.score(batch).saliency, plain.score(batch).saliency)  # type: ignore[arg-type]
-    assert turned.tower.weight.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_compiled_models_say_the_same():
+@pytest.mark.parametrize("option", ["channels_last", "compile"])
+def test_layout_and_compilation_change_nothing_else(option):
     batch = SimpleNamespace(images=torch.randn(2, 3, 8, 8))
-    plain, compiled = started().score(batch), started(compile=True).score(batch)  # type: ignore[arg-type]
-    torch.testing.assert_close(compiled.logits, plain.logits)
-    torch.testing.assert_close(compiled.saliency, plain.saliency)
+    plain, turned = started(), started(**{option: True})
+    torch.testing.assert_close(turned.score(batch).logits, plain.score(batch).logits)  # type: ignore[arg-type]
+    torch.testing.assert_close(turned.score(batch).saliency, plain.score(batch).saliency)  # type: ignore[arg-type]
+    assert turned.tower.weight.is_contiguous(memory_format=torch.channels_last) == (option == "channels_last")

@@ -128,28 +128,19 @@ def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monke
 
 
 def test_hub(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(repository: str, name: str, local_files_only: bool) -> str:
-        assert (repository, local_files_only) == ("some/bert", False)
-        if name == "model.safetensors":
-            raise OSError("404")
-        return str(Path(folder, name))
-
-    monkeypatch.setattr(module, "hf_hub_download", fetch)
-    assert weights_file("some/bert") == Path(folder, "pytorch_model.bin")
-
-
-def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried once: the next file can come from what was downloaded before alone."""
+    """One that is out of reach is tried once: the next file can come from what was downloaded before alone."""
     asked = []
 
     def fetch(repository: str, name: str, local_files_only: bool) -> str:
-        asked.append((name, local_files_only))
-        raise LocalEntryNotFoundError("no connection")
+        asked.append((repository, name, local_files_only))
+        if name == "model.safetensors":
+            raise OSError("404") if repository == "some/bert" else LocalEntryNotFoundError("no connection")
+        return str(Path(folder, name))
 
     monkeypatch.setattr(module, "hf_hub_download", fetch)
-    with pytest.raises(UserError, match=r"of some/bert can be had \(no connection\)\. Without a network"):
-        weights_file("some/bert")
-    assert asked == [("model.safetensors", False), ("pytorch_model.bin", True)]
+    for repository in ("some/bert", "other/bert"):
+        assert weights_file(repository) == Path(folder, "pytorch_model.bin")
+    assert [only_local for *_, only_local in asked] == [False, False, False, True]
 
 
 # Text
@@ -173,19 +164,16 @@ def test_medklips_tokens(folder: str, text: str, expected: list[int]) -> None:
     assert mask.tolist() == [[1, *(1 for _ in expected), *padding]]
 
 
-def test_vocabulary_of_a_newer_folder(folder: str, tmp_path: Path) -> None:
+def test_vocabularies_of_other_folders(folder: str, tmp_path: Path) -> None:
     vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": vocabulary}}))
     newer, older = (tokenise_without_separator(place, ["A larger heart"], 5) for place in (str(tmp_path), folder))
     assert torch.equal(newer[0], older[0]) and torch.equal(newer[1], older[1])
-
-
-@pytest.mark.parametrize("content", ["a\nb", "{}"])
-def test_vocabulary_that_is_none(tmp_path: Path, content: str) -> None:
-    name = "tokenizer.json" if content == "{}" else "vocab.txt"
-    (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=f"{name} is no vocabulary"):
-        tokenise_without_separator(str(tmp_path), ["a"])
+    for name, content in (("tokenizer.json", "{}"), ("vocab.txt", "a\nb")):
+        module.vocabulary.cache_clear()
+        (tmp_path / name).write_text(content)
+        with pytest.raises(UserError, match=f"{name} is no vocabulary"):
+            tokenise_without_separator(str(tmp_path), ["a"])
 
 
 def test_plain_tokens(folder: str, tmp_path: Path) -> None:
