@@ -118,19 +118,6 @@ def test_successes_come_last_and_every_failure_that_there_is_room_for_is_there(r
         assert some == sorted(some, reverse=True), "then those of any run"
 
 
-def test_rarer_outcomes_are_there_in_full():
-    """Of 60 near misses, 3 peaks elsewhere and 2 lesions missed altogether, among 400 successes."""
-    hits, probabilities = np.ones((155, 3)), np.ones((155, 3))
-    hits[:20] = 0  # 40 of them beside, as the middle finding lies further off
-    hits[:20, 1] = 1
-    hits[50:53, 1] = 0
-    hits[60, 0] = hits[61, 2] = probabilities[60, 0] = probabilities[61, 2] = 0
-    chosen = choose_cases([a_run("A", np.full((155, 3), 0.5), hits, probabilities)], 24)
-    counts = Counter(case.reasons[0] for case in chosen)
-    assert counts == {"Near miss": 19, "Recognised, peak elsewhere": 3, "Both wrong": 2}
-    assert {case.reasons[0] for case in chosen[:3]} == {*counts}, "they take turns"
-
-
 @given(some_runs(), st.integers(40, 80))
 @settings(max_examples=150)
 def test_first_of_a_reason_is_the_extreme(runs, count):

@@ -11,13 +11,6 @@ import pytest
 from xbench.report import charts
 
 
-def test_outcomes_sum_to_one_and_begin_with_the_pointing_game(three_analysed):
-    for run in three_analysed.datasets[0].runs:
-        found = charts.outcomes(three_analysed.datasets, run.run.label)
-        assert found.hit == pytest.approx(run.macro["pointing_game"].value)
-        assert found.hit + found.near + found.elsewhere + found.missed == pytest.approx(1)
-
-
 def test_outcomes_are_those_counted_from_the_maps_and_regions_pixel_by_pixel(three_analysed):
     for entry in three_analysed.datasets[0].runs:
         run, pairs, shares = entry.run, entry.run.cases(), []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from xbench.report.colors import outline, series_of
+import numpy as np
+
+from xbench.report.colors import colored, outline, series_of, tinted
 from xbench.report.sentences import own_in_words
 
 
@@ -59,3 +61,15 @@ def test_every_shape_has_an_outline():
     for series in series_of(runs(**{f"model{place}": [{}] for place in range(40)})).values():
         path = outline(series.shape)
         assert path.startswith("M") and path.endswith("Z") and "nan" not in path
+
+
+def test_the_higher_a_map_the_less_of_the_film_is_seen_and_the_brighter_it_is():
+    colours = colored(np.linspace(0, 1, 101, dtype=np.float32)[None])[0].astype(int)
+    assert (colours[:18, 3] == 0).all() and colours[-1, 3] == 200
+    assert colours[-1, 0] > 240 > colours[-1, 2], "the highest value is yellow"
+    assert (np.diff(colours[:, 3]) >= 0).all() and (np.diff(colours[:, :2].sum(axis=1)) >= 0).all()
+    film = np.arange(101, dtype=np.uint8)[None]
+    expected = [
+        [round(grey + (level - grey) * opacity / 255) for level in rgb] for grey, (*rgb, opacity) in enumerate(colours)
+    ]
+    assert np.abs(tinted(film, np.linspace(0, 1, 101, dtype=np.float32)[None])[0] - np.array(expected)).max() <= 1

@@ -7,14 +7,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from synthetic import write_run
 
 from xbench.report.charts import apart
-from xbench.report.colors import colored, tinted
 from xbench.report.figures import write as figures
 from xbench.report.figures.style import drawing, save
 from xbench.report.runs import collect
@@ -154,15 +152,3 @@ def test_things_are_moved_apart_as_little_as_needed():
     assert apart([95, 99, 5], [10, 20, 10], 0, 100) == [75, 90, 5]
     found = apart([0, 0, 0], [10, 30, 10], 0, 100)
     assert found == [5, 25, 45]
-
-
-def test_the_higher_a_map_the_less_of_the_film_is_seen_and_the_brighter_it_is():
-    colours = colored(np.linspace(0, 1, 101, dtype=np.float32)[None])[0].astype(int)
-    assert (colours[:18, 3] == 0).all() and colours[-1, 3] == 200
-    assert colours[-1, 0] > 240 > colours[-1, 2], "the highest value is yellow"
-    assert (np.diff(colours[:, 3]) >= 0).all() and (np.diff(colours[:, :2].sum(axis=1)) >= 0).all()
-    film = np.arange(101, dtype=np.uint8)[None]
-    expected = [
-        [round(grey + (level - grey) * opacity / 255) for level in rgb] for grey, (*rgb, opacity) in enumerate(colours)
-    ]
-    assert np.abs(tinted(film, np.linspace(0, 1, 101, dtype=np.float32)[None])[0] - np.array(expected)).max() <= 1

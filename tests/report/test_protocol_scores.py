@@ -133,14 +133,6 @@ def test_calibration_has_a_section_with_its_flaw(tmp_path, command):
     assert 'href="#calibration"' in page and 'id="protocols"' not in page
 
 
-def test_nothing_is_said_without_protocols(tmp_path):
-    write_run(tmp_path, "kad", images=IMAGES, with_cases=False)
-    analysis = analyse(collect([tmp_path]))
-    tables = all_tables(analysis)
-    assert not [table for table in tables if table.name.startswith("protocols")]
-    assert "as others score" not in document(analysis, tables, [])
-
-
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_page_of_the_documentation_says_all(name):
     page = " ".join((ROOT / "docs" / "protocols.md").read_text(encoding="utf-8").split())

@@ -7,11 +7,10 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from markupsafe import escape
 from synthetic import FINDINGS, write_run
 
 from xbench.report import charts
-from xbench.report.facts import facts_of
+from xbench.report.facts import facts_of, over_datasets
 from xbench.report.names import model_title
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
@@ -75,141 +74,68 @@ def report(three_analysed):
     return made
 
 
-ONE = "Does KAD look at the lesion"
+def made(*found, tied=(), p=None, **scores):
+    """Scores by model, whose other prompts follow a double underscore, and what the answer then contains."""
+    return {"scores": {k.replace("__", "/"): v for k, v in scores.items()}, "tied": tied, "p": p}, found
+
+
 CASES = {
-    "one model": (
-        {"scores": {"kad": [0.79]}},
-        ONE,
-        ("Mostly at the lesion: its map points at 79% on average over three findings; 43.6 of 63 lesions.",),
-        ("from 75% to 83% (95% interval)", "would score 13%, perfection 100%"),
+    "one model": made("Does KAD", "Mostly", "79% on average over three", "43.6 of 63", "75% to 83%", "13%", kad=[0.79]),
+    "half": made("About half the time", "52%", kad=[0.52]),
+    "rarely": made("Less than half the time", "30%", kad=[0.30]),
+    "nearly always": made("Nearly always", "96%", kad=[0.96]),
+    "one guesses": made("It guesses", "the middle of the film does (13%)", kad=[0.15]),
+    "a setting matters": made("79%", "with name prompts it falls to 50%", kad=[0.79], kad__name=[0.5], p=0.001),
+    "no setting matters": made(
+        *("79%", "None of the two other settings makes a significant difference", "(78% to 80%)"),
+        **{"kad": [0.79], "kad__name": [0.78], "kad__other": [0.8], "p": 0.6, "tied": ("kad", "kad/name")},
     ),
-    "half": ({"scores": {"kad": [0.52]}}, ONE, ("About half the time", "52%"), ()),
-    "rarely": ({"scores": {"kad": [0.30]}}, ONE, ("Less than half the time", "30%"), ()),
-    "nearly always": ({"scores": {"kad": [0.96]}}, ONE, ("Nearly always", "96%"), ()),
-    "one guesses": ({"scores": {"kad": [0.15]}}, ONE, ("It guesses", "the middle of the film does (13%)"), ()),
-    "a setting matters": (
-        {"scores": {"kad": [0.79], "kad/name": [0.5]}, "p": 0.001},
-        ONE,
-        ("79%",),
-        ("One setting changes where it points: with name prompts it falls to 50%.",),
+    "several models": made("Do two models", "the best, KAD,", "79%", "75% to 83%", kad=[0.79], mavl=[0.5], p=0.001),
+    "a tie": made(
+        *("Do three models", "Mostly", "KAD and MAVL share first place", "79% and 70%", "(43.6 of 63)"),
+        **{"kad": [0.79], "mavl": [0.70], "clip": [0.3], "p": 0.2, "tied": ("mavl",)},
     ),
-    "no setting matters": (
-        {"scores": {"kad": [0.79], "kad/name": [0.78], "kad/other": [0.8]}, "p": 0.6, "tied": ("kad", "kad/name")},
-        ONE,
-        ("79%",),
-        ("None of the two other settings makes a significant difference to where it points (78% to 80%).",),
+    "a tie of scores far apart": made(
+        *("Too few films to tell: KAD and MAVL point at 79% and 68%", "not significantly different"),
+        **{"kad": [0.79], "mavl": [0.68], "clip": [0.3], "p": 0.2, "tied": ("mavl",)},
     ),
-    "one other setting": (
-        {"scores": {"kad": [0.79], "kad/name": [0.78]}, "p": 0.6, "tied": ("kad/name",)},
-        ONE,
-        ("79%",),
-        ("The other setting makes no significant difference to where it points (78%).",),
+    "all tied": made(
+        "the two models", "75% to 79%", "no difference is", kad=[0.79], mavl=[0.75], p=0.2, tied=("mavl",)
     ),
-    "several models": (
-        {"scores": {"kad": [0.79], "mavl": [0.5]}, "p": 0.001},
-        "Do two models look at the lesion",
-        ("the best, KAD, points at 79% on average over three findings; 43.6 of 63 lesions.",),
-        ("the rate of KAD could be anywhere from 75% to 83%",),
+    "many tied and far apart": made(
+        *("Do four models", "Too few films to tell: the four models point at 50% to 80%"),
+        **{"kad": [0.8], "mavl": [0.7], "clip": [0.6], "demo": [0.5], "tied": ("mavl", "clip", "demo"), "p": 1},
     ),
-    "a tie": (
-        {"scores": {"kad": [0.79], "mavl": [0.70], "clip": [0.3]}, "p": 0.2, "tied": ("mavl",)},
-        "Do three models",
-        ("Mostly", "KAD and MAVL share first place with 79% and 70% of lesions", "(43.6 of 63)"),
-        (),
+    "one at the floor": made("the best, KAD,", "One is at the floor: MAVL", kad=[0.79], mavl=[0.1], p=0.001),
+    "all at the floor": made("They guess: no map", "(13%)", kad=[0.12], mavl=[0.1], p=0.001),
+    "one model on two datasets": made(
+        *("60% on average over two datasets", "40% (RSNA Pneumonia) to 80% (VinDr-CXR)", "87.2", "57% to 63%"),
+        kad=[0.8, 0.4],
     ),
-    "a tie of scores far apart": (
-        {"scores": {"kad": [0.79], "mavl": [0.68], "clip": [0.3]}, "p": 0.2, "tied": ("mavl",)},
-        "Do three models",
-        ("Too few films to tell: KAD and MAVL point at 79% and 68% of lesions", "not significantly different"),
-        (),
+    "two models on two datasets": made(
+        *("KAD, points at 60%", "87.2 of 126", "KAD is ahead on 1 of 2 datasets, and lowest on RSNA Pneumonia (40%)"),
+        **{"kad": [0.8, 0.4], "mavl": [0.3, 0.5]},
     ),
-    "all tied": (
-        {"scores": {"kad": [0.79], "mavl": [0.75]}, "p": 0.2, "tied": ("mavl",)},
-        "Do two models",
-        ("Mostly", "the two models point at 75% to 79% of lesions", "(43.6 of 63), and no difference is significant"),
-        (),
-    ),
-    "all tied and far apart": (
-        {"scores": {"kad": [0.86], "mavl": [0.70], "clip": [0.56]}, "p": 0.2, "tied": ("mavl", "clip")},
-        "Do three models",
-        ("Too few films to tell: KAD, MAVL and CLIP point at 86%, 70% and 56% of lesions", "no difference"),
-        (),
-    ),
-    "many tied and far apart": (
-        {
-            "scores": {"kad": [0.8], "mavl": [0.7], "clip": [0.6], "demo": [0.5]},
-            "tied": ("mavl", "clip", "demo"),
-            "p": 1,
-        },
-        "Do four models",
-        ("Too few films to tell: the four models point at 50% to 80% of lesions",),
-        (),
-    ),
-    "one at the floor": (
-        {"scores": {"kad": [0.79], "mavl": [0.1]}, "p": 0.001},
-        "Do two models",
-        ("the best, KAD,",),
-        ("One is at the floor: MAVL", "although it recognises better than chance"),
-    ),
-    "all at the floor": (
-        {"scores": {"kad": [0.12], "mavl": [0.1]}, "p": 0.001},
-        "Do two models",
-        ("They guess: no map", "the middle of the film does (13%)."),
-        (),
-    ),
-    "one model on two datasets": (
-        {"scores": {"kad": [0.8, 0.4]}},
-        ONE,
-        ("60% on average over two datasets and their findings, from 40% (RSNA Pneumonia) to 80% (VinDr-CXR); 87.2",),
-        ("Over two datasets, each counting the same, the rate could be anywhere from 57% to 63%", "Lowest on RSNA"),
-    ),
-    "two models on two datasets": (
-        {"scores": {"kad": [0.8, 0.4], "mavl": [0.3, 0.5]}},
-        "Do two models",
-        ("the best, KAD, points at 60% on average over two datasets and their findings; 87.2 of 126",),
-        ("KAD is ahead on 1 of 2 datasets, and lowest on RSNA Pneumonia (40%).",),
-    ),
-    "a run is missing": (
-        {"scores": {"kad": [0.8, 0.4], "mavl": [0.3, None]}, "p": 0.001},
-        "Do two models",
-        ("the best, KAD, points at 80% on average",),
-        ("Only on VinDr-CXR: not everything was scored on the other datasets.",),
-    ),
-    "never tested": (
-        {"scores": {"kad": [0.79], "mavl": [0.5]}},
-        "Do two models",
-        ("the highest score is that of KAD, 79%",),
-        ("No ranking: MAVL could not be tested against KAD.",),
-    ),
-    "labels only": (
-        {"scores": {"kad": [None]}},
-        "Does KAD recognise findings?",
-        ("no annotated regions or no maps",),
-        ("AUROC is 80 (78 to 82, 95% interval); a coin flip has 50.",),
-    ),
+    "a run is missing": made("KAD, points at 80%", "Only on VinDr-CXR", kad=[0.8, 0.4], mavl=[0.3, None], p=0.001),
+    "never tested": made("highest score is that of KAD, 79%", "MAVL could not be tested", kad=[0.79], mavl=[0.5]),
+    "labels only": made("Does KAD recognise", "no annotated regions", "AUROC is 80 (78 to 82", kad=[None]),
 }
 
 
 @pytest.mark.parametrize("case", CASES, ids=[name.replace(" ", "-") for name in CASES])
-def test_the_answer_is_true(report, case):
-    made, question, texts, more = CASES[case]
-    facts = facts_of(report(**made))
+def test_the_answer_names_who_is_best_with_the_rates_and_intervals(report, case):
+    scores, expected = CASES[case]
+    facts = facts_of(report(**scores))
     reply = answer(facts)
-    assert question in reply.question
-    assert all(text in reply.answer for text in texts), reply.answer
-    assert all(any(text in other for other in reply.texts[1:]) for text in more), reply.texts
-    for one in (reply.answer, *reply.more):
-        assert one.strong in one and "".join(one.parts) == one
-        assert one.endswith(".") and "  " not in one and "None" not in one.replace("None of", "")
-    if len(facts.analysis.datasets) == 1:
-        assert "averaged over" not in " ".join(reply.texts) and "datasets" not in " ".join(reply.texts)
+    said = " ".join([reply.question, *reply.texts])
+    assert not [text for text in expected if text not in said], said
+    for text in reply.texts:
+        assert text.strong in text and "".join(text.parts) == text and text.endswith(".") and "  " not in text
+    assert ("datasets" in said) == (len(facts.analysis.datasets) > 1)
     if facts.pointing.rows:
-        whose = "" if question == ONE else " of KAD"
-        start = re.escape(reply.answer.removesuffix("."))
-        assert re.fullmatch(rf"{start}; 95% interval{whose} \d+% to \d+%\.", in_a_line(facts))
+        assert re.search(r"; 95% interval( of KAD)? \d+% to \d+%\.$", in_a_line(facts))
         for finding in (best, failures, thresholds, differences):
-            text = finding(facts).answer
-            assert (text.endswith(".") and text[0].isupper()) or text[0].isdigit()
+            assert finding(facts).answer[0].isupper() or finding(facts).answer[0].isdigit()
         assert ("Too few films to tell" in best(facts).answer) == ("far apart" in case)
         assert charts.matrix(facts.analysis, facts.pointing)[0]
 
@@ -241,12 +167,11 @@ def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyse
     facts = facts_of(three_analysed)
     (run,) = facts.pointing.head.runs
     gap, optimism = (100 * run.macro[key].value for key in ("dice_gap", "dice_optimism"))
-    assert f"loses {gap:.0f} points of Dice" in thresholds(facts).answer
-    assert f"overstates Dice by {optimism:.1f} points" in thresholds(facts).more[0]
-    text = failures(facts).answer
+    assert f"{gap:.0f} points of Dice" in thresholds(facts).answer
+    assert f"{optimism:.1f} points" in thresholds(facts).more[0]
     for end, size in ((0, "smallest"), (-1, "largest")):
         value, count = 100 * run.areas[end].scores["pointing_game"].value, run.areas[end].count
-        assert f"{value:.0f}% of the {count} {size}" in text
+        assert f"{value:.0f}% of the {count} {size}" in failures(facts).answer
     for entry in (facts.pointing.rows[0].runs[0], facts.pointing.rows[-1].runs[0]):
         counts = {
             key: sum(getattr(part, key) * part.count for part in entry.quadrants.values())
@@ -280,10 +205,8 @@ def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
 def test_each_of_several_datasets_has_its_own_findings(report):
     analysis = report(**CASES["two models on two datasets"][0])
     for dataset, leader in zip(analysis.datasets, ("KAD", "MAVL"), strict=True):
-        first, *_ = on_dataset(analysis, dataset)
-        assert f"that of {leader}" in first
-        (alone,) = replace(analysis, datasets=(dataset,)).datasets
-        assert not on_dataset(replace(analysis, datasets=(alone,)), alone)
+        assert f"that of {leader}" in on_dataset(analysis, dataset)[0]
+        assert not on_dataset(replace(analysis, datasets=(dataset,)), dataset)
 
 
 def test_a_run_that_was_never_tested_has_no_rank(three_analysed):
@@ -300,12 +223,20 @@ def test_a_run_that_was_never_tested_has_no_rank(three_analysed):
 
 @pytest.mark.parametrize("case", ["one model", "labels only", "a run is missing", "one model on two datasets"])
 def test_a_page_of_each_kind_shows_only_what_there_is(report, case, tmp_path):
-    analysis = report(**CASES[case][0])
-    write_page(analysis, (), tmp_path / "index.html", cases=1)
+    write_page(report(**CASES[case][0]), (), tmp_path / "index.html", cases=1)
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert escape(answer(facts_of(analysis)).question) in text
     grounded = case != "labels only"
     for section in ("failures", "thresholds", "recognition"):
         assert (f'id="{section}"' in text) == grounded == (f'href="#{section}"' in text)
     assert ("no score" in text) == (case == "a run is missing") and "not run" not in text
     assert ('class="share"' in text) == grounded
+
+
+def test_means_over_datasets_recover_the_intervals():
+    one = Estimate(0.5, 0.4, 0.6)
+    assert over_datasets([one]) is one
+    both = over_datasets([one, Estimate(0.7, 0.6, 0.8)])
+    assert both.value == pytest.approx(0.6)
+    assert both.high - both.value == pytest.approx((0.1**2 + 0.1**2) ** 0.5 / 2)
+    assert over_datasets([one, Estimate(0.7)]) == Estimate(pytest.approx(0.6))
+    assert over_datasets([one, Estimate(None)]) == Estimate(None)

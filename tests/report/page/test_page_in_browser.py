@@ -63,7 +63,7 @@ def page(browser, report):
     opened.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
     opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.goto(report.as_uri())
-    opened.evaluate("() => document.querySelectorAll('details.more').forEach((part) => { part.open = true; })")
+    opened.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     yield opened
     context.close()
 
@@ -100,6 +100,11 @@ CLIPPED = """() => [...document.querySelectorAll(
   }).map((part) => part.outerHTML.slice(0, 120))"""
 
 
+SCROLLING = """() => [...document.querySelectorAll('div.scroll')]
+  .filter((box) => box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1)
+  .map((box) => [box.ariaLabel, box.scrollWidth, box.clientWidth])"""
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW, PHONE], ids=["1440", "360", "390"])
 def test_the_answer_is_on_the_first_screen_and_nothing_is_cut(page, size):
     page.set_viewport_size(size)
@@ -108,6 +113,9 @@ def test_the_answer_is_on_the_first_screen_and_nothing_is_cut(page, size):
         box = page.locator(part).bounding_box()
         assert box["y"] + box["height"] <= size["height"], f"{part} ends at {box['y'] + box['height']}"
     assert page.evaluate(CLIPPED) == []
+    assert page.evaluate(SCROLLING) == [], "tables cut no column and no row"
+    # Charts follow the size of the window when the browser comes to it.
+    page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=size["width"])
     page.set_viewport_size(WIDE)
 
 
@@ -143,27 +151,10 @@ def test_sorting_by_click_and_by_key(page):
         buttons.nth(4).click()
         assert first_column(page, "grounding")[-1] == "CLIP"
     buttons.nth(4).click()
-
-
-def test_intervals_are_on_and_can_be_hidden(page):
     interval = page.locator("#table-grounding .interval").first
-    assert interval.is_visible() and interval.text_content().startswith("[")
-    press(page, "#table-grounding .show-intervals", "Space")
-    assert not interval.is_visible()
-    page.keyboard.press("Space")
-    assert interval.is_visible()
-
-
-@pytest.mark.parametrize("size", [WIDE, PHONE, NARROW], ids=["1440", "390", "360"])
-def test_tables_cut_no_column_and_no_row(page, size):
-    page.set_viewport_size(size)
-    cut = page.eval_on_selector_all(
-        "div.scroll",
-        """all => all.filter((box) => box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1)
-          .map((box) => [box.ariaLabel, box.scrollWidth, box.clientWidth])""",
-    )
-    page.set_viewport_size(WIDE)
-    assert cut == []
+    for shown in (False, True):
+        press(page, "#table-grounding .show-intervals", "Space")
+        assert interval.is_visible() == shown
 
 
 def test_a_series_is_followed_through_all_charts(page):
@@ -335,15 +326,6 @@ def test_without_scripts(browser, report):
     bare.keyboard.press("Enter")
     expect(bare.locator("main")).to_be_focused()
     bare.close()
-
-
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1440", "360"])
-def test_the_page_never_scrolls_sideways(page, size):
-    page.set_viewport_size(size)
-    page.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    # Charts follow the size of the window when the browser comes to it.
-    page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=size["width"])
-    page.set_viewport_size(WIDE)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

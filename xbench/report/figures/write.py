@@ -58,45 +58,40 @@ def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[
 
 def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | None]]:
     """Draw every figure; None where there is nothing to draw."""
-    look = series_of(analysis.runs)
+    looks = series_of(analysis.runs)
+    both = "AUROC against pointing game, both from 0 to 100."
     line = "Dashed: least squares; grey: AUROC below 50, worse than a coin flip."
-    caption = (
-        "AUROC against pointing game, both from 0 to 100. A point is a model with its own settings; over all datasets "
-        f"it is the mean over them. {line}"
-    )
-    points = Drawn("auroc_pointing_game_models", "Recognition and grounding of models", caption)
-    yield points, auroc_against_pointing_game(analysis, "models", look)
+    caption = f"{both} A point is a model with its own settings; over all datasets it is the mean over them. {line}"
+    drawn = Drawn("auroc_pointing_game_models", "Recognition and grounding of models", caption)
+    yield drawn, auroc_against_pointing_game(analysis, "models", looks)
     means = " A model's mean is large." if len({entry.run.model for entry in analysis.runs}) > 1 else ""
-    caption = (
-        "AUROC against pointing game, both from 0 to 100. A point is a finding, of a model with its own settings."
-        f"{means} {line}"
-    )
-    points = Drawn("auroc_pointing_game_findings", "Recognition and grounding per finding", caption)
-    yield points, auroc_against_pointing_game(analysis, "findings", look)
+    caption = f"{both} A point is a finding, of a model with its own settings.{means} {line}"
+    drawn = Drawn("auroc_pointing_game_findings", "Recognition and grounding per finding", caption)
+    yield drawn, auroc_against_pointing_game(analysis, "findings", looks)
     for key in INTERVALS:
         caption = (
             f"{NUMBERS[key].meaning} Means over findings with 95% intervals, times 100. Grey: what the best map or "
             "guess that ignores the image gets; dotted: at random."
         )
-        yield Drawn(f"intervals_{key}", f"{NUMBERS[key].title} with intervals", caption), intervals(analysis, key, look)
+        drawn = Drawn(f"intervals_{key}", f"{NUMBERS[key].title} with intervals", caption)
+        yield drawn, intervals(analysis, key, looks)
     caption = (
         "Dice at the fixed threshold 0.5 (open), at cross-fitted thresholds (bar), and at the threshold that is best "
         "on the same images (filled); numbers: best less at 0.5. Means over findings, times 100."
     )
-    yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, look)
+    yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, looks)
     caption = (
         "Means over findings with 95% bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Grey: marking the whole "
         "image."
     )
-    yield Drawn("dice_curve", "Dice over thresholds", caption), dice_over_thresholds(analysis, look)
-    floors = {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}
-    for key, floor in floors.items():
+    yield Drawn("dice_curve", "Dice over thresholds", caption), dice_over_thresholds(analysis, looks)
+    for key, floor in {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}.items():
         caption = (
             "By decile of the area of the region as a share of the film, all findings together, times 100, with 95% "
             f"bands. Grey: {floor}."
         )
-        title = f"{NUMBERS[key].title} against lesion size"
-        yield Drawn(f"area_{key}", title, caption), against_area(analysis, key, look)
+        drawn = Drawn(f"area_{key}", f"{NUMBERS[key].title} against lesion size", caption)
+        yield drawn, against_area(analysis, key, looks)
     for dataset in analysis.datasets:
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (
@@ -105,8 +100,8 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
             f"{100 * NEAR:g}% of the film's width outside; Dice at 0.5, times 100. Chosen by the scores alone, as it "
             "says at the left; of more than seven models those with the highest pointing game."
         )
-        beside = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
-        yield beside, overlays(dataset, choose_cases(dataset.runs, cases))
+        drawn = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
+        yield drawn, overlays(dataset, choose_cases(dataset.runs, cases))
         caption = (
             "Of 100 images with a finding and its region (their number in brackets): whether the model recognises the "
             "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
