@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from plain import auroc, average_precision
 
 from xbench.report.statistics.sample import Sample
 
@@ -71,7 +70,7 @@ def of_images(sample: Sample, images: Sequence[int]) -> Sample:
 
 
 def plain_numbers(sample: Sample, folds: np.ndarray, column: int) -> dict[str, float]:
-    """Every number of a finding, by definition; NaN where it does not exist."""
+    """Every grounding number of a finding, by definition; NaN where it does not exist."""
     nan = float("nan")
     pairs = [pair for pair in range(len(sample.hit)) if sample.pair_column[pair] == column]
     numbers = dict.fromkeys(("pointing_game", "dice_best", "iou_best", "dice_fixed", "iou_fixed"), nan)
@@ -86,17 +85,6 @@ def plain_numbers(sample: Sample, folds: np.ndarray, column: int) -> dict[str, f
             numbers[f"{name}_cross_fitted"] = plain_cross_fitted(scores, folds, pairs)
     numbers["dice_optimism"] = numbers["dice_best"] - numbers["dice_cross_fitted"]
     numbers["dice_gap"] = numbers["dice_best"] - numbers["dice_fixed"]
-    known = sample.labels[:, column] >= 0
-    labels, scores = sample.labels[known, column], sample.probabilities[known, column]
-    present, said = labels == 1, scores >= 0.5
-    numbers |= dict.fromkeys(("auroc", "average_precision", "f1", "accuracy"), nan)
-    if len(labels):
-        numbers["accuracy"] = float((said == present).mean())
-    if present.any():
-        numbers["f1"] = float(2 * (said & present).sum() / (said.sum() + present.sum()))
-    if present.any() and not present.all():
-        numbers["auroc"] = auroc(labels.tolist(), scores.tolist())
-        numbers["average_precision"] = average_precision(labels.tolist(), scores.tolist())
     return numbers
 
 

@@ -238,7 +238,7 @@ def test_a_difference_of_shares_has_the_interval_of_bonett_and_price():
     shape=st.sampled_from(["mixed", "all hit", "none hit", "flat"]),
 )
 @example(seed=59, images=16, per_patient=1, shape="mixed")  # AUROCs with other degrees of freedom
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_every_interval_holds_its_estimate_and_stays_in_range(seed, images, per_patient, shape):
     sample = random_sample(seed, images=images, per_patient=per_patient)
     if shape != "mixed":

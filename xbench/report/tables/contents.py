@@ -106,7 +106,6 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
 
 
 def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title: str, caption: str) -> Table:
-    """Return a table with a row per model and a group of columns per dataset."""
     places = [(dataset, key) for dataset in analysis.datasets for key in numbers]
     columns = [Column(numbers[key], analysis.heading(dataset)) for dataset, key in places]
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
@@ -115,7 +114,7 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
 
 
 def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
-    """Return a table with a row per model and a column per finding, as the paper's Tables 2 to 5."""
+    # As the paper's Tables 2 to 5.
     name, title, caption = _PER_FINDING[key]
     several = len(dataset.findings) > 1
     # With one finding the mean is the finding.
@@ -127,7 +126,6 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
 
 
 def _protocols(dataset: DatasetAnalysis) -> Table:
-    """Return a table with a row per model and a column per protocol, with ranks."""
     columns = [Column(PROTOCOLS[scores.name].heading, _title(scores)) for scores in dataset.protocols]
     cells = [_with_ranks(scores) for scores in dataset.protocols]
     rows = rows_of_models(_labels_of_protocols(dataset), cells, dataset.references)
@@ -154,7 +152,7 @@ def _rule_and_flaw(protocol: Protocol) -> str:
 
 
 def _calibration(dataset: DatasetAnalysis) -> Table:
-    """Return the table of the protocol that scores probabilities: it does not rank maps."""
+    # Of the protocol that scores probabilities: it does not rank maps.
     (protocol,) = (protocol for protocol in PROTOCOLS.values() if "score" in protocol.takes)
     columns = {protocol.headline: protocol.heading, **protocol.others}
     rows = []
@@ -184,7 +182,6 @@ def _title(scores: ProtocolScores) -> str:
 
 
 def _turned(dataset: DatasetAnalysis) -> Table:
-    """Return the table of pairs of models whose order depends on the protocol."""
     rows = []
     for first, second in combinations(_labels_of_protocols(dataset), 2):
         leads = [(scores, lead) for scores in dataset.protocols if (lead := scores.lead(first, second))]
@@ -205,7 +202,6 @@ def _turned(dataset: DatasetAnalysis) -> Table:
 
 
 def _grounding_honest(analysis: Analysis) -> Table:
-    """Return the table of thresholds chosen on other images, the fixed one, and the best on the scored images."""
     rows = [
         row(analysis.heading(dataset), *found.cells, kind=found.kind)
         for dataset in analysis.datasets
@@ -363,7 +359,6 @@ def _correlations(analysis: Analysis) -> Table:
 
 
 def _studies(analysis: Analysis) -> Iterator[Table]:
-    """Yield a table per setting that was varied."""
     models = [model_title(entry.run.model) for entry in in_order(analysis.runs).values()]
     for study in sorted({of.study for of in analysis.studies}):
         studied = [of for of in analysis.studies if of.study == study]
