@@ -63,16 +63,12 @@ def compare(
             difference, images = macro_difference(one, other, number), len(one.sample.image_ids)
             found.append(Comparison(number, first, second, images, difference, None, None, untested))
     p_values = dict(zip(tests, exchange_tests([*tests.values()], comb(len(labels), 2), seed, ground), strict=True))
-    comparisons: list[Comparison] = []
     for number in TESTED:
-        tested = {place: p for place, p in p_values.items() if found[place].number == number}
-        adjusted = dict(zip(tested, holm([*tested.values()]), strict=True))
-        comparisons += [
-            replace(comparison, p=p_values.get(place), p_adjusted=adjusted.get(place))
-            for place, comparison in enumerate(found)
-            if comparison.number == number
-        ]
-    return tuple(comparisons)
+        tested = [place for place in tests if found[place].number == number]
+        corrected = holm([p_values[place] for place in tested])
+        for place, p_adjusted in zip(tested, corrected, strict=True):
+            found[place] = replace(found[place], p=p_values[place], p_adjusted=p_adjusted)
+    return tuple(sorted(found, key=lambda comparison: TESTED.index(comparison.number)))
 
 
 def common_measures(first: Measures, second: Measures, folds: int) -> tuple[Measures, Measures] | None:
