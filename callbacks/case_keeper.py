@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from xbench.runs.files import PREDICTIONS
 from xbench.runs.images import SavedImage, jpeg, saved_tables, shrunk
+from xbench.scoring.rows import in_order
 from xbench.types import Answers, Batch, Maps, Prediction
 
 _LONGEST_SIDE = 1024
@@ -33,19 +35,24 @@ class CaseKeeper(Callback):
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
-        self.latest = tables_of(outputs, batch, trainer.datamodule.findings)  # type: ignore[attr-defined]
+        self.latest = tables_of(outputs, batch)
+
+    def add(self, outputs: Prediction, batch: Batch) -> None:
+        """Keep what a model says about the batch under another condition, too."""
+        for name, table in tables_of(outputs, batch, pictures=False).items():
+            if name == PREDICTIONS:
+                self.latest = {**self.latest, name: in_order([self.latest[name], table])}
 
 
-def tables_of(
-    outputs: Prediction | None, batch: Batch, findings: Sequence[str], pictures: bool = True
-) -> dict[str, pa.Table]:
+def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -> dict[str, pa.Table]:
     """Return what is kept of a batch by file of the run, but for the predictions of a model that answers."""
     failures = [(failure.index, failure.image_id, failure.reason) for failure in batch.failures]
     if outputs is None:
-        return saved_tables(findings, [], {}, failures=failures)
+        return saved_tables([], {}, failures=failures)
     saliency = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
-    truth, pairs = batch.truth, batch.truth.scored
-    scored = {row: pairs[pairs[:, 0] == row, 1].tolist() for row in range(len(batch))}
+    truth = batch.truth
+    pairs = [np.flatnonzero(truth.image == row).tolist() for row in range(len(batch))]
+    scored = [[place for place, pair in enumerate(own) if truth.scored[pair]] for own in pairs]
     images = [
         SavedImage(
             index=int(truth.index[row]),
@@ -53,21 +60,22 @@ def tables_of(
             patient_id=truth.patient_ids[row],
             image_sha256=batch.image_sha256[row],
             view=truth.views[row],
-            saliency=None if saliency is None else saliency[row],
-            regions=truth.coverage[row],
+            queries=[truth.queries[pair] for pair in own],
+            saliency=None if saliency is None else saliency[own],
+            regions={place: cut for place, pair in enumerate(own) if (cut := truth.coverage[pair]) is not None},
             scored=tuple(scored[row]),
             picture=jpeg(shrunk(batch.display[row].cpu().numpy(), _LONGEST_SIDE)) if pictures and scored[row] else None,
             image_size=truth.image_sizes[row],
-            instances=truth.instances[row],
+            instances={place: truth.shapes[pair] for place, pair in enumerate(own)},
         )
-        for row in range(len(batch))
+        for row, own in enumerate(pairs)
     ]
     scores = {}
     if not isinstance(outputs.shown, Answers):
-        nothing = np.full((len(images), len(findings)), np.nan)
+        nothing = np.full(len(truth.queries), np.nan)
         given = {"logit": outputs.logits, "probability": outputs.probabilities}
         scores = {name: nothing if values is None else values.double().cpu().numpy() for name, values in given.items()}
     notes: defaultdict[str, list[str]] = defaultdict(list)
     for note in batch.notes:
         notes[note.image_id].append(note.text)
-    return saved_tables(findings, images, scores, notes, failures)
+    return saved_tables(images, scores, notes, failures, batch.condition)

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from xbench.runtime.errors import UserError
-from xbench.types import GroundTruth, Maps, Prediction
+from xbench.types import Maps, Prediction, Truth
 
 
 def check_no_limit(trainer: Trainer, stage: str) -> None:
@@ -36,33 +36,17 @@ def check_each_once(positions: Sequence[int], count: int) -> None:
         )
 
 
-def check_shapes(prediction: Prediction, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
-    """Refuse a prediction of wrong shape by a UserError."""
-    expected = (len(truth.image_ids), len(findings))
-    parts = {"logits": prediction.logits, "probabilities": prediction.probabilities}
-    parts |= {"saliency": prediction.shown.values} if isinstance(prediction.shown, Maps) else {}
-    shapes = {name: tuple(part.shape) for name, part in parts.items() if part is not None}
-    maps = shapes.get("saliency", (*expected, 1, 1))
-    if any(shape[:2] != expected for shape in shapes.values()) or len(maps) != 4 or 0 in maps:
-        raise UserError(
-            f"{model}: for {expected[0]} images and {expected[1]} findings, logits and probabilities must be "
-            f"{expected} and saliency {expected} + (h, w), but the model returned "
-            f"{', '.join(f'{name} {shape}' for name, shape in shapes.items())}."
-        )
-
-
 def check_values(
     logits: Tensor,
     probabilities: Tensor,
     finite: Tensor,
-    truth: GroundTruth,
+    truth: Truth,
     model: str,
-    findings: Sequence[str],
     given: tuple[bool, bool] = (True, True),
 ) -> None:
     """Refuse a prediction that cannot be scored, by a UserError that names the image.
 
-    That is one where a value is not finite, a map does not fit float32 (`finite` (B, C) is false), or a probability
+    That is one where a value is not finite, a map does not fit float32 (`finite` (P,) is false), or a probability
     lies outside [0, 1]. A model that does not say if a finding is there has NaN for all logits and probabilities;
     `given` tells which of the two it returned at all.
     """
@@ -74,23 +58,23 @@ def check_values(
             checks.append((~probabilities.isfinite(), "NaN or infinity among the probabilities"))
             checks.append(((probabilities < 0) | (probabilities > 1), "a probability lies outside [0, 1]"))
     for wrong, what in (*checks, (~finite, "NaN, infinity or a range beyond float32 among the saliency")):
-        for row, column in wrong.nonzero()[:1].tolist():
+        for pair in wrong.nonzero()[:1, 0].tolist():
+            about = f"image {truth.image_ids[truth.image[pair]]}, finding {truth.queries[pair].name}"
             raise UserError(
-                f"{model}: {what} for image {truth.image_ids[row]}, finding {findings[column]}. Such an output cannot "
-                "be scored: check the checkpoint and the image, and try --trainer.precision 32-true."
+                f"{model}: {what} for {about}. Such an output cannot be scored: check the checkpoint and the image, "
+                "and try --trainer.precision 32-true."
             )
 
 
-def check_output(prediction: Prediction, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
-    """Refuse maps as `check_shapes` and `check_values` do, where they are not measured."""
-    check_shapes(prediction, truth, model, findings)
+def check_output(prediction: Prediction, truth: Truth, model: str) -> None:
+    """Refuse maps as `check_values` does, where they are not measured."""
     if not isinstance(prediction.shown, Maps):
         raise UserError(f"{model} returned no saliency maps, and `predict` writes nothing else: use `test`.")
     # Maps as they are kept, in float32; the differences between their pixels must fit as well.
-    maps = prediction.shown.values.to(torch.float32).flatten(2)
-    nothing = torch.full(maps.shape[:2], torch.nan)
+    maps = prediction.shown.values.to(torch.float32).flatten(1)
+    nothing = torch.full((len(maps),), torch.nan)
     logits, probabilities = (
         nothing if score is None else score for score in (prediction.logits, prediction.probabilities)
     )
     given = (prediction.logits is not None, prediction.probabilities is not None)
-    check_values(logits, probabilities, (maps.amax(2) - maps.amin(2)).isfinite(), truth, model, findings, given)
+    check_values(logits, probabilities, (maps.amax(1) - maps.amin(1)).isfinite(), truth, model, given)

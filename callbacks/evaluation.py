@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -29,10 +28,10 @@ from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.measure import measure
 from xbench.scoring.measures import Measurer
 from xbench.scoring.metrics import metrics_of
-from xbench.scoring.rows import Rows, fixed_only
+from xbench.scoring.rows import SCHEMA, Rows, fixed_only, in_order
 from xbench.types import EXPLORATORY_NOTE, Answers, Batch, Failure, Note, Prediction, Rules, TieRule
 
-from .checks import check_each_once, check_no_limit, check_shapes, check_values
+from .checks import check_each_once, check_no_limit, check_values
 
 
 class Evaluation(Callback):
@@ -79,10 +78,10 @@ class Evaluation(Callback):
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Create empty metrics on the model's device."""
         model, data = _parts(trainer)
-        self._findings = tuple(data.findings)
+        self._groups = data.groups
         self.results = self.rows = None
         self._answering = model.answers
-        self._metrics = metrics_of(len(data.findings), self.thresholds, self._answering)
+        self._metrics = metrics_of(len(self._groups), self.thresholds, self._answering)
         for metric in self._metrics.values():
             metric.to(model.device)
         self._measurer = Measurer()
@@ -90,6 +89,7 @@ class Evaluation(Callback):
         self._answers: list[AnswerRow] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
+        self._done: list[int] = []
         self._restored, self._decode = 0, 0.0
         self.stopwatch.lap("setup")
 
@@ -127,26 +127,37 @@ class Evaluation(Callback):
         model.seen = None
         self._failures += batch.failures
         self._notes += batch.notes
+        self._done += batch.truth.index.tolist()
         self.latest = {}
         if outputs is not None:
-            check_shapes(outputs, batch.truth, model.name, data.findings)
-            if isinstance(outputs.shown, Answers) != self._answering:
-                raise UserError(
-                    f"{model.name} returned {type(outputs.shown).__name__} where its class says "
-                    f"`answers = {self._answering}`: a model that returns answers sets it to True, any other to False."
-                )
-            given = (outputs.logits is not None, outputs.probabilities is not None)
-            check = partial(check_values, truth=batch.truth, model=model.name, findings=data.findings, given=given)
-            rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
-            rows = measure(outputs, batch.truth, rules, data.findings, self.stopwatch, self._measurer, check)
-            self.latest = {PAIRS: rows}
-            if isinstance(outputs.shown, Answers):
-                self.latest[PREDICTIONS] = answers_table(answer_rows(outputs.shown, batch.truth))
-            self._keep(self.latest)
+            self._keep(self.add(trainer, outputs, batch))
         self.stopwatch.lap("metrics")
 
-    def restore(self, record: BatchRecord) -> None:
-        """Take up the scores of a batch that an earlier attempt of the run has finished."""
+    def add(self, trainer: Trainer, outputs: Prediction, batch: Batch) -> dict[str, pa.Table]:
+        """Measure what a model says about a batch under its condition, add that to `latest`, and return it.
+
+        Callbacks that change images add what they get; no number of the run counts it.
+        """
+        model, data = _parts(trainer)
+        if outputs.shown is not None and isinstance(outputs.shown, Answers) != self._answering:
+            raise UserError(
+                f"{model.name} returned {type(outputs.shown).__name__} where its class says "
+                f"`answers = {self._answering}`: a model that returns answers sets it to True, any other to False."
+            )
+        given = (outputs.logits is not None, outputs.probabilities is not None)
+        check = partial(check_values, truth=batch.truth, model=model.name, given=given)
+        rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
+        rows = measure(outputs, batch.truth, rules, self.stopwatch, self._measurer, check, batch.condition)
+        tables = {PAIRS: rows}
+        if isinstance(outputs.shown, Answers):
+            tables[PREDICTIONS] = answers_table(answer_rows(outputs.shown, batch.truth), batch.condition)
+        for name, table in tables.items():
+            self.latest[name] = in_order([*filter(None, [self.latest.get(name)]), table])
+        return tables
+
+    def restore(self, record: BatchRecord, images: Iterable[int]) -> None:
+        """Take up the scores of a batch of these images that an earlier attempt of the run has finished."""
+        self._done += {*images} - {failure.index for failure in record.failures}
         self._failures += record.failures
         self._notes += record.notes
         self._restored += 1
@@ -154,10 +165,10 @@ class Evaluation(Callback):
             self._keep(record.tables)
 
     def _keep(self, tables: Mapping[str, pa.Table]) -> None:
-        rows = Rows.of(tables[PAIRS], self._findings)
+        rows = Rows.of(tables[PAIRS], self._groups)
         for metric in self._metrics.values():
             metric.update(rows)
-        # Without most of the pixels and without texts: those are in the journal.
+        # Without most of the pixels, texts and other conditions: those are in the journal.
         self._tables.append(fixed_only(tables[PAIRS]))
         if self._answering:
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]
@@ -166,23 +177,25 @@ class Evaluation(Callback):
         """Reduce over processes and prove that each image was scored exactly once."""
         model, data = _parts(trainer)
         computed = {name: metric.compute() for name, metric in self._metrics.items()}
-        gathered = gather((self._tables, self._failures, self._notes, self._answers, self._measurer.problem))
+        gathered = gather(
+            (self._tables, self._failures, self._notes, self._answers, self._done, self._measurer.problem)
+        )
         self.stopwatch.lap("metrics")
         if not trainer.is_global_zero:
             return
-        tables, of_failures, of_notes, of_answers, of_problems = zip(*gathered, strict=True)
+        tables, of_failures, of_notes, of_answers, of_done, of_problems = zip(*gathered, strict=True)
         failures = sorted(chain(*of_failures), key=lambda failure: failure.index)
         problems = [problem for problem in of_problems if problem is not None]
         # Each is a batch, whose images lie side by side in the dataset.
-        parts = sorted(chain(*tables), key=lambda part: part["index"][0].as_py())
-        scored = [*chain(*(np.unique(part["index"].to_numpy()).tolist() for part in parts))]
-        check_each_once(scored + [failure.index for failure in failures], len(data.records))
-        if not scored:
+        parts = sorted(filter(len, chain(*tables)), key=lambda part: part["index"][0].as_py())
+        done = [*chain(*of_done)]
+        check_each_once(done + [failure.index for failure in failures], len(data.records))
+        if not done:
             raise UserError(
                 f"{data.name}: none of the {len(failures)} images could be read, so there is nothing to score. The "
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
-        self.rows = Rows.of(pa.concat_tables(parts), data.findings)
+        self.rows = Rows.of(pa.concat_tables([SCHEMA.empty_table(), *parts]), self._groups)
         seconds, saved = {**self.stopwatch.seconds, "decode": self._decode}, saved_config(trainer)
         self.results = summarise(
             (model.name, data.name, data.split),

@@ -54,9 +54,11 @@ class PredictionWriter(Callback):
             return
         check_no_limit(trainer, "predict")
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        self._drawn = _to_draw(self.overlays, data.findings)
+        queries = [query for record in data.records for query in record.looked_for(data.findings)]
+        names = [*dict.fromkeys([*data.findings, *(query.name for query in queries)])]
+        self._drawn = _to_draw(self.overlays, names)
         self._pictures = file_names(record.image_id for record in data.records) if self._drawn else []
-        self._findings, self._file_of = data.findings, file_names(one.replace("/", "_") for one in data.findings)
+        self._file_of = dict(zip(names, file_names(one.replace("/", "_") for one in names), strict=True))
         self.folder = open_run_folder(trainer, pl_module.name, data.name)  # type: ignore[arg-type]
         self._parts = self.folder / PARTS
         self._parts.mkdir(exist_ok=True)
@@ -67,8 +69,8 @@ class PredictionWriter(Callback):
         """Keep a batch and draw its pictures; a `UserError` if the disk is full or the output cannot be used."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         if outputs is not None:
-            check_output(outputs, batch.truth, str(pl_module.name), data.findings)
-        tables = tables_of(outputs, batch, data.findings, pictures=False)
+            check_output(outputs, batch.truth, str(pl_module.name))
+        tables = tables_of(outputs, batch, pictures=False)
         kept = {name: tables[name] for name in _FILES if name in tables}
         number = batch.first // data.batch_size
         with self._writing():
@@ -83,20 +85,25 @@ class PredictionWriter(Callback):
     def _draw(self, outputs: Prediction, batch: Batch, model: SaliencyModel) -> None:
         assert isinstance(outputs.shown, Maps)  # models that answer refuse `predict`
         saliency = outputs.shown.values.float().cpu()
-        nothing = torch.full((len(batch), len(self._findings)), torch.nan)
+        truth, nothing = batch.truth, torch.full((len(batch.truth.queries),), torch.nan)
         probabilities = (nothing if outputs.probabilities is None else outputs.probabilities).double().tolist()
         foot = (
             f"{model.name}. The number is the probability of the finding. Each map runs from its own lowest value to "
             "its highest; + marks its peak."
         )
-        for row, (index, image_id) in enumerate(zip(batch.truth.index.tolist(), batch.truth.image_ids, strict=True)):
+        for row, (index, image_id) in enumerate(zip(truth.index.tolist(), truth.image_ids, strict=True)):
+            queries = zip(truth.image, truth.queries, strict=True)
+            drawn = [pair for pair, (image, query) in enumerate(queries) if image == row and query.name in self._drawn]
+            if not drawn:
+                continue
             film, name = shown(batch.display[row].cpu().numpy()), self._pictures[index]
-            views = [batch.truth.views[row]] * len(self._drawn)
-            maps = saliency_on_grid(saliency[row, self._drawn], views, film.shape, model.saliency_upsample)
+            views = [truth.views[row]] * len(drawn)
+            maps = saliency_on_grid(saliency[drawn], views, film.shape, model.saliency_upsample)
             tiles = [film_tile(film, image_id.rpartition("/")[2])]
-            for column, one in zip(self._drawn, normalise(maps).numpy(), strict=True):
-                tiles.append(map_tile(film, one, self._findings[column], probabilities[row][column]))
-                _save(tiles[-1], self.folder / "overlays" / name / f"{self._file_of[column]}.png")
+            for pair, one in zip(drawn, normalise(maps).numpy(), strict=True):
+                finding = truth.queries[pair].name
+                tiles.append(map_tile(film, one, finding, probabilities[pair]))
+                _save(tiles[-1], self.folder / "overlays" / name / f"{self._file_of[finding]}.png")
             _save(sheet(tiles, foot), self.folder / "sheets" / f"{name}.png")
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -138,10 +145,10 @@ class PredictionWriter(Callback):
         console.print(said, soft_wrap=True)
 
 
-def _to_draw(overlays: bool | list[str] | str, findings: Sequence[str]) -> list[int]:
-    """Return the places of the findings that are drawn."""
+def _to_draw(overlays: bool | list[str] | str, findings: Sequence[str]) -> list[str]:
+    """Return the findings that are drawn."""
     if isinstance(overlays, bool):
-        return [*range(len(findings))] if overlays else []
+        return [*findings] if overlays else []
     wanted = chosen(overlays)
     if unknown := [finding for finding in wanted if finding not in findings]:
         raise UserError(
@@ -149,7 +156,7 @@ def _to_draw(overlays: bool | list[str] | str, findings: Sequence[str]) -> list[
             f"{', '.join(findings)}; or give false for no pictures.",
             exit_status=2,
         )
-    return [place for place, finding in enumerate(findings) if finding in wanted]
+    return [finding for finding in findings if finding in wanted]
 
 
 def _save(picture: Image.Image, path: Path) -> None:

@@ -61,8 +61,10 @@ class ResultsWriter(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand the scores that an earlier attempt has finished to the metrics."""
-        for path in self._run.finished.values() if trainer.is_global_zero else ():
-            Evaluation.of(trainer).restore(read_record(path))
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        for batch, path in self._run.finished.items() if trainer.is_global_zero else ():
+            images = range(len(data.records))[batch * data.batch_size : (batch + 1) * data.batch_size]
+            Evaluation.of(trainer).restore(read_record(path), images)
 
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from xbench.findings.queries import Query as Query
 from xbench.geometry.grid import Upsampling, View
 from xbench.geometry.regions import Coverage, area_and_centre, region_digest
 from xbench.geometry.shapes import Shape
@@ -43,45 +44,48 @@ class Note(NamedTuple):
     image_id: str
 
 
-@dataclass(slots=True)
-class GroundTruth:
-    """What a dataset says about B images and C findings: all that scoring needs beside the model's output.
+_BY_IMAGE = ("index", "image_ids", "patient_ids", "views", "image_sizes")
 
-    All but `regions` stays on the host, so that looking at it does not wait for an accelerator, and in numpy, so that
-    no precision plug-in rounds it with the images.
+
+@dataclass(slots=True)
+class Truth:
+    """What a dataset says about P pairs of an image and a query, image by image: all that scoring needs of it.
+
+    All but `regions` stays on the host, and in numpy, so that no precision plug-in rounds it with the images.
 
     Attributes:
-        index: Position of each image in the dataset, 0-based (B,).
-        image_ids: The dataset's own names of the images.
+        index: Position of each of the B images in the dataset, 0-based (B,).
+        image_ids: The dataset's own names of the images (B).
         patient_ids: Whose image each is; None where the dataset does not say.
         views: Part of each radiograph that the model input shows.
-        labels: 1 present, 0 absent, -1 unknown (B, C).
-        coverage: Of each image by finding, for those that have an annotated region: which share of each pixel of the
-            evaluation grid it covers, for other gammas than the run's. Findings ascend.
-        regions: Of each image these K regions cut at the run's gamma (K, H, W), bool. One tensor per image, because on
-            the native grid images differ in size.
-        region_places: Share of the grid that each finding's region covers and its centre of mass, x and y from 0 at
-            the first edge to 1 at the last (B, C, 3); NaN without a region.
-        region_digests: Digest of each finding's region on the grid (B, C), 16 bytes; none without a region.
-        reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (B, C, 2); NaN
-            unless there are several.
         image_sizes: Height and width of each image as it was decoded, in pixels; None where that is not known.
-        instances: Of each image by finding what its region is the union of, item by item; without that key, as for an
-            image without a region, no item is known. Findings ascend.
+        image: Place of each pair's image in the batch (P,).
+        queries: What is looked for (P).
+        labels: 1 present, 0 absent, -1 unknown (P,).
+        coverage: Which share of each pixel of the evaluation grid the annotated region covers, for other gammas than
+            the run's; None without a region.
+        regions: The region cut at the run's gamma (H, W), bool; None without one.
+        shapes: What the region is the union of, item by item; empty where no item is known.
+        places: Share of the grid that the region covers and its centre of mass, x and y from 0 at the first edge to 1
+            at the last (P, 3); NaN without a region.
+        digests: Digest of the region on the grid (P,), 16 bytes; none without a region.
+        agreement: Mean Dice and IoU between the regions of any two readers (P, 2); NaN unless there are several.
     """
 
     index: NDArray[np.int64]
     image_ids: list[str]
     patient_ids: list[str | None]
     views: list[View]
-    labels: NDArray[np.int8]
-    coverage: list[Mapping[int, Coverage]]
-    regions: list[Tensor]
-    region_places: NDArray[np.float64]
-    region_digests: NDArray[np.bytes_]
-    reader_agreement: NDArray[np.float64]
     image_sizes: list[tuple[int, int] | None]
-    instances: list[Mapping[int, tuple[Shape, ...]]]
+    image: NDArray[np.int64]
+    queries: list[Query]
+    labels: NDArray[np.int8]
+    coverage: list[Coverage | None]
+    regions: list[Tensor | None]
+    shapes: list[tuple[Shape, ...]]
+    places: NDArray[np.float64]
+    digests: NDArray[np.bytes_]
+    agreement: NDArray[np.float64]
 
     @classmethod
     def of_image(
@@ -90,86 +94,83 @@ class GroundTruth:
         image_id: str,
         patient_id: str | None,
         view: View,
-        labels: NDArray[np.int8],
-        coverage: Mapping[int, Coverage],
-        reader_agreement: NDArray[np.float64],
+        image_size: tuple[int, int] | None,
+        queries: Sequence[Query],
+        labels: Sequence[int] | NDArray[np.int8],
+        coverage: Sequence[Coverage | None],
         gamma: float,
-        size: tuple[int, int],
-        image_size: tuple[int, int] | None = None,
-        instances: Mapping[int, tuple[Shape, ...]] | None = None,
-    ) -> GroundTruth:
-        """Cut the regions of one image at `gamma`, the share of a grid pixel that a region must cover.
-
-        The other arguments are the attributes for this image, without their first dimension; `size` is that of its
-        grid, (H, W).
-        """
-        places, digests = np.full((1, len(labels), 3), np.nan), np.zeros((1, len(labels)), "S16")
-        regions = np.zeros((len(coverage), *size), np.bool_)
-        for place, (column, covered) in enumerate(coverage.items()):
-            regions[place] = covered.at(gamma)
-            places[0, column], digests[0, column] = area_and_centre(regions[place]), region_digest(regions[place])
-        of_image = np.array([index]), [image_id], [patient_id], [view], labels[None], [coverage]
-        drawn = [torch.from_numpy(regions)]
-        return cls(*of_image, drawn, places, digests, reader_agreement[None], [image_size], [instances or {}])
+        shapes: Sequence[tuple[Shape, ...]] | None = None,
+        agreement: Sequence[tuple[float, float]] | NDArray[np.float64] | None = None,
+    ) -> Truth:
+        """Cut the regions of one image at `gamma`, the share of a grid pixel that a region must cover."""
+        count = len(queries)
+        regions = [None if covered is None else covered.at(gamma) for covered in coverage]
+        places, digests = np.full((count, 3), np.nan), np.zeros(count, "S16")
+        for place, region in enumerate(regions):
+            if region is not None:
+                places[place], digests[place] = area_and_centre(region), region_digest(region)
+        drawn = [None if region is None else torch.from_numpy(region) for region in regions]
+        between = np.full((count, 2), np.nan) if agreement is None else np.array(agreement, np.float64).reshape(-1, 2)
+        return cls(
+            *(np.array([index]), [image_id], [patient_id], [view], [image_size], np.zeros(count, np.int64)),
+            *([*queries], np.array(labels, np.int8), [*coverage], drawn, [*(shapes or [()] * count)]),
+            *(places, digests, between),
+        )
 
     @classmethod
-    def concatenate(cls, parts: Sequence[GroundTruth]) -> GroundTruth:
-        """Put images one after the other; of no parts the number of findings is 0."""
-        if not parts:
-            none = np.zeros((0, 0, 3))
-            digests = np.zeros((0, 0), "S16")
-            return cls(
-                np.zeros(0, np.int64), [], [], [], none[..., 0].astype(np.int8), [], [], none, digests, none, [], []
-            )
+    def concatenate(cls, parts: Sequence[Truth]) -> Truth:
+        """Put images one after the other."""
+        parts = parts or [cls.of_image(0, "", None, (0, 0, 1, 1), None, [], [], [], 0.5).only([])]
         joined: dict[str, Any] = {}
         for part in fields(cls):
             values = [getattr(truth, part.name) for truth in parts]
             is_array = isinstance(values[0], np.ndarray)
             joined[part.name] = np.concatenate(values) if is_array else [one for value in values for one in value]
+        before = np.cumsum([0, *(len(truth.image_ids) for truth in parts)])
+        joined["image"] = np.concatenate([truth.image + start for truth, start in zip(parts, before, strict=False)])
         return cls(**joined | {"regions": _neighbours(joined["regions"])})
 
-    def only(self, rows: Sequence[int]) -> GroundTruth:
-        """Return some of the images, in the given order."""
-        values = {part.name: getattr(self, part.name) for part in fields(self)}
-        chosen: dict[str, Any] = {
-            name: value[[*rows]] if isinstance(value, np.ndarray) else [value[row] for row in rows]
-            for name, value in values.items()
-        }
-        return GroundTruth(**chosen)
+    def only(self, rows: Sequence[int]) -> Truth:
+        """Return some of the images, in the given order, with their pairs."""
+        pairs = [np.flatnonzero(self.image == row).tolist() for row in rows]
+        places = [place for of_image in pairs for place in of_image]
+        chosen: dict[str, Any] = {}
+        for part in fields(self):
+            value, kept = getattr(self, part.name), [*rows] if part.name in _BY_IMAGE else places
+            chosen[part.name] = value[kept] if isinstance(value, np.ndarray) else [value[place] for place in kept]
+        image = np.repeat(np.arange(len(rows)), [len(of_image) for of_image in pairs])
+        return Truth(**chosen | {"image": image.astype(np.int64)})
 
     @property
     def has_region(self) -> NDArray[np.bool_]:
-        """Which findings have an annotated region (B, C)."""
-        drawn = np.zeros(self.labels.shape, np.bool_)
-        for row, coverage in enumerate(self.coverage):
-            drawn[row, list(coverage)] = True
-        return drawn
+        """Which pairs have an annotated region (P,)."""
+        return np.array([covered is not None for covered in self.coverage], np.bool_)
 
-    def boxes(self, row: int, column: int) -> tuple[list[Box], bool]:
-        """Return the annotated boxes of a finding that has a region, and whether each is one lesion.
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        """Pairs that grounding is scored on, present with a region (P,)."""
+        return np.asarray(self.has_region & (self.labels == 1))
+
+    def asks(self, findings: Sequence[str]) -> bool:
+        """Tell whether the pairs are those of every image with each of the findings, in this order."""
+        return [(query.name, query.text) for query in self.queries] == [
+            (finding, None) for _ in self.image_ids for finding in findings
+        ]
+
+    def boxes(self, pair: int) -> tuple[list[Box], bool]:
+        """Return the annotated boxes of a pair that has a region, and whether each is one lesion.
 
         Of outlines and masks they are the boxes around them. Where several readers drew, or where a dataset gives
         regions alone, only the union of what is annotated is known.
-
-        Args:
-            row: Place of the image in the batch.
-            column: The finding.
         """
-        items = self.instances[row].get(column, ())
+        items, region = self.shapes[pair], self.regions[pair]
         if boxes := [box for item in items if (box := item.box()) is not None]:
             return [Box(*box) for box in boxes], len({item.reader for item in items}) == 1
-        region = self.regions[row][[*self.coverage[row]].index(column)]
-        return outline_boxes(region.cpu().numpy()), False
+        return [] if region is None else outline_boxes(region.cpu().numpy()), False
 
-    @property
-    def scored(self) -> NDArray[np.int64]:
-        """Pairs that grounding is scored on, present with a region, row by row (P, 3).
-
-        Each is the place of the image in the batch, the finding, and which of the image's regions it is.
-        """
-        drawn = self.has_region
-        row, column = (drawn & (self.labels == 1)).nonzero()
-        return np.stack([row, column, drawn.cumsum(1)[row, column] - 1], axis=1)
+    def outlined(self, pair: int) -> bool:
+        """Tell whether the annotated boxes of a pair are those around outlines or masks."""
+        return not self.shapes[pair] or any(item.kind != "box" for item in self.shapes[pair])
 
 
 @dataclass(slots=True)
@@ -179,7 +180,7 @@ class Sample:
     image: Tensor  # (3, h, w); of a model that answers the radiograph itself (H, W), uint8
     display: Tensor  # (H, W)
     image_sha256: str
-    truth: GroundTruth
+    truth: Truth
     notes: tuple[Note, ...] = ()
     seconds: float = 0.0
 
@@ -209,16 +210,18 @@ class Batch:
         notes: What is odd about them.
         seconds: How long it took to make them, summed over the images, in the process that loaded them.
         radiographs: For models that answer: the whole radiographs (H, W), uint8, on the host; their sizes differ.
+        condition: Name of the change that was made to the images; empty for the images as they are.
     """
 
     images: Tensor
     display: list[Tensor]
     image_sha256: list[str]
-    truth: GroundTruth
+    truth: Truth
     notes: list[Note] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
     radiographs: list[Tensor] = field(default_factory=list)
+    condition: str = ""
 
     def __len__(self) -> int:
         """Return the number of images that could be read."""
@@ -232,9 +235,9 @@ class Batch:
         radiographs = images if images and images[0].ndim == 2 else []
         return cls(
             images=torch.empty(len(radiographs), 0) if radiographs or not images else torch.stack(images),
-            display=[image[0] for image in _neighbours([sample.display[None] for sample in samples])],
+            display=_neighbours([sample.display for sample in samples]),
             image_sha256=[sample.image_sha256 for sample in samples],
-            truth=GroundTruth.concatenate([sample.truth for sample in samples]),
+            truth=Truth.concatenate([sample.truth for sample in samples]),
             notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
             seconds=sum(sample.seconds for sample in samples),
@@ -261,29 +264,27 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on a device, for Lightning, which would look for them behind every name."""
-        non_blocking = torch.device(device).type == "cuda"
-        images, *others = (
-            tensor.to(device, non_blocking=non_blocking) for tensor in (self.images, *self.display, *self.truth.regions)
-        )
-        truth = replace(self.truth, regions=others[len(self.display) :])
-        return replace(self, images=images, display=others[: len(self.display)], truth=truth)
+        moved = partial(Tensor.to, device=device, non_blocking=torch.device(device).type == "cuda")
+        return self._with_tensors(moved)
 
     def pin_memory(self) -> Batch:
-        """Copy the tensors to page-locked memory; the data loader calls this before a transfer to a GPU."""
-        self.images = self.images.pin_memory()
-        self.display = [display.pin_memory() for display in self.display]
-        self.truth.regions = [regions.pin_memory() for regions in self.truth.regions]
-        return self
+        """Return the batch in page-locked memory; the data loader calls this before a transfer to a GPU."""
+        return self._with_tensors(Tensor.pin_memory)
+
+    def _with_tensors(self, moved: Callable[[Tensor], Tensor]) -> Batch:
+        regions = [None if region is None else moved(region) for region in self.truth.regions]
+        truth = replace(self.truth, regions=regions)
+        return replace(self, images=moved(self.images), display=[*map(moved, self.display)], truth=truth)
 
 
 @dataclass(slots=True)
 class ModelOutput:
-    """What the `forward` of a model that draws maps gives for B images and C findings.
+    """What the `forward` of a model that draws maps gives for B images and C queries.
 
     Attributes:
         logits: The model's official raw score (B, C), float.
         probabilities: The official score that AUROC is computed from, in [0, 1] (B, C), float.
-        saliency: Raw map per finding in the frame of the model input (B, C, h, w), float, any scale; before upsampling
+        saliency: Raw map per query in the frame of the model input (B, C, h, w), float, any scale; before upsampling
             and normalisation.
     """
 
@@ -294,12 +295,12 @@ class ModelOutput:
 
 @dataclass(slots=True)
 class Maps:
-    """Raw maps of B images and C findings.
+    """Raw maps of P pairs.
 
     Attributes:
-        values: In the frame of the model input (B, C, h, w), float, any scale.
-        missing: Which of them nobody drew (B, C), bool, for predictions made elsewhere: their cells are NaN, and they
-            are misses by every rule. None if there are none.
+        values: In the frame of the model input (P, h, w), float, any scale.
+        missing: Which of them nobody drew (P,), bool, for predictions made elsewhere: their cells are NaN, and they are
+            misses by every rule. None if there are none.
     """
 
     values: Tensor
@@ -308,27 +309,27 @@ class Maps:
 
 @dataclass(slots=True)
 class Answers:
-    """What a model said about B images and C findings.
+    """What a model said about P pairs.
 
     Attributes:
-        answers: Where each finding is (B, C); None where it was not asked.
+        answers: Where what is looked for is (P); None where it was not asked.
         replies: What it was asked, and what came back.
-        repeated: Answers to the queries that were asked again, in the order of `replies`; they are not scored.
+        repeated: Answers to the questions that were asked again, in the order of `replies`; they are not scored.
     """
 
-    answers: list[list[Answer | None]]
+    answers: list[Answer | None]
     replies: list[tuple[Question, Reply]] = field(default_factory=list)
     repeated: list[Answer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Prediction:
-    """What a model says about B images and C findings; `test_step` returns it.
+    """What a model says about the P pairs of a batch; `test_step` returns it.
 
     Attributes:
-        logits: Raw scores (B, C), float; None of a model that does not say whether findings are there. NaN where an
+        logits: Raw scores (P,), float; None of a model that does not say whether findings are there. NaN where an
             answer gives none that can be read.
-        probabilities: In [0, 1] (B, C), float; None and NaN as for `logits`.
+        probabilities: In [0, 1] (P,), float; None and NaN as for `logits`.
         shown: Where it looked: maps, answers, or nothing.
     """
 
@@ -348,11 +349,13 @@ class Rules:
     ties: TieRule = "share"
 
 
-def _neighbours(tensors: list[Tensor]) -> list[Tensor]:
-    """Lay tensors (K, H, W) of one H and W in one storage; leave others as they are.
+def _neighbours(tensors: list[Any]) -> list[Any]:
+    """Lay tensors of one shape in one storage; leave None where it is.
 
     A worker hands over each storage in a file descriptor, of which a process may open about a thousand.
     """
-    if any(one.shape[1:] != other.shape[1:] for one, other in pairwise(tensors)):
-        return tensors
-    return list(torch.split(torch.cat(tensors), [len(one) for one in tensors])) if tensors else []
+    shapes = {one.shape for one in tensors if one is not None}
+    stacks = {
+        shape: iter(torch.stack([one for one in tensors if one is not None and one.shape == shape])) for shape in shapes
+    }
+    return [None if one is None else next(stacks[one.shape]) for one in tensors]

@@ -9,11 +9,12 @@ import torch
 
 from xbench.callbacks.checks import check_values
 from xbench.runtime.errors import UserError
+from xbench.types import Query
 
-TRUTH = SimpleNamespace(image_ids=["a", "b"])
-FINDINGS = ["Mass", "Nodule"]
-FINE = torch.ones(2, 2, dtype=torch.bool)
-UNASKED = torch.full((2, 2), torch.nan)
+QUERIES = [Query("Mass", "Mass"), Query("Nodule", "Nodule")]
+TRUTH = SimpleNamespace(image_ids=["a", "b"], image=[0, 0, 1, 1], queries=QUERIES * 2)
+FINE = torch.ones(4, dtype=torch.bool)
+UNASKED = torch.full((4,), torch.nan)
 
 
 @pytest.mark.parametrize(
@@ -26,14 +27,14 @@ UNASKED = torch.full((2, 2), torch.nan)
     ],
 )
 def test_a_score_that_is_none_names_its_image(logit, probability, given, says):
-    logits, probabilities = torch.zeros(2, 2), torch.full((2, 2), 0.5)
-    logits[1, 0], probabilities[1, 0] = logit, probability
+    logits, probabilities = torch.zeros(4), torch.full((4,), 0.5)
+    logits[2], probabilities[2] = logit, probability
     scores = [score if there else UNASKED for score, there in zip((logits, probabilities), given, strict=True)]
     with pytest.raises(UserError) as error:
-        check_values(*scores, FINE, TRUTH, "toy", FINDINGS, given)
+        check_values(*scores, FINE, TRUTH, "toy", given)
     assert says in str(error.value)
 
 
 def test_scores_that_a_model_does_not_give_are_not_missed():
-    check_values(UNASKED, torch.full((2, 2), 0.5), FINE, TRUTH, "toy", FINDINGS, (False, True))
-    check_values(UNASKED, UNASKED, FINE, TRUTH, "toy", FINDINGS, (False, False))
+    check_values(UNASKED, torch.full((4,), 0.5), FINE, TRUTH, "toy", (False, True))
+    check_values(UNASKED, UNASKED, FINE, TRUTH, "toy", (False, False))

@@ -107,12 +107,11 @@ def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
     logits = []
     for prediction, truth in stored.batches():
         logits.append(prediction.logits)
-        for row, regions in enumerate(truth.regions):
-            every = torch.zeros(1, 3, 224, 224, dtype=torch.bool)
-            every[0, torch.from_numpy(truth.has_region[row])] = regions
-            valid = torch.from_numpy(truth.has_region[row] & (truth.labels[row] == 1))
-            pointing_game.update(prediction.shown.values[row : row + 1], every, valid[None])
-            sweep.update(prediction.shown.values[row : row + 1], every, valid[None])
+        empty = torch.zeros(224, 224, dtype=torch.bool)
+        regions = torch.stack([empty if region is None else region for region in truth.regions])
+        maps, every, valid = prediction.shown.values, regions.unflatten(0, (-1, 3)), torch.from_numpy(truth.scored)
+        for metric in (pointing_game, sweep):
+            metric.update(maps.unflatten(0, (-1, 3)), every, valid.unflatten(0, (-1, 3)))
     grounding = run.results["grounding"]["per_class"]
     for column, finding in enumerate(("Square", "Hole")):
         assert pointing_game.compute()["pointing_game"][column] == grounding[finding]["pointing_game"]

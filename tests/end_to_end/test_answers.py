@@ -371,7 +371,7 @@ def test_points_have_no_area(tmp_path):
     assert results.grounding.macro["dice_fixed"] is None and results.answers.overall["answered"] == 1
     assert results.answers.sensitivity["answered_only"]["pointing_game"] == 0.5
     assert disagreements(folder) == []
-    (row, *_) = read_answers(folder / "predictions.parquet", results.findings)
+    (row, *_) = read_answers(folder / "predictions.parquet")
     assert len(row.points) == 2 and row.boxes == ()
     (run,) = analyse(collect([tmp_path])).datasets[0].runs
     assert run.macro["pointing_game"].value == 0.5 and run.macro["dice_fixed"].value is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from toys import Squares
@@ -57,13 +58,13 @@ NEGATIVE = [(0, 0), (1, 1), (2, 0), (2, 1)]
 def test_the_pairs_that_are_asked(negatives, recognise):
     model = Parrot("endpoint", ask_negatives=negatives, recognise=recognise)
     _, output = asked(model)
-    pairs = {kind: [(q.row, q.column) for q in model.asked if q.kind == kind] for kind in ("locate", "recognise")}
+    pairs = {kind: [divmod(q.pair, 3) for q in model.asked if q.kind == kind] for kind in ("locate", "recognise")}
     assert pairs["locate"] == sorted(SCORED + NEGATIVE * negatives)
     assert pairs["recognise"] == (sorted(SCORED + NEGATIVE) if recognise else [])
     assert [query for query, _ in output.shown.replies] == model.asked
-    there = {(row, column) for row in range(4) for column in range(3) if output.shown.answers[row][column] is not None}
+    there = {divmod(pair, 3) for pair, answer in enumerate(output.shown.answers) if answer is not None}
     assert there == {*pairs["locate"]}
-    assert output.shown.answers[3][1].boxes == ((0.1, 0.2, 0.3, 0.4),)
+    assert output.shown.answers[10].boxes == ((0.1, 0.2, 0.3, 0.4),)
     assert (output.probabilities is not None) == (output.logits is not None) == recognise
 
 
@@ -74,18 +75,18 @@ def test_nothing_is_asked_of_images_without_anything_to_ask():
     data.setup("test")
     model.findings, model._texts = data.findings, {}
     output = model.score(Batch.collate([data.samples(model.preprocessing)[2]]))
-    assert output.shown.answers == [[None, None, None]] and output.shown.replies == []
+    assert output.shown.answers == [None] * 3 and output.shown.replies == []
 
 
 def test_recognition_from_tokens_and_from_words():
     model = Parrot("endpoint", recognise=True)
     model.replies = (Reply("", yes_no=([2.0], [0.0])), Reply("No (90 %)."), Reply("Yes"), Reply("who knows"))
     _, output = asked(model)
-    flat = [(q.row, q.column) for q in model.asked if q.kind == "recognise"]
+    flat = [q.pair for q in model.asked if q.kind == "recognise"]
     found = [output.probabilities[pair].item() for pair in flat]
     assert found[:3] == pytest.approx([1 / (1 + math.exp(-2)), 0.1, 1])
     assert math.isnan(found[3]) and output.logits[flat[0]] == 2
-    assert math.isnan(output.logits[flat[2]]) and math.isnan(output.probabilities[0, 2])
+    assert math.isnan(output.logits[flat[2]]) and math.isnan(output.probabilities[2])
 
 
 def test_a_confidence_of_the_whole_answer_and_a_frame_of_one_image():
@@ -93,17 +94,17 @@ def test_a_confidence_of_the_whole_answer_and_a_frame_of_one_image():
     model = Parrot("qwen25vl", prompts="endpoint")
     model.replies = (Reply(text, frame="pixels_resized@128x160", confidence=0.25),)
     _, output = asked(model)
-    answer = output.shown.answers[1][0]
+    answer = output.shown.answers[3]
     assert answer.boxes == ((0.5, 0, 1, 0.5), (0, 0, 0.5, 0.5)) and answer.confidence == (0.5, 0.25)
 
 
 @pytest.mark.parametrize("family", ["maira2", "agkd", "qwen25vl", "medgemma", "radvlm"])
 def test_the_oracle_of_a_family_answers_the_truth(family):
     batch, output = asked(AnswerOracle(family, recognise=True), images=6, widths=(64, 160))
-    for row, column, _ in batch.truth.scored.tolist():
-        (true,), one_by_one = batch.truth.boxes(row, column)
+    for pair in np.flatnonzero(batch.truth.scored).tolist():
+        (true,), one_by_one = batch.truth.boxes(pair)
         assert not one_by_one
-        reached = output.shown.answers[row][column]
+        reached = output.shown.answers[pair]
         if family == "maira2" and not reached.boxes:
             continue  # beside the centre square
         # A step of the coarsest frame, on the radiograph's longer side; MAIRA-2 sees 80 of 160 pixels.

@@ -76,9 +76,9 @@ def test_centre_prior(command, toy):
     samples = data.samples(CentrePrior().preprocessing)
     for finding in range(2):
         hits = [
-            sample.truth.regions[0][sample.truth.has_region[0, :finding].sum(), 111:113, 111:113].double().mean().item()
+            sample.truth.regions[finding][111:113, 111:113].double().mean().item()
             for sample in (samples[index] for index in range(20))
-            if sample.truth.labels[0, finding] == 1
+            if sample.truth.labels[finding] == 1
         ]
         scores = run.results["grounding"]["per_class"][data.findings[finding]]
         assert scores["pointing_game"] == pytest.approx(sum(hits) / len(hits), abs=1e-12)
@@ -88,13 +88,13 @@ def test_random_depends_on_seed_and_image_alone():
     model = UniformRandom()
     model.findings = Squares.findings
     together, alone = model.score(toy_batch(model, [3, 4])), model.score(toy_batch(model, [4]))
-    assert torch.equal(together.saliency[1], alone.saliency[0])
-    assert torch.equal(together.probabilities[1], alone.probabilities[0])
-    assert not torch.equal(together.saliency[0], together.saliency[1])
-    assert not torch.equal(together.saliency[0, 0], together.saliency[0, 1])
+    assert torch.equal(together.shown.values[3:], alone.shown.values)
+    assert torch.equal(together.probabilities[3:], alone.probabilities)
+    assert not torch.equal(together.shown.values[0], together.shown.values[3])
+    assert not torch.equal(together.shown.values[0], together.shown.values[1])
     other = UniformRandom(seed=1)
     other.findings = Squares.findings
-    assert not torch.equal(other.score(toy_batch(other, [4])).saliency, alone.saliency)
+    assert not torch.equal(other.score(toy_batch(other, [4])).shown.values, alone.shown.values)
 
 
 def test_floors() -> None:

@@ -23,7 +23,7 @@ from xbench.models.answers.client import ChatClient, NoAnswer, _seconds, read_re
 from xbench.models.answers.endpoint import Endpoint
 from xbench.predictions.asking import Question, Reply
 from xbench.runtime.errors import UserError
-from xbench.types import Batch, GroundTruth
+from xbench.types import Batch, Truth
 
 KEY = "sk-very-secret"
 tags = count()
@@ -58,7 +58,7 @@ def complete(client: ChatClient) -> Reply:
 
 
 def batch_of(*images: np.ndarray) -> Batch:
-    truth = GroundTruth.concatenate([])
+    truth = Truth.concatenate([])
     truth.image_ids = [f"image-{place}" for place in range(len(images))]
     radiographs = [torch.from_numpy(image) for image in images]
     return Batch(torch.empty(len(images), 0), [], [], truth, radiographs=radiographs)

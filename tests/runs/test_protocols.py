@@ -10,6 +10,7 @@ import pytest
 import torch
 from reference import case, reference, undefined
 
+from xbench.findings.queries import Query
 from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
@@ -33,6 +34,7 @@ def rows(made, names, scale="cosine", cells=None):
         None,
         "",
         FULL_VIEW,
+        [Query("a", "a")],
         (made.raw if cells is None else cells)[None],
         {0: Coverage.of(made.region, size)} if drawn else {},
         (0,) if drawn else (),
@@ -41,6 +43,7 @@ def rows(made, names, scale="cosine", cells=None):
         {0: tuple(Shape("box", size, np.array(box, float)) for box in boxes)} if boxes else {},
     )
     run = SimpleNamespace(
+        results=SimpleNamespace(findings=["a"]),
         row_of={"i": 0},
         map_scale=scale,
         image_scores=SimpleNamespace(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from run_files import rows_of
 
+from xbench.findings.queries import Query
 from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
@@ -151,7 +152,7 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
     draw = np.random.default_rng(0)
     region = draw.random((20, 30)) < 0.5
     film = np.outer(np.arange(20), np.ones(30)).astype(np.uint8) * 10
-    classes = len(FINDINGS)
+    classes, queries = len(FINDINGS), [Query(finding, finding) for finding in FINDINGS]
     box = Shape("box", (20, 30), np.array([-1.0, 2, 40, 5]), "R1")
     outline = Shape("polygon", (20, 30), np.array([0.5, 1, 7, 8, 2, 9.25]), outline=False)
     images = [
@@ -163,6 +164,7 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
                 f"{index:064x}",
                 (0.1, 0, 1, 1),
             ),
+            queries=queries,
             saliency=draw.normal(size=(classes, 3, 5)).astype(np.float32),
             # Some have none, some one that is not scored.
             regions={c: Coverage.of(region, (20, 30)) for c in range(index % (classes + 1))},
@@ -177,12 +179,14 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
     images = [replace(image, picture=jpeg(film)) if image.scored else image for image in images]
     scores = {name: draw.random((70, classes)) for name in ("logit", "probability")}
     tables = [
-        saved_tables(FINDINGS, images[k : k + 9], {name: part[k : k + 9] for name, part in scores.items()})
+        saved_tables(images[k : k + 9], {name: part[k : k + 9].ravel() for name, part in scores.items()})
         for k in range(0, 70, 9)
     ]
     write_tables(tmp_path, tables, [*tables[0]], {TRUTH: {"gamma": 0.5}})
 
-    for one, other in zip(images, read_saved_images(tmp_path, FINDINGS), strict=True):
+    for one, other in zip(
+        images, read_saved_images(tmp_path, {image.image_id: queries for image in images}), strict=True
+    ):
         np.testing.assert_array_equal(one.saliency, other.saliency)
         assert replace(one, saliency=None) == replace(other, saliency=None)
 

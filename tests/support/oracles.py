@@ -46,9 +46,10 @@ class Shown(SaliencyModel):
         scores = (logits, (logits > 0).double()) if self.what in ("maps", "scores") else (None, None)
         if not self.what.startswith("maps"):
             return Prediction(*scores, None)
-        maps = torch.zeros(*truth.labels.shape, *truth.regions[0].shape[1:])
-        for row, regions in enumerate(truth.regions):
-            maps[row, torch.from_numpy(truth.has_region[row])] = regions.float()
+        maps = torch.zeros(len(logits), *batch.display[0].shape)
+        for pair, region in enumerate(truth.regions):
+            if region is not None:
+                maps[pair] = region
         return Prediction(*scores, Maps(maps))
 
 
@@ -69,15 +70,14 @@ class Told(AnsweringModel):
         return [Reply(self._text(batch, query), "stop") for query in queries]
 
     def _text(self, batch: Batch, query: Question) -> str:
-        place = query.row, query.column
-        present = batch.truth.labels[place] == 1
+        present = batch.truth.labels[query.pair] == 1
         if query.kind == "recognise":
             return "Yes." if present else "No."
         if not present:
             return "none"
         if self.what == "words":
             return f"There is {query.finding.lower()} in the left lung."
-        boxes = batch.truth.boxes(*place)[0]
+        boxes = batch.truth.boxes(query.pair)[0]
         if self.what == "boxes":
             size = tuple(reversed(batch.radiographs[query.row].shape))
             return self.family.write(boxes, query.finding, self.convention, size)

@@ -35,6 +35,7 @@ def random_sample(
         iou=curve / (2 - curve),
         area=draw.uniform(0.01, 0.5, pairs),
         region=np.full(pairs, b"0123456789abcdef"),
+        row=np.arange(pairs),
     )
 
 

@@ -19,7 +19,7 @@ from xbench.runs.summary import numbers_of, summarise
 from xbench.runs.tables import write_tables
 from xbench.scoring.measure import measure
 from xbench.scoring.rows import Rows
-from xbench.types import GroundTruth, Maps, Prediction, Rules
+from xbench.types import Maps, Prediction, Query, Rules, Truth
 
 GRID, CELLS, THRESHOLDS = 56, 14, 101
 FINDINGS = ("Cardiomegaly", "Nodule", "Pneumothorax")
@@ -76,31 +76,34 @@ def write_run(
         pair: (Shape("box", (GRID, GRID), np.array([left, top, right, bottom], np.float64)),)
         for pair, (top, left, bottom, right) in corners.items()
     }
-    undrawn = np.full((len(findings), 2), np.nan)
+    queries = [Query(finding, finding) for finding in findings]
     truths = [
-        GroundTruth.of_image(
-            *(image, ids[image], patient_ids[image], FULL_VIEW, labels[image], mine, undrawn, 0.5, (GRID, GRID))
+        Truth.of_image(
+            *(image, ids[image], patient_ids[image], FULL_VIEW, None, queries, labels[image]),
+            coverage=[mine.get(column) for column in range(len(findings))],
+            gamma=0.5,
         )
         for image, mine in regions.items()
     ]
-    scores = map(torch.from_numpy, (logits, 1 / (1 + np.exp(-logits))))
-    output = Prediction(*scores, Maps(torch.from_numpy(maps)))
+    scores = {"logit": logits.ravel(), "probability": 1 / (1 + np.exp(-logits.ravel()))}
+    output = Prediction(*map(torch.from_numpy, scores.values()), Maps(torch.from_numpy(maps).flatten(0, 1)))
     rules = Rules((GRID, GRID), "nearest", thresholds=THRESHOLDS)
-    tables = {PAIRS: measure(output, GroundTruth.concatenate(truths), rules, findings)}
+    tables = {PAIRS: measure(output, Truth.concatenate(truths), rules)}
     folder = root / f"{model}_{dataset}" / stamp
     folder.mkdir(parents=True)
     if with_cases:
         film = (40 + 120 * np.hypot(*np.mgrid[-1 : 1 : GRID * 1j, -1 : 1 : GRID * 1j])).astype(np.uint8)
         kept = [
             SavedImage(
-                *(image, ids[image], patient_ids[image], f"{image:064x}", FULL_VIEW, maps[image], mine, tuple(mine)),
+                *(image, ids[image], patient_ids[image], f"{image:064x}", FULL_VIEW, queries, maps[image], mine),
+                scored=tuple(mine),
                 picture=jpeg(film) if mine else None,
                 image_size=(GRID, GRID),
                 instances={column: boxes[image, column] for column in mine},
             )
             for image, mine in regions.items()
         ]
-        tables |= saved_tables(findings, kept, {"logit": logits, "probability": 1 / (1 + np.exp(-logits))})
+        tables |= saved_tables(kept, scores)
     digests = write_tables(folder, [tables], [*tables], {TRUTH: {"gamma": 0.5}})
     provenance = {
         "versions": {"xbench": "0"},

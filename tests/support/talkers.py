@@ -52,14 +52,13 @@ class Talker(AnsweringModel):
         if self.log is not None:
             with Path(self.log).open("a") as file:
                 file.write(f"{name} {query.finding} {query.kind}\n")
-        turn = hashlib.sha256(f"{name} {query.column} {query.kind}".encode()).digest()[0] % 7
-        place = query.row, query.column
-        there = bool(batch.truth.labels[place] == 1 and batch.truth.has_region[place])
+        turn = hashlib.sha256(f"{name} {self.findings.index(query.finding)} {query.kind}".encode()).digest()[0] % 7
+        there = bool(batch.truth.scored[query.pair])
         if query.kind == "recognise":
             said = ("Yes", "No", "yes (80 %)", "No, 70 %", "hm", "It is absent.", "Yes.")[turn]
             return Reply(said, "stop", tokens_in=7, tokens_out=2, prompt_sha256="ab" * 32)
         size = tuple(reversed(batch.radiographs[query.row].shape))
-        true = batch.truth.boxes(*place)[0] if there else [Box(0.2, 0.3, 0.5, 0.6)]
+        true = batch.truth.boxes(query.pair)[0] if there else [Box(0.2, 0.3, 0.5, 0.6)]
         moved = [Box(box.x0 / 2, box.y0 / 2, (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2) for box in true]
         right, wrong = (
             self.family.write(boxes, query.finding, self.convention, size) for boxes in (true, [*moved, *moved])
@@ -80,10 +79,8 @@ class Ranker(AnsweringModel):
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         replies = []
         for query in queries:
-            draw = random.Random(f"{batch.truth.image_ids[query.row]} {query.column}")
-            place = query.row, query.column
-            there = bool(batch.truth.labels[place] == 1 and batch.truth.has_region[place])
-            true = batch.truth.boxes(*place)[0] if there else []
+            draw = random.Random(f"{batch.truth.image_ids[query.row]} {self.findings.index(query.finding)}")
+            true = batch.truth.boxes(query.pair)[0] if batch.truth.scored[query.pair] else []
             said = [([box.x0, box.y0, box.x1, box.y0 + draw.uniform(0.4, 1) * (box.y1 - box.y0)], 0.3) for box in true]
             said += [([0.1, 0.1, 0.3, 0.2], 0.0), ([0.6, 0.5, 0.8, 0.9], 0.1)]
             boxes = [
@@ -103,7 +100,7 @@ class Pointer(AnsweringModel):
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         replies = []
         for query in queries:
-            boxes = batch.truth.boxes(query.row, query.column)[0]
+            boxes = batch.truth.boxes(query.pair)[0]
             middles = [[500 * (box.x0 + box.x1), 500 * (box.y0 + box.y1)] for box in boxes]
             replies.append(Reply(f'{{"points": {[*middles, [1, 1]]}}}', "stop"))
         return replies

@@ -158,9 +158,9 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
             for note in sample.notes
             if note.text in vanished
         ]
-        for finding, has_region in zip(data.findings, sample.truth.has_region[0].tolist(), strict=True):
-            if has_region and record.labels.get(finding) == 1:
-                report.regions[finding].append(record)
+        for query, scored in zip(sample.truth.queries, sample.truth.scored.tolist(), strict=True):
+            if scored and query.text is None:
+                report.regions[query.name].append(record)
     for note in sorted(notes):
         report.notes.setdefault(note.text, []).append(note.image_id)
     return report

@@ -16,6 +16,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +54,7 @@ from xbench.scoring.measure import measure
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
+from xbench.scoring.rows import in_order
 from xbench.types import Answers, Rules
 
 # Far more than one process can read for.
@@ -253,20 +257,30 @@ def _score(
     """Score and write everything but the configuration; return the results."""
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
     _ = run.answers, run.rows  # before processes are forked, for them to share them
+    size = provenance["data"]["batch_size"]
+
+    def of_condition(view: FinishedRun) -> Iterator[tuple[int, dict[str, pa.Table]]]:
+        for kept, of_batch in _by_batches(view, chosen, workers, partial(score_batch, view, rules, read_as)):
+            scores = {name: np.asarray(of_batch[PAIRS][name]) for name in ("logit", "probability")}
+            tables = saved_tables(kept, {} if read_as else scores, condition=view.condition)
+            # The others say more than what is kept of an image, or do not depend on the condition.
+            for name in (IMAGES, *((TRUTH, PICTURES) if view.condition else ())):
+                del tables[name]
+            yield kept[0].index // size, of_batch | tables
 
     def scored() -> Iterator[dict[str, pa.Table]]:
         yield from ({IMAGES: table} for table in run.image_tables(chosen))
-        for kept, of_batch in _by_batches(run, chosen, workers, partial(score_batch, run, rules, read_as)):
+        batches = merge(*map(of_condition, run.under_conditions), key=itemgetter(0))
+        for _, parts in groupby(batches, key=itemgetter(0)):
+            first, *others = (tables for _, tables in parts)
             stopwatch.lap("metrics")
-            pairs = of_batch[PAIRS]
-            shape = len(kept), len(stored.findings)
-            scores = {name: np.asarray(pairs[name]).reshape(shape) for name in ("logit", "probability")}
-            tables = saved_tables(stored.findings, kept, {} if read_as else scores)
-            del tables[IMAGES]  # which say more than what is kept of an image
-            yield of_batch | tables
+            yield {
+                name: in_order([table, *(other[name] for other in others if name in other)])
+                for name, table in first.items()
+            }
             stopwatch.lap("logging")
 
-    count, size = len(run.rows.image_ids) if chosen is None else len(chosen), provenance["data"]["batch_size"]
+    count = len(run.rows.image_ids) if chosen is None else len(chosen)
     bar: Iterable[dict[str, pa.Table]] = track(
         scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True
     )
@@ -291,7 +305,7 @@ def _score(
         rules.thresholds,
         # `bench` must not take it for the run that its configuration would give.
         provenance={name: value for name, value in provenance.items() if name != "fingerprint"} | changed,
-        answers=[*read_answers(folder / PREDICTIONS, stored.findings)] if read_as else None,
+        answers=[*read_answers(folder / PREDICTIONS)] if read_as else None,
     )
     # Of the whole run, even when only some of its images are scored again.
     counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)
@@ -331,9 +345,9 @@ def score_batch(
 ) -> dict[str, pa.Table]:
     """Measure a batch of saved images; answers are read by the family and frame of `read_as`."""
     prediction, truth = run.batch(kept, rules.gamma, **read_as)
-    tables = {PAIRS: measure(prediction, truth, rules, run.results.findings)}
+    tables = {PAIRS: measure(prediction, truth, rules, condition=run.condition)}
     if isinstance(prediction.shown, Answers):
-        tables[PREDICTIONS] = answers_table(answer_rows(prediction.shown, truth))
+        tables[PREDICTIONS] = answers_table(answer_rows(prediction.shown, truth), run.condition)
     return tables
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 
 from xbench.commands.arguments import verify_parser
@@ -133,22 +134,25 @@ def _measured_again(run: FinishedRun) -> Iterator[_Number]:
     FinishedRun.open(run.folder, IMAGES, PREDICTIONS, TRUTH)
     answers = run.results.answers
     read_as = {} if answers is None else {"family": answers.family, "frame": answers.frame}
-    with reading(run.folder):
-        tables = [score_batch(run, run.rules, read_as, batch) for batch in run.saved_batches()]
-        if answers is None:
-            said = ("image_id", "query", "logit", "probability")
+    if answers is None:
+        said = ("image_id", "query", "condition", "logit", "probability")
+        with reading(run.folder):
             stored, again = (Table(run.folder / name).read(columns=[*said]) for name in (PAIRS, PREDICTIONS))
-            yield f"{PREDICTIONS} / rows", len(stored), len(again)
-            for column in said if len(stored) == len(again) else ():
-                yield from _first_difference(f"{PAIRS} / {column}", stored[column], again[column])
-    for name in (PAIRS, PREDICTIONS):
-        if tables and name in tables[0]:
-            again = pa.concat_tables(table[name] for table in tables)
-            with reading(run.folder):
-                stored = Table(run.folder / name).read()
-            yield f"{name} / rows", len(stored), len(again)
-            for column in stored.column_names if len(stored) == len(again) else ():
-                yield from _first_difference(f"{name} / {column}", stored[column], again[column])
+        yield f"{PREDICTIONS} / rows", len(stored), len(again)
+        for column in said if len(stored) == len(again) else ():
+            yield from _first_difference(f"{PAIRS} / {column}", stored[column], again[column])
+    for view in run.under_conditions:
+        with reading(run.folder):
+            tables = [score_batch(view, run.rules, read_as, batch) for batch in view.saved_batches()]
+        for name in (PAIRS, PREDICTIONS):
+            if tables and name in tables[0]:
+                again = pa.concat_tables(table[name] for table in tables)
+                with reading(run.folder):
+                    stored = Table(run.folder / name).read()
+                stored = stored.filter(pc.equal(stored["condition"], view.condition))
+                yield f"{name} / rows", len(stored), len(again)
+                for column in stored.column_names if len(stored) == len(again) else ():
+                    yield from _first_difference(f"{name} / {column}", stored[column], again[column])
 
 
 def _first_difference(place: str, stored: pa.ChunkedArray, derived: pa.ChunkedArray) -> Iterator[_Number]:

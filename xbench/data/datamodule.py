@@ -27,6 +27,7 @@ from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
 from xbench.findings.names import findings_problem, is_folder_name, is_name
+from xbench.findings.queries import PHRASES, Query
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runs.fingerprint import plain
 from xbench.runtime.distributed import shared_counter
@@ -171,9 +172,12 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             )
         # Of a text, which ("Nodule") is, each letter would be one.
         problem = f"{self.findings!r:.60} is a text, and no tuple" if isinstance(self.findings, str) else None
-        if problem := problem or findings_problem(self.findings):
+        problem = problem or (findings_problem(self.findings) if self.findings else None)
+        records = () if problem else self.read_records(annotated)[: self.limit]
+        if not problem and not self.findings and any(record.queries is None for record in records):
+            problem = findings_problem(())
+        if problem:
             raise UserError(f"{self.name}: among its `findings`, {problem}. Set `findings` in its class accordingly.")
-        records = self.read_records(annotated)[: self.limit]
         # They go into tables, messages and pages: line breaks and what steers a terminal must not.
         for name in (*(record.image_id for record in records), *(note.image_id for note in self.notes)):
             if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 255:
@@ -186,6 +190,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             name, labels = record.image_id, record.labels
             if name in seen:
                 problem = "two records have this `image_id`: give one record to each image, with all its annotations"
+            elif record.queries is not None and (problem := _queries_problem(record.queries, self.findings)):
+                pass
             elif not isinstance(record.patient_id, str | None):
                 problem = f"its patient_id, {record.patient_id!r:.60}, is no text"
             # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
@@ -217,6 +223,12 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 f"{', '.join(missing[:3])}). {self.where_images_are()} Add these files, or leave out such images "
                 "with --data.on_error skip (they are counted and named)."
             )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What numbers are grouped by: the findings, and `PHRASES` if the images have phrases without one."""
+        queries = (query for record in self.records for query in record.queries or ())
+        return (*self.findings, *([PHRASES] if any(query.finding is None for query in queries) else ()))
 
     def leave_out(self, findings: Collection[str]) -> None:
         """Score without some findings. Predictions that say nothing of them call this in their `setup`."""
@@ -295,6 +307,18 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         for index in sorted({*timed_out, *batch.truth.index.tolist()}):
             self.stall_guard.see(self.records[index].image_id, timed_out.get(index, False))
         return batch
+
+
+def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str | None:
+    """Return why these cannot be the queries of an image; None if they can."""
+    for number, (name, finding, text) in enumerate(queries):
+        if not is_name(name) or (text is not None and not (isinstance(text, str) and text.strip())):
+            return f"its query {name!r:.60} needs a name of printable characters and, if it is a phrase, a text"
+        if any(name == other.name for other in queries[:number]):
+            return f"two of its queries are called {name!r:.60}"
+        if (name in findings) is (text is not None) or (finding not in (None, *findings) if text else finding != name):
+            return f"its query {name!r:.60} is neither one of `findings` nor a phrase with a name of its own"
+    return None
 
 
 def _is_place(value: Any) -> bool:

@@ -18,7 +18,7 @@ from xbench.data.workers.isolation import TimedOutError, isolated
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.regions import Coverage
 from xbench.runtime.errors import UserError
-from xbench.types import Failure, GroundTruth, Note, Sample
+from xbench.types import Failure, Note, Sample, Truth
 
 
 def covers_nothing(finding: str) -> str:
@@ -59,19 +59,22 @@ class Samples(Dataset[Sample | Failure]):
             prepared = self.read(record)
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
-        height, width = prepared.display.shape
-        truth = GroundTruth.of_image(
+        queries, covered = (
+            record.looked_for(self.findings),
+            dict(zip(prepared.findings, prepared.coverage, strict=True)),
+        )
+        truth = Truth.of_image(
             index,
             record.image_id,
             record.patient_id,
             prepared.view,
-            labels=np.array([record.labels.get(finding, -1) for finding in self.findings], np.int8),
-            coverage=dict(zip(map(self.findings.index, prepared.findings), prepared.coverage, strict=True)),
-            reader_agreement=np.array([prepared.reader_agreement.get(name, (nan, nan)) for name in self.findings]),
+            prepared.image_size,
+            queries,
+            labels=[record.labels.get(query.name, -1) for query in queries],
+            coverage=[covered.get(query.name) for query in queries],
             gamma=self.gamma,
-            size=(height, width),
-            image_size=prepared.image_size,
-            instances={self.findings.index(finding): items for finding, items in prepared.instances.items()},
+            shapes=[prepared.instances.get(query.name, ()) for query in queries],
+            agreement=[prepared.reader_agreement.get(query.name, (nan, nan)) for query in queries],
         )
         return Sample(
             image=self.preprocessing.normalise(prepared.pixels),
@@ -92,7 +95,7 @@ class Samples(Dataset[Sample | Failure]):
         image, regions, agreement = radiograph.image, radiograph.regions, radiograph.reader_agreement
         pixels, view = self.preprocessing.pixels(image)
         size = (image.shape[0], image.shape[1]) if self.grid == "native" else self.grid
-        annotated = [finding for finding in self.findings if finding in regions]
+        annotated = [query.name for query in record.looked_for(self.findings) if query.name in regions]
         drawn = tuple(finding for finding in annotated if regions[finding].any())
         # Only of findings that are present: an empty mask is a way to say that there is nothing to draw.
         empty = [finding for finding in annotated if finding not in drawn and record.labels.get(finding) == 1]

@@ -15,13 +15,10 @@ from xbench.findings.questions import Questions
 from xbench.geometry.preprocessing import Preprocessing, WholeRadiograph
 from xbench.models.base import SaliencyModel
 from xbench.predictions import family_named
-from xbench.predictions.answer import Answer
 from xbench.predictions.asking import READER, Kind, Question, Reply
 from xbench.predictions.conventions import Convention
 from xbench.runtime.errors import UserError
-from xbench.types import Answers, Batch, Prediction
-
-_WORDS: dict[Kind, Kind] = {"locate": "locate", "again": "locate", "recognise": "recognise"}
+from xbench.types import Answers, Batch, Prediction, Query
 
 
 class AnsweringModel(SaliencyModel):
@@ -85,50 +82,52 @@ class AnsweringModel(SaliencyModel):
         with `--resume true`.
         """
 
-    def queries(self, batch: Batch) -> list[Question]:
-        """Return the queries of a batch: the places of findings, these again for `repeats`, then recognition."""
-        labels, where = batch.truth.labels, batch.truth.has_region & (batch.truth.labels == 1)
-        where = where | (labels == 0) if self._ask_negatives else where
+    def questions_about(self, batch: Batch) -> list[Question]:
+        """Return the questions of a batch: the places of findings, these again for `repeats`, then recognition.
+
+        Only findings are recognised: a phrase that is absent says nothing about its finding.
+        """
+        truth = batch.truth
+        where = truth.scored | ((truth.labels == 0) & self._ask_negatives)
         asked: list[tuple[Kind, int, Any]] = [("locate", 0, where)]
         asked += [("again", turn, where) for turn in range(1, self.repeats)]
         if self._recognise:
-            asked.append(("recognise", 0, labels >= 0))
+            asked.append(("recognise", 0, (truth.labels >= 0) & [query.text is None for query in truth.queries]))
         system = None if self.questions is None else self.questions.system
         return [
-            Question(
-                kind, row, column, finding := self.findings[column], self._texts[_WORDS[kind], finding], system, turn
-            )
+            Question(kind, int(truth.image[pair]), pair, query.name, self._worded(kind, query), system, turn)
             for kind, turn, pairs in asked
-            for row, column in np.argwhere(pairs).tolist()
+            for pair in np.flatnonzero(pairs).tolist()
+            for query in (truth.queries[pair],)
         ]
+
+    def _worded(self, kind: Kind, query: Query) -> str:
+        kind = "recognise" if kind == "recognise" else "locate"
+        return self._texts[kind, query.name] if query.text is None else self.words(query.text)[kind]
 
     def score(self, batch: Batch) -> Prediction:
         """Ask about a batch, and read the replies."""
-        queries = self.queries(batch)
-        replies = list(self.ask(batch, queries)) if queries else []
-        if len(replies) != len(queries):
-            raise UserError(f"{self.name}: {len(replies)} replies came back to {len(queries)} queries.")
+        questions = self.questions_about(batch)
+        replies = list(self.ask(batch, questions)) if questions else []
+        if len(replies) != len(questions):
+            raise UserError(f"{self.name}: {len(replies)} replies came back to {len(questions)} queries.")
         new = [reply for reply in replies if not reply.from_cache]
         self.spent += sum((reply.tokens_in or 0) + (reply.tokens_out or 0) for reply in new)
-        shape = (len(batch), len(self.findings))
-        scores = np.full((2, *shape), np.nan)
-        answers: list[list[Answer | None]] = [[None] * shape[1] for _ in range(shape[0])]
-        repeated: list[Answer] = []
-        exchange = list(zip(queries, replies, strict=True))
-        for query, reply in exchange:
-            if query.kind == "recognise":
+        scores = np.full((2, len(batch.truth.queries)), np.nan)
+        shown = Answers([None] * len(batch.truth.queries), list(zip(questions, replies, strict=True)))
+        for question, reply in shown.replies:
+            if question.kind == "recognise":
                 decision = reply.recognition()
                 values = [np.nan if value is None else value for value in (decision.logit, decision.probability)]
-                scores[:, query.row, query.column] = values
+                scores[:, question.pair] = values
                 continue
-            height, width = batch.radiographs[query.row].shape
+            height, width = batch.radiographs[question.row].shape
             answer = reply.read(self.family, self.convention, (width, height))
-            if query.kind == "again":
-                repeated.append(answer)
+            if question.kind == "again":
+                shown.repeated.append(answer)
             else:
-                answers[query.row][query.column] = answer
+                shown.answers[question.pair] = answer
         logits, probabilities = torch.from_numpy(scores)
-        shown = Answers(answers, exchange, repeated)
         return Prediction(logits, probabilities, shown) if self._recognise else Prediction(None, None, shown)
 
     def problems(self, findings: Sequence[str]) -> list[str]:

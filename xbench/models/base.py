@@ -18,7 +18,7 @@ from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
 from xbench.runtime.errors import UserError
-from xbench.types import Batch, Maps, MapScale, ModelOutput, Prediction
+from xbench.types import Batch, Maps, MapScale, ModelOutput, Prediction, Truth
 
 
 class SaliencyModel(pl.LightningModule, ABC):
@@ -34,6 +34,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         saliency_upsample: How maps are enlarged to the evaluation grid, if not bilinearly.
         map_scale: What the values of the raw maps are; other than `none` if maps of different images compare.
         answers: Whether it answers in boxes, points or words, instead of showing maps.
+        scores: Whether it says if findings are there; the scores of one that does not are not looked at.
         exploratory: Reason why the maps are exploratory, as the end of a sentence; empty if the authors published them.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class adds
             its own to those of its parent.
@@ -46,6 +47,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     saliency_upsample: Upsampling = "bilinear"
     map_scale: MapScale = "none"
     answers: bool = False
+    scores: bool = True
     exploratory: str = ""
     neutral_options: ClassVar[frozenset[str]] = frozenset()
 
@@ -71,20 +73,48 @@ class SaliencyModel(pl.LightningModule, ABC):
     def score(self, batch: Batch) -> ModelOutput | Prediction:
         """Score a batch of at least one image, which lies on the model's device.
 
-        A `Prediction` is for what is no map, or has no scores.
+        A `ModelOutput` has a column for each of `findings`. A `Prediction`, of the pairs, is for what is no map.
         """
 
     def predict(self, batch: Batch) -> Prediction:
-        """Score a batch of at least one image."""
+        """Score the pairs of a batch of at least one image; a UserError for an output of another shape."""
         output = self.score(batch)
-        if isinstance(output, Prediction):
-            return output
-        return Prediction(output.logits, output.probabilities, Maps(output.saliency))
+        if isinstance(output, ModelOutput):
+            return self._picked(batch.truth, output, self.findings, [query.name for query in batch.truth.queries])
+        shown = output.shown.values if isinstance(output.shown, Maps) else None
+        self._check_shapes((len(batch.truth.queries),), output.logits, output.probabilities, shown)
+        return output
+
+    def _picked(self, truth: Truth, output: ModelOutput, asked: Sequence[Any], wanted: Sequence[Any]) -> Prediction:
+        """Pick the pairs, which want one of what was `asked` each, from the columns of an output."""
+        images, classes = len(truth.image_ids), len(asked)
+        parts = output.logits, output.probabilities, output.saliency
+        self._check_shapes((images, classes), *parts)
+        if unknown := [one for one in wanted if one not in asked]:
+            raise UserError(f"{self.name} reads no text, so it cannot be asked about {unknown[0]!r:.80}.")
+        places = torch.tensor([asked.index(one) for one in wanted]) + torch.from_numpy(truth.image) * classes
+        logits, probabilities, maps = (part.flatten(0, 1) for part in parts)
+        if not torch.equal(places, torch.arange(images * classes)):
+            logits, probabilities, maps = (part[places.to(part.device)] for part in (logits, probabilities, maps))
+        return Prediction(logits, probabilities, Maps(maps)) if self.scores else Prediction(None, None, Maps(maps))
+
+    def _check_shapes(self, expected: tuple[int, ...], *parts: Tensor | None) -> None:
+        """Refuse logits, probabilities and maps of other images and findings, or pairs, than expected."""
+        names = ("logits", "probabilities", "saliency")
+        shapes = {name: tuple(part.shape) for name, part in zip(names, parts, strict=True) if part is not None}
+        maps = shapes.get("saliency", (*expected, 1, 1))
+        whole = len(expected)
+        if any(shape[:whole] != expected for shape in shapes.values()) or len(maps) != whole + 2 or 0 in maps[whole:]:
+            what = f"{expected[0]} images and {expected[1]} findings" if whole == 2 else f"{expected[0]} pairs"
+            raise UserError(
+                f"{self.name}: for {what}, logits and probabilities must be {expected} and saliency {expected} + "
+                f"(h, w), but the model returned {', '.join(f'{name} {shape}' for name, shape in shapes.items())}."
+            )
 
     def test_step(self, batch: Batch, batch_idx: int) -> Prediction | None:  # type: ignore[override]
-        """Return what the model says about a batch; None when none of its images could be read."""
-        if not len(batch):
-            return None
+        """Return what the model says about the pairs of a batch; None when none of its images could be read."""
+        if not batch.truth.queries:
+            return Prediction(None, None, None) if len(batch) else None
         # A hook would have compiled code made twice.
         if batch_idx or self._compiled_call_impl is not None:
             return self.predict(batch)
@@ -95,7 +125,9 @@ class SaliencyModel(pl.LightningModule, ABC):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Prediction | None:
         """Score a batch; None when none of its images could be read."""
-        return self.predict(batch) if len(batch) else None
+        if not batch.truth.queries:
+            return Prediction(None, None, Maps(torch.zeros(0, 1, 1))) if len(batch) else None
+        return self.predict(batch)
 
     def provenance(self) -> dict[str, Any]:
         """Return what the numbers depend on beyond the code, as plain values."""
@@ -149,6 +181,7 @@ class VLM(SaliencyModel):
                 f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists.",
                 exit_status=2,
             )
+        self._encoded: dict[tuple[str, ...], Any] = {}
         # By canonical name, or by the file's own.
         self._given_prompts: dict[str, list[str]] = {}
         for name, texts in () if prompts is None or prompts in STYLES else read_prompts(prompts).items():
@@ -221,7 +254,8 @@ class VLM(SaliencyModel):
 
     def on_test_start(self) -> None:
         """Encode the prompts once, and set memory layout and compilation as the options say."""
-        self.queries = self.encode_prompts(self.asked())
+        asked = self.asked()
+        self.queries = self.encode_prompts(asked) if asked else None
         if self._channels_last:
             self.to(memory_format=torch.channels_last)
         if self._compile_forward:
@@ -232,6 +266,32 @@ class VLM(SaliencyModel):
     def asked(self) -> Sequence[Sequence[str]]:
         """Return the prompts that are encoded for a run, by class: those of the findings, unless a model asks more."""
         return self.prompts
+
+    def predict(self, batch: Batch) -> Prediction:
+        """Score the pairs of a batch: all images with all findings, or else with each text of its queries once."""
+        truth = batch.truth
+        if truth.asks(self.findings):
+            return super().predict(batch)
+        wanted = [
+            tuple(self.prompts_of(name) if text is None else self.word_prompts(text, [text]))
+            for name, _, text in truth.queries
+        ]
+        asked, fixed = [*dict.fromkeys(wanted)], (self.queries, self.columns)
+        self.queries, self.columns = self._encode(asked), None
+        try:
+            output = self.score(batch)
+        finally:
+            self.queries, self.columns = fixed
+        return self._picked(truth, output, asked, wanted)
+
+    def _encode(self, asked: Sequence[tuple[str, ...]]) -> Any:
+        """Encode prompts, each by itself and once in a run where that gives tensors of one shape, or else together."""
+        for prompts in asked:
+            if prompts not in self._encoded:
+                self._encoded[prompts] = self.encode_prompts([prompts])
+        parts = [self._encoded[prompts] for prompts in asked]
+        alike = all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts)
+        return torch.cat(parts) if alike else self.encode_prompts(asked)
 
     def score(self, batch: Batch) -> ModelOutput:
         """Score a batch against the encoded prompts, and return what the dataset's findings got."""

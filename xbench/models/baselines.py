@@ -24,7 +24,7 @@ from xbench.predictions.asking import Question, Reply
 from xbench.predictions.files import named
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
-from xbench.types import Batch, ModelOutput
+from xbench.types import Batch, Maps, Prediction
 
 WHOLE_IMAGE = Box(0.0, 0.0, 1.0, 1.0)
 _DEFAULT = (Box(0.3, 0.3, 0.7, 0.7),)  # for its sides, where no boxes are given
@@ -40,16 +40,19 @@ class Oracle(SaliencyModel):
     preprocessing = Preprocessing(stretch((224, 224)))
     map_scale = "probability"
 
-    def score(self, batch: Batch) -> ModelOutput:
-        sizes = {regions.shape[1:] for regions in batch.truth.regions}
+    def score(self, batch: Batch) -> Prediction:
+        truth = batch.truth
+        sizes = {tuple(display.shape) for display in batch.display}
         if len(sizes) > 1:
             raise UserError(
                 f"{self.name}: on the native grid the images of a batch differ in size: set --data.batch_size 1."
             )
-        labels = torch.from_numpy(batch.truth.labels).to(self.device, torch.float32)
-        saliency = torch.zeros(*labels.shape, *sizes.pop(), dtype=torch.float32, device=labels.device)
-        saliency[torch.from_numpy(batch.truth.has_region)] = torch.cat(batch.truth.regions).float()
-        return ModelOutput(logits=labels, probabilities=labels.clamp(min=0), saliency=saliency)
+        labels = torch.from_numpy(truth.labels).to(self.device, torch.float32)
+        saliency = torch.zeros(len(labels), *sizes.pop(), device=labels.device)
+        for pair, region in enumerate(truth.regions):
+            if region is not None:
+                saliency[pair] = region
+        return Prediction(labels, labels.clamp(min=0), Maps(saliency))
 
 
 class CentrePrior(SaliencyModel):
@@ -71,10 +74,10 @@ class CentrePrior(SaliencyModel):
         profile = torch.exp(-0.5 * (offset / width) ** 2)
         self.register_buffer("blob", profile[:, None] * profile[None, :])
 
-    def score(self, batch: Batch) -> ModelOutput:
+    def score(self, batch: Batch) -> Prediction:
         blob = self.get_buffer("blob")
-        logits = blob.new_zeros(len(batch), len(self.findings))
-        return ModelOutput(logits, torch.sigmoid(logits), blob.expand(*logits.shape, -1, -1))
+        logits = blob.new_zeros(len(batch.truth.queries))
+        return Prediction(logits, torch.sigmoid(logits), Maps(blob.expand(len(logits), -1, -1)))
 
 
 class UniformRandom(SaliencyModel):
@@ -96,18 +99,20 @@ class UniformRandom(SaliencyModel):
         super().__init__()
         self.seed, self.size = _seed(seed), size
 
-    def score(self, batch: Batch) -> ModelOutput:
-        noise = torch.stack([self._noise(image_id) for image_id in batch.truth.image_ids]).to(self.device)
-        probabilities, maps = noise[..., -1], noise[..., :-1].unflatten(-1, (self.size, self.size))
-        return ModelOutput(torch.logit(probabilities, eps=1e-6), probabilities, maps)
+    def score(self, batch: Batch) -> Prediction:
+        pairs = np.bincount(batch.truth.image, minlength=len(batch)).tolist()
+        of_images = zip(batch.truth.image_ids, pairs, strict=True)
+        noise = torch.cat([self._noise(image_id, count) for image_id, count in of_images]).to(self.device)
+        probabilities, maps = noise[:, -1], noise[:, :-1].unflatten(-1, (self.size, self.size))
+        return Prediction(torch.logit(probabilities, eps=1e-6), probabilities, Maps(maps))
 
     def provenance(self) -> dict[str, Any]:
         return {"seed": self.seed, "size": self.size}
 
-    def _noise(self, image_id: str) -> torch.Tensor:
+    def _noise(self, image_id: str, pairs: int) -> torch.Tensor:
         digest = hashlib.sha256(f"{self.seed}/{image_id}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-        return torch.rand(len(self.findings), self.size**2 + 1, generator=generator)
+        return torch.rand(pairs, self.size**2 + 1, generator=generator)
 
 
 class AnswerOracle(AnsweringModel):
@@ -131,7 +136,7 @@ class AnswerOracle(AnsweringModel):
 
     def _text(self, batch: Batch, query: Question) -> str:
         if query.kind == "recognise":
-            return "Yes" if batch.truth.labels[query.row, query.column] == 1 else "No"
+            return "Yes" if batch.truth.labels[query.pair] == 1 else "No"
         height, width = batch.radiographs[query.row].shape
         return self.family.write(_true_boxes(batch, query), query.finding, self.convention, (width, height))
 
@@ -312,9 +317,7 @@ def _boxes_elsewhere(path: Path) -> tuple[dict[str, tuple[Box, ...]], frozenset[
 
 
 def _true_boxes(batch: Batch, query: Question) -> list[Box]:
-    place = query.row, query.column
-    there = batch.truth.labels[place] == 1 and batch.truth.has_region[place]
-    return batch.truth.boxes(*place)[0] if there else []
+    return batch.truth.boxes(query.pair)[0] if batch.truth.scored[query.pair] else []
 
 
 def _seed(given: int | None) -> int:

@@ -111,7 +111,11 @@ class External(AnsweringModel):
         """Look for the predictions of all images and findings of the dataset; a UserError if they do not fit."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         own, images = getattr(data, "names", None), [record.image_id for record in data.records]
-        names = Names(images, data.findings, self._names, own if isinstance(own, Mapping) else None)
+        self._pairs = [
+            (record.image_id, query.name) for record in data.records for query in record.looked_for(data.findings)
+        ]
+        looked_for = [*dict.fromkeys([*data.findings, *(name for _, name in self._pairs)])]
+        names = Names(images, looked_for, self._names, own if isinstance(own, Mapping) else None)
         scores = None if self._scores == "none" else self._scores
         source: Source
         if self._kind == "stored predictions":
@@ -129,6 +133,7 @@ class External(AnsweringModel):
         if self._left_out:
             data.leave_out(self._left_out)
             self.findings = tuple(data.findings)
+            self._pairs = [pair for pair in self._pairs if pair[1] not in self._left_out]
             silent = f"{self._path} says nothing of {', '.join(self._left_out)}"
             rank_zero_warn(f"--predictions {silent}: the run is without these findings, as --missing skip says.")
         if problems := self._problems(data.name, images):
@@ -153,8 +158,7 @@ class External(AnsweringModel):
             truth = replace(batch.truth, views=[view for view, _ in stated])
             batch = replace(batch, truth=truth, image_sha256=[sha256 for _, sha256 in stated])
         if self._missing == "flat":
-            pairs = [(image, finding) for image in batch.truth.image_ids for finding in self.findings]
-            flat = [(image, finding) for image, finding in pairs if (image, finding) not in self.source.maps]
+            flat = [(image, name) for image, name in _pairs(batch) if (image, name) not in self.source.maps]
             notes = [Note(f"the map of {finding} is missing and counts as a miss", image) for image, finding in flat]
             batch.notes = [*batch.notes, *notes]
         return batch
@@ -166,22 +170,22 @@ class External(AnsweringModel):
         shown = self._shown(batch)
         if not self._scored:
             return Prediction(None, None, shown)
-        pairs = [[(image, finding) for finding in self.findings] for image in batch.truth.image_ids]
-        numbers = [[self.source.scores[pair] for pair in of_image] for of_image in pairs]
+        numbers = [self.source.scores[pair] for pair in _pairs(batch)]
         logits, probabilities = torch.tensor(numbers, dtype=torch.float64, device=self.device).unbind(-1)
         return Prediction(logits, probabilities, shown)
 
     def _shown(self, batch: Batch) -> Maps | None:
         if not self.source.maps:
             return None
-        maps = [self._maps(image) for image in batch.truth.image_ids]
-        if len({one.shape for one in maps}) > 1:
+        names = [[name for image, name in _pairs(batch) if image == one] for one in batch.truth.image_ids]
+        maps = [self._maps(*of_image) for of_image in zip(batch.truth.image_ids, names, strict=True)]
+        if len({one.shape[1:] for one in maps}) > 1:
             raise UserError(f"{self.name}: maps differ in size, so give --data.batch_size 1.", exit_status=2)
         if self._kind == "maps":
             each = zip(maps, batch.truth.image_sizes, batch.truth.image_ids, strict=True)
             odd = [(shape_problem(one.shape[1:], size, self._frame or ""), image) for one, size, image in each]
             batch.notes += self._doubted([(text, image) for text, image in odd if text])
-        saliency = torch.stack(maps).to(self.device)
+        saliency = torch.cat(maps).to(self.device)
         return Maps(saliency, saliency.isnan().all(-1).all(-1))
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
@@ -209,24 +213,26 @@ class External(AnsweringModel):
             about["findings_left_out"] = ", ".join(self._left_out)
         return about
 
-    def _maps(self, image: str) -> torch.Tensor:
-        """Return the maps of an image (C, h, w), NaN for those that are missing, or that nobody drew."""
+    def _maps(self, image: str, names: Sequence[str]) -> torch.Tensor:
+        """Return the maps of an image (K, h, w), NaN for those that are missing, or that nobody drew."""
         found = self.source.read(image)
         expected = next(iter(found.values())).shape if found and self._sizes == "any" else self._size
-        for finding, one in found.items():
+        for name, one in found.items():
             if one.shape != expected:
-                what = f"the map of image {image}, finding {finding} is {one.shape}, and the first one is {expected}"
+                what = f"the map of image {image}, finding {name} is {one.shape}, and the first one is {expected}"
                 hint = "If that is meant, give --sizes any; the maps of one image have one size all the same"
                 raise UserError(f"{self._path}: {what}. {hint}.", exit_status=2)
         if isinstance(self.source, Drawn):
-            found = {finding: one for finding, one in found.items() if one.any()}
-        missing = torch.full(expected, nan)
-        return torch.stack([torch.from_numpy(found[name]) if name in found else missing for name in self.findings])
+            found = {name: one for name, one in found.items() if one.any()}
+        maps = torch.full((len(names), *expected), nan)
+        for place, name in enumerate(names):
+            if name in found:
+                maps[place] = torch.from_numpy(found[name])
+        return maps
 
     def _problems(self, dataset: str, images: Sequence[str]) -> list[str]:
         """Return what does not fit and was not asked for."""
-        source, problems = self.source, []
-        pairs = [(image, finding) for image in images for finding in self.findings]
+        source, problems, pairs = self.source, [], self._pairs
         wanted: dict[str, Collection[tuple[str, str]]] = {"score": source.scores} if self._scored else {}
         if source.maps or self._kind == "maps":
             wanted["map"] = source.maps
@@ -281,6 +287,11 @@ class External(AnsweringModel):
             f"(misses), and does not mention {len(silent)} of these images: it may be incomplete"
         )
         return [Note(text, image) for image, _ in lost] if self._kind == "boxes" else []
+
+
+def _pairs(batch: Batch) -> list[tuple[str, str]]:
+    truth = batch.truth
+    return [(truth.image_ids[row], query.name) for row, query in zip(truth.image, truth.queries, strict=True)]
 
 
 def _in_words(unknown: str | tuple[str, str]) -> str:

@@ -18,12 +18,12 @@ READER = "2"  # version of how answers are read, for results to name; another on
 
 @dataclass(frozen=True)
 class Question:
-    """A question about one image of a batch and one finding."""
+    """A question about one pair of an image and a query."""
 
     kind: Kind  # where the finding is, that again, or whether it is there
     row: int  # the image's place in the batch
-    column: int  # the finding's place among those of the dataset
-    finding: str
+    pair: int  # the pair's place in the batch
+    finding: str  # name of what is asked about: a finding, or the identifier of a phrase
     text: str = ""  # empty for models that are not asked in words
     system: str | None = None  # the system's turn before it; None for the model's own, or none
     turn: int = 0  # how often the same was asked before

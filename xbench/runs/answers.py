@@ -24,7 +24,7 @@ from xbench.runs.files import PREDICTIONS, SCHEMAS, Table
 from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from xbench.types import Answers, GroundTruth
+    from xbench.types import Answers, Truth
 
 
 _OF_REPLY = ("finish", "frame", "prompt_sha256", "tokens_in", "tokens_out", "from_cache", "reasoning")
@@ -40,7 +40,7 @@ class AnswerRow:
 
     Attributes:
         index: Position of the image in the dataset.
-        finding: What was asked for.
+        finding: Name of what was asked for: a finding or a phrase.
         query: Where it is, or whether it is there.
         raw: What came back.
         escaped: Whether the file has `raw` as a JSON text, because it holds half a surrogate pair.
@@ -52,6 +52,7 @@ class AnswerRow:
         one_by_one: Whether each of these is one lesion, and not only their union is known.
         outlined: Whether they are boxes around outlines or masks.
         way: Where `probability` comes from.
+        group: The finding that it belongs to, the column `finding` of the file; None for a phrase without one.
     """
 
     index: int
@@ -87,6 +88,7 @@ class AnswerRow:
     logit: float | None = None
     mass: float | None = None
     bounded: bool | None = None
+    group: str | None = None
 
     @classmethod
     def of(
@@ -131,9 +133,9 @@ class AnswerRow:
         same = {name: getattr(self, name) for name in _OF_REPLY}
         return Reply(self.raw, confidence=self.answer_confidence, **same, **first)
 
-    def asked(self, row: int, column: int) -> Question:
-        """Return what was asked, for an image's place in a batch and a finding's among those of the run."""
-        return Question(self.query, row, column, self.finding)
+    def asked(self, row: int, pair: int) -> Question:
+        """Return what was asked, for places in a batch."""
+        return Question(self.query, row, pair, self.finding)
 
     def read_again(self, family: Family, convention: Convention) -> tuple[Reply, Answer]:
         """Read where the finding is by another family or convention.
@@ -187,51 +189,48 @@ class AnswerRow:
         return cls(**row)
 
 
-def answers_table(rows: Sequence[AnswerRow]) -> pa.Table:
-    """Return rows as a table of `predictions.parquet`."""
-    return pa.Table.from_pylist([_writable(row) for row in rows], SCHEMAS[PREDICTIONS])
+def answers_table(rows: Sequence[AnswerRow], condition: str = "") -> pa.Table:
+    """Return rows under a condition as a table of `predictions.parquet`."""
+    return pa.Table.from_pylist([_writable(row) | {"condition": condition} for row in rows], SCHEMAS[PREDICTIONS])
 
 
-def answer_rows(shown: Answers, truth: GroundTruth) -> list[AnswerRow]:
+def answer_rows(shown: Answers, truth: Truth) -> list[AnswerRow]:
     """Return what was asked about a batch, image by image, and what became of it."""
     made, repeated = [], iter(shown.repeated)
     for query, reply in shown.replies:
-        row, column = query.row, query.column
+        row, pair = query.row, query.pair
         size = truth.image_sizes[row]
         if size is None:
             raise UserError(f"image {truth.image_ids[row]}: nobody knows its size, so boxes on it mean nothing.")
         boxes = None
-        if query.kind == "locate" and truth.labels[row, column] == 1 and truth.has_region[row, column]:
-            items = truth.instances[row].get(column, ())
-            boxes = (*truth.boxes(row, column), not items or any(item.kind != "box" for item in items))
-        answer = shown.answers[row][column] if query.kind == "locate" else None
+        if query.kind == "locate" and truth.labels[pair] == 1 and truth.coverage[pair] is not None:
+            boxes = (*truth.boxes(pair), truth.outlined(pair))
+        answer = shown.answers[pair] if query.kind == "locate" else None
         if query.kind == "again":
             answer = next(repeated)
         index, image_id = int(truth.index[row]), truth.image_ids[row]
-        made.append(AnswerRow.of(index, image_id, (size[1], size[0]), query, reply, answer, boxes))
+        one = AnswerRow.of(index, image_id, (size[1], size[0]), query, reply, answer, boxes)
+        made.append(replace(one, group=truth.queries[pair].finding))
     return sorted(made, key=lambda one: one.index)
 
 
-def read_answers(path: Path, findings: Sequence[str]) -> Iterator[AnswerRow]:
-    """Read the answers in `predictions.parquet` of a run with these findings, row by row.
+def read_answers(path: Path, condition: str = "") -> Iterator[AnswerRow]:
+    """Read the answers under a condition in `predictions.parquet` of a run, row by row.
 
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
     with Table(path) as file:
         for group in range(file.num_row_groups):
-            for row in rows_of(file.read_row_group(group, use_threads=False)):
-                if row.finding not in findings:
-                    raise ValueError(f"{path.name} speaks of {row.finding!r:.60}, which the run did not score")
-                yield row
+            yield from rows_of(file.read_row_group(group, use_threads=False), condition)
 
 
-def rows_of(table: pa.Table) -> Iterator[AnswerRow]:
-    """Go through the rows of a table; raise a ValueError for what no run writes."""
+def rows_of(table: pa.Table, condition: str = "") -> Iterator[AnswerRow]:
+    """Go through the rows of a condition in a table; raise a ValueError for what no run writes."""
     for row in table.drop_columns(["map_shape", "map"]).to_pylist():
-        if row["query"] != row["finding"] or row.pop("condition") != "":
-            raise ValueError(f"{row['image_id']!r:.200} has an answer to another query than a finding")
-        yield AnswerRow.checked(row | {"query": row.pop("asked")})
+        if row.pop("condition") != condition:
+            continue
+        yield AnswerRow.checked(row | {"finding": row["query"], "query": row.pop("asked"), "group": row["finding"]})
 
 
 def excerpt(raw: str, most: int = 400) -> str:
@@ -242,7 +241,7 @@ def excerpt(raw: str, most: int = 400) -> str:
 
 def _writable(row: AnswerRow) -> dict[str, Any]:
     values = {field.name: getattr(row, field.name) for field in fields(row)}
-    values |= {"asked": row.query, "query": row.finding, "condition": ""}
+    values |= {"asked": row.query, "query": row.finding, "finding": values.pop("group")}
     if row.reasoning is not None:
         values["reasoning"] = row.reasoning.encode("utf-8", "replace").decode()
     try:

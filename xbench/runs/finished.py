@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Self, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from xbench.findings.queries import PHRASES, Query
 from xbench.geometry.regions import region_digest
 from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
@@ -35,7 +36,7 @@ from xbench.runs.tables import read_rows
 from xbench.scoring.rows import Rows
 
 if TYPE_CHECKING:
-    from xbench.types import GroundTruth, MapScale, Prediction, Rules
+    from xbench.types import MapScale, Prediction, Rules, Truth
 
 
 _AGREEMENT = ("reader_dice", "reader_iou")
@@ -48,9 +49,10 @@ class FinishedRun:
     so do the checks. Needs torch for `rules`, `batches` and `map_scale` alone.
     """
 
-    def __init__(self, folder: Path, results: Results) -> None:
+    def __init__(self, folder: Path, results: Results, condition: str = "") -> None:
         self.folder = folder
         self.results = results
+        self.condition = condition
 
     @classmethod
     def open(cls, folder: Path, *needed: str) -> Self:
@@ -62,10 +64,17 @@ class FinishedRun:
             return cls(folder, read_results(folder / RESULTS))
 
     @cached_property
+    def under_conditions(self) -> list[Self]:
+        """The run, and the same images of it under each other condition: rows, predictions and answers are of that."""
+        with reading(self.folder):
+            there = {*Table(self.folder / PAIRS).read(["condition"])["condition"].unique().to_pylist()}
+        return [self, *(type(self)(self.folder, self.results, name) for name in sorted(there - {"", None}))]
+
+    @cached_property
     def rows(self) -> Rows:
         """What every number follows from, of `pairs.parquet`."""
         with reading(self.folder):
-            return read_rows(self.folder / PAIRS, self.results.findings)
+            return read_rows(self.folder / PAIRS, self.results.findings, self.condition)
 
     @cached_property
     def image_scores(self) -> Images:
@@ -78,17 +87,20 @@ class FinishedRun:
         if self.results.answers is None:
             return None
         found: dict[str, list[AnswerRow]] = {image_id: [] for image_id in self.rows.image_ids}
+        asked = {image_id: {query[:2] for query in queries} for image_id, queries in self.queries.items()}
         with reading(self.folder):
-            for row in read_answers(self.folder / PREDICTIONS, self.results.findings):
-                if row.image_id not in found:
-                    raise ValueError(f"{PREDICTIONS} speaks of {row.image_id!r:.200}, which is not in {PAIRS}")
+            for row in read_answers(self.folder / PREDICTIONS, self.condition):
+                if (row.finding, row.group) not in asked.get(row.image_id, ()):
+                    about = f"{row.finding!r:.60} on {row.image_id!r:.200}"
+                    raise ValueError(f"{PREDICTIONS} speaks of {about}, which is not in {PAIRS}")
                 found[row.image_id].append(row)
-            scored = self.rows.matrix("scored")
+            scored = self.rows["scored"]
             for image_id, rows in found.items():
-                asked = [row.finding for row in rows if row.query == "locate"]
+                located = [row.finding for row in rows if row.query == "locate"]
                 drawn = [row.finding for row in rows if row.annotated is not None]
-                needed = [self.results.findings[c] for c in np.flatnonzero(scored[self.row_of[image_id]])]
-                if len({*asked}) < len(asked) or sorted(drawn) != sorted(needed):
+                own = self.pairs_of[self.row_of[image_id]]
+                needed = [query.name for query, pair in zip(self.queries[image_id], own, strict=True) if scored[pair]]
+                if len({*located}) < len(located) or sorted(drawn) != sorted(needed):
                     raise ValueError(f"{PREDICTIONS} has not one answer to each scored pair of {image_id!r:.200}")
         return found
 
@@ -158,27 +170,29 @@ class FinishedRun:
 
     def check_maps(self) -> None:
         """Check that maps, regions and pictures can be read, every page of them, and fit to the tables."""
-        digests = self.rows.matrix("region_digest")
+        digests = self.rows["region_digest"]
         with reading(self.folder):
             gamma = stated_gamma(Table(self.folder / TRUTH))
         for row, image in enumerate(self.saved_images()):
-            for column, coverage in image.regions.items():
-                if region_digest(coverage.at(gamma)) != digests[row, column]:
+            for place, coverage in image.regions.items():
+                if region_digest(coverage.at(gamma)) != digests[self.pairs_of[row][place]]:
                     with reading(self.folder):
                         raise ValueError(f"{TRUTH} holds other regions than {PAIRS}")
 
     def saved_images(self) -> Iterator[SavedImage]:
         """Read what the run saved of its images, one by one in the dataset's order."""
         rows_of, last = self.rows, -1
-        has_region = rows_of.matrix("has_region")
-        present = has_region & (rows_of.matrix("label") == 1)
+        present = rows_of["has_region"] & (rows_of["label"] == 1)
         with reading(self.folder):
             rows = iter(range(len(rows_of.image_ids)))
-            for image in read_saved_images(self.folder, self.results.findings):
+            for image in read_saved_images(self.folder, self.queries, self.condition):
+                if not image.queries:
+                    continue
                 row = next(rows, None)
                 if row is None or rows_of.image_ids[row] != image.image_id:
                     raise ValueError(f"{IMAGES} is of other images than {PAIRS}")
-                drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (has_region, present))
+                own = self.pairs_of[row]
+                drawn, scored = (tuple(np.flatnonzero(which[own])) for which in (rows_of["has_region"], present))
                 if image.index <= last or tuple(image.regions) != drawn or image.scored != scored:
                     raise ValueError(f"{image.image_id}: its place or its regions are not those of {PAIRS}")
                 last = image.index
@@ -216,11 +230,10 @@ class FinishedRun:
                 raise ValueError(f"the provenance in {RESULTS} holds what no run writes")
             return Rules(sides or "native", upsampling, gamma, thresholds, ties)
 
-    def batches(self, gamma: float | None = None) -> Iterator[tuple[Prediction, GroundTruth]]:
+    def batches(self, gamma: float | None = None) -> Iterator[tuple[Prediction, Truth]]:
         """Yield what the model said and what the annotations say, as the run's metrics got it, for metrics of your own.
 
-        On native grids, the empty `regions` of an image without any are (0, 0, 0). `gamma` is the share of a grid pixel
-        that a region must cover, in (0, 1]; None stands for that of the run.
+        `gamma` is the share of a grid pixel that a region must cover, in (0, 1]; None stands for that of the run.
         """
         gamma = self.rules.gamma if gamma is None else gamma
         yield from (self.batch(images, gamma) for images in self.saved_batches())
@@ -259,54 +272,55 @@ class FinishedRun:
 
     def batch(
         self, images: Sequence[SavedImage], gamma: float, family: str | None = None, frame: str | None = None
-    ) -> tuple[Prediction, GroundTruth]:
+    ) -> tuple[Prediction, Truth]:
         """Return what a batch of saved images is scored from.
 
         Answers are read again, by another family or frame if these are given.
         """
         import torch
 
-        from xbench.types import Answers, GroundTruth, Maps, Prediction
+        from xbench.types import Answers, Maps, Prediction, Truth
 
-        grid = self.rules.grid
-        rows = [self.row_of[image.image_id] for image in images]
-        scores = {name: self._matrix(name)[rows] for name in ("logit", "probability", "label", *_AGREEMENT)}
-        logits, probabilities = (torch.from_numpy(scores[name]) for name in ("logit", "probability"))
+        rows = [self.pairs_of[self.row_of[image.image_id]] for image in images]
+        pairs = np.concatenate(rows)
+        logits, probabilities = (torch.from_numpy(self.rows[name][pairs]) for name in ("logit", "probability"))
         prediction = Prediction(logits, probabilities, None) if self._asked else Prediction(None, None, None)
         if drawn := [image.saliency for image in images if image.saliency is not None]:
-            maps = np.stack(drawn)
+            maps = np.concatenate(drawn)
             prediction.shown = Maps(torch.from_numpy(maps), torch.from_numpy(no_maps(maps)))
         if self.answers is not None and self.results.answers is not None:
             by = family_named(family or self.results.answers.family)
             numbers = Convention.named(frame or self.results.answers.frame)
-            prediction.shown = shown = Answers([[None] * len(self.results.findings) for _ in images])
+            prediction.shown = shown = Answers([None] * len(pairs))
+            before = 0
             for place, image in enumerate(images):
+                names = [query.name for query in image.queries]
                 for one in self.answers[image.image_id]:
-                    column, reply = self.results.findings.index(one.finding), one.reply()
+                    pair, reply = before + names.index(one.finding), one.reply()
                     if one.query == "again":
                         reply, answer = one.read_again(by, numbers)
                         shown.repeated.append(answer)
                     elif one.query == "locate":
-                        reply, shown.answers[place][column] = one.read_again(by, numbers)
-                    shown.replies.append((one.asked(place, column), reply))
+                        reply, shown.answers[pair] = one.read_again(by, numbers)
+                    shown.replies.append((one.asked(place, pair), reply))
+                before += len(names)
         truths = [
-            GroundTruth.of_image(
+            Truth.of_image(
                 image.index,
                 image.image_id,
-                self.rows.patient_ids[row],
+                self.rows.patient_ids[self.row_of[image.image_id]],
                 image.view,
-                labels=scores["label"][place],
-                coverage=image.regions,
-                reader_agreement=np.stack([scores["reader_dice"][place], scores["reader_iou"][place]], axis=-1),
+                image.image_size,
+                image.queries,
+                labels=self.rows["label"][own],
+                coverage=[image.regions.get(place) for place in range(len(image.queries))],
                 gamma=gamma,
-                # What the grid of an image without regions was, a run on native grids does not say.
-                size=grid if grid != "native" else next((one.shape for one in image.regions.values()), (0, 0)),
-                image_size=image.image_size,
-                instances=image.instances,
+                shapes=[image.instances.get(place, ()) for place in range(len(image.queries))],
+                agreement=np.stack([self.rows[name][own] for name in _AGREEMENT], axis=-1),
             )
-            for place, (row, image) in enumerate(zip(rows, images, strict=True))
+            for own, image in zip(rows, images, strict=True)
         ]
-        return prediction, GroundTruth.concatenate(truths)
+        return prediction, Truth.concatenate(truths)
 
     @cached_property
     def row_of(self) -> dict[str, int]:
@@ -318,14 +332,23 @@ class FinishedRun:
         return bool(self.rows["asked"].any())
 
     @cached_property
-    def _matrices(self) -> dict[str, NDArray[Any]]:
-        return {}
+    def pairs_of(self) -> list[NDArray[np.int64]]:
+        """Places of the rows of each image, in the order of its queries."""
+        ends = np.bincount(self.rows.image, minlength=len(self.rows.image_ids)).cumsum()
+        return np.split(np.argsort(self.rows.image, kind="stable"), ends[:-1])
 
-    def _matrix(self, column: str) -> NDArray[Any]:
-        if column not in self._matrices:
-            self._matrices[column] = self.rows.matrix(column)
-        return self._matrices[column]
+    @cached_property
+    def queries(self) -> dict[str, list[Query]]:
+        """What was looked for by image, without the phrases' texts."""
+        rows, names = self.rows, dict(enumerate(self.results.findings))
+        findings = {place: None if name == PHRASES else name for place, name in names.items()}
+        queries = [
+            Query(rows.queries[query], findings.get(finding))
+            for query, finding in zip(rows.query.tolist(), rows.finding.tolist(), strict=True)
+        ]
+        pairs = zip(rows.image_ids, self.pairs_of, strict=True)
+        return {image_id: [queries[pair] for pair in own] for image_id, own in pairs}
 
 
 def _size_of(image: SavedImage) -> tuple[int, ...]:
-    return () if image.saliency is None else image.saliency.shape
+    return () if image.saliency is None else image.saliency.shape[1:]

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cv2
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import IMAGES, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, Table, reading
@@ -39,13 +41,14 @@ class SavedImage:
         index: Position of the image in the dataset.
         image_sha256: Digest of the model input.
         view: Part of the radiograph that the maps show.
-        saliency: Raw maps of the C findings (C, h, w), in the frame of the model input, NaN where nobody drew one; None
-            of a model that draws no map.
-        regions: Annotated regions by position of the finding, ascending.
-        scored: Positions of those findings that are present with a region.
+        queries: What is looked for on it; K below, and positions are among these.
+        saliency: Raw maps (K, h, w), in the frame of the model input, NaN where nobody drew one; None of a model that
+            draws no map.
+        regions: Annotated regions by position of the query, ascending.
+        scored: Positions of those queries that are present with a region.
         picture: The radiograph as a JPEG file; None where no pair is scored.
         image_size: Height and width of the radiograph as it was decoded; None where nobody knows.
-        instances: What the regions are the unions of, item by item, by position of the finding, ascending.
+        instances: What the regions are the unions of, item by item, by position of the query, ascending.
     """
 
     index: int
@@ -53,6 +56,7 @@ class SavedImage:
     patient_id: str | None
     image_sha256: str
     view: View
+    queries: Sequence[Query]
     saliency: NDArray[np.float32] | None
     regions: Mapping[int, Coverage]
     scored: tuple[int, ...]
@@ -62,20 +66,21 @@ class SavedImage:
 
 
 def saved_tables(
-    findings: Sequence[str],
     images: Sequence[SavedImage],
     scores: Mapping[str, NDArray[np.float64]],
     notes: Mapping[str, Sequence[str]] | None = None,
     failures: Sequence[tuple[int, str, str]] = (),
+    condition: str = "",
 ) -> dict[str, pa.Table]:
     """Return the tables of a batch by file; of predictions only if there are maps or nothing but scores.
 
     Args:
-        findings: Of the run.
         images: In the dataset's order.
-        scores: `logit` and `probability` (B, C); empty for a model that answers, whose predictions are its answers.
+        scores: `logit` and `probability` (P,) of their pairs; empty for a model that answers, whose
+            predictions are its answers.
         notes: What is odd about images, by their name.
         failures: Index, name and reason of images that could not be read.
+        condition: Of the predictions.
     """
     rows: dict[str, list[dict[str, Any]]] = {IMAGES: [], TRUTH: [], PICTURES: []}
     rows[IMAGES] = [{"index": index, "image_id": image_id, "failure": why} for index, image_id, why in failures]
@@ -85,33 +90,34 @@ def saved_tables(
         facts = {"patient_id": image.patient_id, "crop": image.view, "height": height, "width": width}
         odd = {"sha256": image.image_sha256, "notes": [*(notes or {}).get(image.image_id, ())]}
         rows[IMAGES].append(named | facts | odd)
-        for column, coverage in image.regions.items():
+        for place, coverage in image.regions.items():
             parts = {name: getattr(coverage, name) for name in Coverage.__slots__} | {"whole": coverage.whole.tobytes()}
-            items = image.instances.get(column, ())
+            items = image.instances.get(place, ())
             shapes = [{name: getattr(item, name) for name in Shape.__slots__} for item in items]
-            of_query = {"query": findings[column], "finding": findings[column], "present": column in image.scored}
+            query = image.queries[place]
+            of_query = {"query": query.name, "finding": query.finding, "present": place in image.scored}
             rows[TRUTH].append(named | of_query | parts | {"shapes": shapes})
         if image.picture is not None:
             rows[PICTURES].append({"image_id": image.image_id, "jpeg": image.picture})
     rows[IMAGES].sort(key=itemgetter("index"))
     tables = {name: pa.Table.from_pylist(of_table, SCHEMAS[name]) for name, of_table in rows.items()}
-    return tables | ({PREDICTIONS: _predictions(findings, images, scores)} if scores else {})
+    return tables | ({PREDICTIONS: _predictions(images, scores, condition)} if scores else {})
 
 
-def _predictions(
-    findings: Sequence[str], images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]]
-) -> pa.Table:
+def _predictions(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]], condition: str) -> pa.Table:
     """Return what a model that draws maps, or gives scores alone, gave for each pair."""
-    pairs, drawn = len(images) * len(findings), [image.saliency for image in images if image.saliency is not None]
+    asked = [(image, query) for image in images for query in image.queries]
+    pairs, drawn = len(asked), [image.saliency for image in images if image.saliency is not None]
     columns: dict[str, Any] = {
-        "index": np.repeat([image.index for image in images], len(findings)),
-        "image_id": [image.image_id for image in images for _ in findings],
-        **dict.fromkeys(("query", "finding"), [*findings] * len(images)),
-        "condition": [""] * pairs,
+        "index": [image.index for image, _ in asked],
+        "image_id": [image.image_id for image, _ in asked],
+        "query": [query.name for _, query in asked],
+        "finding": [query.finding for _, query in asked],
+        "condition": [condition] * pairs,
         **{name: pa.array(values.ravel(), pa.float64(), from_pandas=True) for name, values in scores.items()},
     }
     if drawn:
-        maps = np.stack(drawn).astype(np.float32, copy=False).reshape(pairs, *drawn[0].shape[1:])
+        maps = np.concatenate(drawn).astype(np.float32, copy=False)
         missing = no_maps(maps)
         cells = np.where(missing, 0, maps[0].size).cumsum()
         starts = pa.array(np.concatenate([[0], cells]), pa.int32())
@@ -124,9 +130,10 @@ def _predictions(
     return pa.table(arrays, schema)
 
 
-def read_saved_images(folder: Path, findings: Sequence[str]) -> Iterator[SavedImage]:
-    """Read what a run with these findings saved of its images, one by one in the dataset's order."""
-    column_of = {finding: column for column, finding in enumerate(findings)}
+def read_saved_images(
+    folder: Path, queries: Mapping[str, Sequence[Query]], condition: str = ""
+) -> Iterator[SavedImage]:
+    """Read what a run saved of its images with these queries by image, one by one in the dataset's order."""
     others = {
         name: _OfImages(Table(folder / name))
         for name in (PREDICTIONS, TRUTH, PICTURES)
@@ -137,9 +144,11 @@ def read_saved_images(folder: Path, findings: Sequence[str]) -> Iterator[SavedIm
             continue
         image_id = row["image_id"]
         of_image = {name: file.take(image_id) for name, file in others.items()}
-        regions = {column_of[region["query"]]: region for region in of_image[TRUTH]}
+        asked = queries.get(image_id, ())
+        place_of = {query.name: place for place, query in enumerate(asked)}
+        regions = {place_of[region["query"]]: region for region in of_image[TRUTH]}
         if [*regions] != sorted(regions):
-            raise ValueError(f"the regions of {image_id!r:.200} in {TRUTH} are not in the order of the findings")
+            raise ValueError(f"the regions of {image_id!r:.200} in {TRUTH} are not in the order of the queries")
         picture = of_image.get(PICTURES)
         shapes = {column: shapes_of(region) for column, region in regions.items()}
         yield SavedImage(
@@ -148,7 +157,8 @@ def read_saved_images(folder: Path, findings: Sequence[str]) -> Iterator[SavedIm
             patient_id=row["patient_id"],
             image_sha256=row["sha256"],
             view=crop_of(row),
-            saliency=_saliency(of_image[PREDICTIONS], findings),
+            queries=asked,
+            saliency=_saliency([row for row in of_image[PREDICTIONS] if row["condition"] == condition], [*place_of]),
             regions={column: coverage_of(region) for column, region in regions.items()},
             scored=tuple(column for column, region in regions.items() if region["present"]),
             picture=picture[0]["jpeg"] if picture else None,
@@ -276,10 +286,14 @@ class _OfImages:
 
 
 def _places(file: Table, column: str) -> dict[tuple[str, str], int]:
-    """Return the row of each pair of image and query that has a value in a column."""
-    table = file.read([*dict.fromkeys(("image_id", "query", column))])
+    """Return the row of each pair of an image, as it is, and a query that has a value in a column."""
+    names = dict.fromkeys(("image_id", "query", "condition", column))
+    table = file.read([name for name in names if name in file.schema_arrow.names])
     images, queries = (table[name].to_pylist() for name in ("image_id", "query"))
-    return {(images[row], queries[row]): row for row in np.flatnonzero(table[column].is_valid()).tolist()}
+    there = table[column].is_valid()
+    if "condition" in table.column_names:
+        there = pc.and_(there, pc.equal(table["condition"], ""))
+    return {(images[row], queries[row]): row for row in np.flatnonzero(there).tolist()}
 
 
 def _saliency(rows: Sequence[Mapping[str, Any]], queries: Sequence[str]) -> NDArray[np.float32] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from pathlib import Path
 from typing import get_args
 
@@ -45,17 +46,19 @@ class StoredPredictions(Source):
         self._folder, self.files = table.parent, [table, table.parent / IMAGES]
         with reading(self._folder):
             file, images = Table(table, PREDICTIONS), Table(self.files[1])
-            rows = file.read(["image_id", "query", "logit", "probability", "asked"])
+            rows = file.read(["image_id", "query", "logit", "probability", "asked", "condition"])
             if rows["asked"].null_count < len(rows):
                 again = "`xbench rescore` reads them again, by another --family or --frame"
                 raise UserError(f"--predictions {path} holds what a model answered: {again}.", exit_status=2)
             images_of, queries, *numbers = (rows[name].to_pylist() for name in rows.column_names[:4])
             pairs = [*zip(images_of, queries, strict=True)]
-            if len({*pairs}) < len(pairs):
+            unchanged = [condition == "" for condition in rows["condition"].to_pylist()]
+            if len({*compress(pairs, unchanged)}) < sum(unchanged):
                 raise ValueError(f"{table.name} has two rows of an image and a finding")
             wanted = {*names.images}, {*names.findings}
             known = [pair[0] in wanted[0] and pair[1] in wanted[1] for pair in pairs]
             strange = [f"{image}, {finding}" for (image, finding), own in zip(pairs, known, strict=True) if not own]
+            known = [own and plain for own, plain in zip(known, unchanged, strict=True)]
             scored = zip(pairs, zip(*numbers, strict=True), known, strict=True)
             super().__init__({pair: both for pair, both, own in scored if own and None not in both}, unknown=strange)
             self._places: dict[str, dict[str, int]] = {}

@@ -84,25 +84,31 @@ def _about(run: FinishedRun, row: int, column: int, chance: float) -> dict[str, 
 def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[SavedImage]) -> Iterator[_Pair]:
     rules, scale = run.rules, run.map_scale or "none"
     negatives = any(PROTOCOLS[name].negatives for name in names)
+    column_of = {finding: column for column, finding in enumerate(run.results.findings)}
     for image in images:
         if image.saliency is None:
             continue
         row, missing = run.row_of[image.image_id], no_maps(image.saliency)
         size = image.image_size if rules.grid == "native" else rules.grid
-        for column in range(len(image.saliency)):
-            label, scored = int(run.image_scores.labels[row, column]), column in image.scored
+        # Phrases, several of which may be about one finding, are scored by no protocol.
+        places = [
+            (place, column_of[query.name]) for place, query in enumerate(image.queries) if query.name in column_of
+        ]
+        for place, column in places:
+            label, scored = int(run.image_scores.labels[row, column]), place in image.scored
             if not scored and (label < 0 or not negatives):
                 continue
-            region = image.regions[column].at(rules.gamma) if scored else np.zeros(size or (0, 0), np.bool_)
-            cells = np.nan_to_num(image.saliency[column])
-            prediction = PairView(cells, image.view, scale, rules.upsampling, missing=bool(missing[column]))
-            truth = PairTruth(label, region, image.instances.get(column, ()), rules.gamma)
+            region = image.regions[place].at(rules.gamma) if scored else np.zeros(size or (0, 0), np.bool_)
+            cells = np.nan_to_num(image.saliency[place])
+            prediction = PairView(cells, image.view, scale, rules.upsampling, missing=bool(missing[place]))
+            truth = PairTruth(label, region, image.instances.get(place, ()), rules.gamma)
             yield _about(run, row, column, np.count_nonzero(region) / region.size), prediction, truth
 
 
 def _pairs_of_answers(run: FinishedRun) -> Iterator[_Pair]:
     column_of = {finding: column for column, finding in enumerate(run.results.findings)}
-    places = [(run.row_of[answer.image_id], column_of[answer.finding], answer) for answer in _located(run)]
+    located = [answer for answer in _located(run) if answer.finding in column_of]
+    places = [(run.row_of[answer.image_id], column_of[answer.finding], answer) for answer in located]
     for row, column, answer in sorted(places, key=lambda place: place[:2]):
         label = int(run.image_scores.labels[row, column])
         if not answer.annotated and label != 0:

@@ -60,14 +60,14 @@ class RunNumbers:
 
 def numbers_of(rows: Rows) -> RunNumbers:
     """Return what the metrics would compute from all rows of a run."""
-    count, group = len(rows.findings), rows.finding
+    count, group, recognised = len(rows.findings), rows.finding, numbers.recognised_findings(rows)
     probabilities = numbers.counted_probabilities(rows)
     return RunNumbers(
         numbers.pointing_numbers(numbers.pointing_sums(rows, group, count)),
         numbers.sweep_numbers(numbers.sweep_sums(rows, group, count)),
         numbers.box_numbers(numbers.with_all(numbers.box_sums(rows, group, count))),
         [
-            numbers.recognition_numbers(rows["label"][group == place], probabilities[group == place])
+            numbers.recognition_numbers(rows["label"][recognised == place], probabilities[recognised == place])
             for place in range(count)
         ],
     )
@@ -233,10 +233,10 @@ def _recognition(asked: Sequence[AnswerRow], rows: Rows) -> Recognised | None:
     if not asked:
         return None
     ways = {row.way for row in asked if row.probability is not None}
-    masses = [row.mass for row in asked if row.mass is not None]
+    masses, recognised = [row.mass for row in asked if row.mass is not None], numbers.recognised_findings(rows)
     labels = np.where(np.isnan(rows["probability"]), -1, rows["label"]).astype(np.int8)
     readable = [
-        numbers.recognition_numbers(labels[rows.finding == place], rows["probability"][rows.finding == place])
+        numbers.recognition_numbers(labels[recognised == place], rows["probability"][recognised == place])
         for place in range(len(rows.findings))
     ]
     return Recognised(

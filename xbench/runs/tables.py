@@ -88,8 +88,8 @@ _MAX_ROWS = 2 * 10**7
 """Of a table that is read: ten times those of the largest dataset. A file of a few bytes can claim any number."""
 
 
-def read_rows(path: Path, findings: Sequence[str]) -> Rows:
-    """Read `pairs.parquet` of a run with these findings.
+def read_rows(path: Path, findings: Sequence[str], condition: str = "") -> Rows:
+    """Read the rows of a condition in `pairs.parquet` of a run with these findings.
 
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run with these findings
@@ -102,7 +102,7 @@ def read_rows(path: Path, findings: Sequence[str]) -> Rows:
     needed = ("index", "image_id", "query", "condition", "label", "has_region", "scored", "asked")
     if lacking := [name for name in needed if table[name].null_count]:
         raise ValueError(f"{path.name}: {lacking[0]} has gaps that no run leaves")
-    rows = Rows.of(table, findings)
+    rows = Rows.of(table, findings, condition)
     for name, places in _wrong(rows):
         for row in np.flatnonzero(places)[:1].tolist():
             about = f"{rows.queries[rows.query[row]]!r:.60} on {rows.image_ids[rows.image[row]]!r:.200}"

@@ -20,79 +20,76 @@ from xbench.scoring.measures import Measurer
 from xbench.scoring.numbers import dice, iou
 from xbench.scoring.peaks import least_distance
 from xbench.scoring.rows import SCHEMA
-from xbench.types import Answers, GroundTruth, Maps, Prediction, Rules
+from xbench.types import Answers, Maps, Prediction, Rules, Truth
 
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
 def measure(
     prediction: Prediction,
-    truth: GroundTruth,
+    truth: Truth,
     rules: Rules,
-    findings: Sequence[str],
     stopwatch: Stopwatch | None = None,
     measurer: Measurer | None = None,
     check: Check | None = None,
+    condition: str = "",
 ) -> pa.Table:
-    """Measure what a model says; return a table of `SCHEMA`, image by image.
+    """Measure what a model says about P pairs; return a table of `SCHEMA` with a row for each.
 
     Args:
         prediction: Of the model.
-        truth: What the dataset says about the same images, at least one; regions are cut at the gamma of `rules`.
+        truth: What the dataset says about the same pairs; regions are cut at the gamma of `rules`.
         rules: How maps are scored.
-        findings: Names of the C findings.
         stopwatch: Counts measuring the maps as `saliency`, the time before as `metrics`.
         measurer: Measures the maps.
-        check: Refuses what cannot be scored, but for answers. It is given logits and probabilities (B, C) on the host,
-            NaN where there are none, and which maps are finite (B, C) bool.
+        check: Refuses what cannot be scored, but for answers. It is given logits and probabilities (P,) on the host,
+            NaN where there are none, and which maps are finite (P,) bool.
+        condition: The change that was made to the images.
     """
-    images, classes = truth.labels.shape
-    image = np.repeat(np.arange(images), classes)
-    rows, columns, _ = truth.scored.T
-    row = rows * classes + columns
+    pairs, row = len(truth.queries), np.flatnonzero(truth.scored)
+    image = truth.image
     values: dict[str, Any] = {}
     pixels: dict[str, Any] = {}
-    nothing = torch.full((images, classes), torch.nan)
-    given = (prediction.logits, prediction.probabilities)
-    flat = [(nothing if score is None else score).flatten() for score in given]
-    asked = np.full(images * classes, prediction.probabilities is not None)
+    nothing = torch.full((pairs,), torch.nan)
+    logits, probabilities = (
+        nothing if score is None else score for score in (prediction.logits, prediction.probabilities)
+    )
+    asked = np.full(pairs, prediction.probabilities is not None)
     match prediction.shown:
         case Maps() as maps:
-            scores, values, pixels = _measure_maps(maps, flat, truth, rules, stopwatch or Stopwatch(), measurer, check)
+            given = logits.to(maps.values.device), probabilities.to(maps.values.device)
+            scores, values, pixels = _measure_maps(maps, given, truth, rules, stopwatch or Stopwatch(), measurer, check)
         case Answers() as answers:
-            scores = torch.stack([score.cpu() for score in flat]).double().numpy()
-            recognise = [query for query, _ in answers.replies if query.kind == "recognise"]
+            scores = torch.stack([logits.cpu(), probabilities.cpu()]).double().numpy()
             asked[:] = False
-            asked[[query.row * classes + query.column for query in recognise]] = True
+            asked[[question.pair for question, _ in answers.replies if question.kind == "recognise"]] = True
             values, pixels = _measure_answers(answers.answers, truth, rules)
         case None:
             # Nothing is compared with a region.
-            logits, probabilities = (score.cpu().view(images, classes) for score in flat)
             if check is not None:
-                check(logits, probabilities, torch.ones(images, classes, dtype=torch.bool))
-            scores, row = torch.stack([logits.flatten(), probabilities.flatten()]).double().numpy(), row[:0]
-    digests = truth.region_digests.ravel()
-    scored = np.zeros(images * classes, np.bool_)
+                check(logits.cpu(), probabilities.cpu(), torch.ones(pairs, dtype=torch.bool))
+            scores, row = torch.stack([logits.cpu(), probabilities.cpu()]).double().numpy(), row[:0]
+    scored = np.zeros(pairs, np.bool_)
     scored[row] = True
     table: dict[str, Any] = {
         "index": truth.index[image],
         "image_id": np.array(truth.image_ids, dtype=object)[image],
         "patient_id": np.array(truth.patient_ids, dtype=object)[image],
-        "query": [*findings] * images,
-        "finding": [*findings] * images,
-        "condition": np.full(len(image), "", dtype=object),
-        "label": truth.labels.ravel(),
-        "has_region": truth.has_region.ravel(),
+        "query": [query.name for query in truth.queries],
+        "finding": [query.finding for query in truth.queries],
+        "condition": [condition] * pairs,
+        "label": truth.labels,
+        "has_region": truth.has_region,
         "scored": scored,
         "asked": asked,
         "logit": scores[0],
         "probability": scores[1],
-        **{name: truth.region_places[..., k].ravel() for k, name in enumerate(("region_area", "region_x", "region_y"))},
-        "region_digest": pa.array(digests.astype("U16"), mask=digests == b""),
-        **{f"reader_{name}": truth.reader_agreement[..., k].ravel() for k, name in enumerate(("dice", "iou"))},
-        **{name: _spread(column, row, len(image)) for name, column in (values | pixels).items()},
+        **{name: truth.places[:, k] for k, name in enumerate(("region_area", "region_x", "region_y"))},
+        "region_digest": pa.array(truth.digests.astype("U16"), mask=truth.digests == b""),
+        **{f"reader_{name}": truth.agreement[:, k] for k, name in enumerate(("dice", "iou"))},
+        **{name: _spread(column, row, pairs) for name, column in (values | pixels).items()},
     }
-    return pa.table([_array(table.get(field.name), field.type, len(image)) for field in SCHEMA], SCHEMA)
+    return pa.table([_array(table.get(field.name), field.type, pairs) for field in SCHEMA], SCHEMA)
 
 
 def _spread(column: Any, row: NDArray[np.int64], rows: int) -> Any:
@@ -123,43 +120,39 @@ def _array(column: Any, kind: pa.DataType, rows: int) -> pa.Array:
 
 def _measure_maps(
     shown: Maps,
-    flat: Sequence[Tensor],
-    truth: GroundTruth,
+    given: tuple[Tensor, Tensor],
+    truth: Truth,
     rules: Rules,
     stopwatch: Stopwatch,
     measurer: Measurer | None,
     check: Check | None,
 ) -> tuple[NDArray[np.float64], dict[str, Any], dict[str, Any]]:
-    """Return logits and probabilities (2, R), and of the scored rows their scores and pixels."""
-    (images, classes), scored = truth.labels.shape, truth.scored
-    rows, columns, _ = scored.T
-    regions: list[Tensor | None] = [None] * (images * classes)
-    for row, column, place in scored.tolist():
-        regions[row * classes + column] = truth.regions[row][place]
-    views = [view for view in truth.views for _ in range(classes)]
-    maps, nobody = shown.values, np.zeros(len(scored), np.bool_)
+    """Return logits and probabilities (2, P), and of the scored pairs their scores and pixels."""
+    row = np.flatnonzero(truth.scored)
+    regions = [region if scored else None for region, scored in zip(truth.regions, truth.scored, strict=True)]
+    inside = [region for region in regions if region is not None]
+    views = [truth.views[image] for image in truth.image]
+    maps, nobody = shown.values, np.zeros(len(row), np.bool_)
     if shown.missing is not None:
         maps = maps.masked_fill(shown.missing[..., None, None], 0)
-        nobody = shown.missing.cpu().numpy()[rows, columns]
-    given = (flat[0].to(maps.device), flat[1].to(maps.device))
+        nobody = shown.missing.cpu().numpy()[row]
     stopwatch.lap("metrics")
-    every = (measurer or Measurer())(maps.flatten(0, 1), regions, views, rules.thresholds, rules.upsampling, given)
+    every = (measurer or Measurer())(maps, regions, views, rules.thresholds, rules.upsampling, given)
     stopwatch.lap("saliency")
     if check is not None:
-        logits, probabilities = every.scores.view(2, images, classes)
-        check(logits, probabilities, every.finite.view(images, classes))
-    pairs = every[torch.from_numpy(rows * classes + columns)]
+        check(every.scores[0], every.scores[1], every.finite)
+    pairs = every[torch.from_numpy(row)]
     counts = pairs.counts()
     for wrong, what in (
         (~pairs.finite, "a scored map has NaN, infinity or a range beyond float32"),
         (counts.region == 0, "a scored region is empty"),
     ):
         for place in wrong.nonzero()[:1, 0].tolist():
-            raise ValueError(f"image {truth.image_ids[rows[place]]}: {what}")
+            raise ValueError(f"image {truth.image_ids[truth.image[row[place]]]}: {what}")
     # What nobody drew is in no mask, not even at threshold 0, which marks the whole image for every map.
     mask, overlap = (part.numpy() * ~nobody[:, None] for part in (counts.mask, counts.overlap))
     region, middle = counts.region.numpy(), rules.thresholds // 2
-    sizes = np.array([truth.regions[row].shape[1:] for row in rows], dtype=np.int64).reshape(-1, 2)
+    sizes = np.array([region.shape for region in inside], dtype=np.int64).reshape(-1, 2)
     fixed = mask[:, middle], overlap[:, middle], region
     scores = {"pointing_hit": pairs.hits(rules.ties).numpy(), "minimum_hit": pairs.minimum_hits().numpy()}
     found = {name: np.where(nobody, 0, score) for name, score in scores.items()}
@@ -172,37 +165,31 @@ def _measure_maps(
 
 
 def _measure_answers(
-    answers: Sequence[Sequence[Answer | None]], truth: GroundTruth, rules: Rules
+    answers: Sequence[Answer | None], truth: Truth, rules: Rules
 ) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
-    """Return scores and pixels, a value per scored row, and columns of all rows as lists.
+    """Return scores and pixels, a value per scored pair, and columns of all pairs as lists.
 
     Boxes are drawn on the evaluation grid as annotated regions are, and are one mask. No box is a miss.
     """
-    scored, classes = truth.scored, truth.labels.shape[1]
+    scored = np.flatnonzero(truth.scored)
     names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance")
     found = {name: np.full(len(scored), np.nan) for name in names}
     pixels = {name: np.zeros(len(scored), np.int64) for name in ("grid_pixels", "region_pixels")}
     pixels |= {name: np.zeros((len(scored), 1), np.int64) for name in ("mask_pixels", "overlap_pixels")}
-    boxes: list[Mapping[str, Any]] = [{}] * truth.labels.size
-    for row, of_image in enumerate(answers):
-        for column, answer in enumerate(of_image):
-            if answer is not None:
-                boxes[row * classes + column] = answer_columns(answer, None)
-    for pair, (row, column, place) in enumerate(scored.tolist()):
-        answer = answers[row][column]
-        if answer is None:
-            raise UserError(f"image {truth.image_ids[row]}: the model was not asked about a pair that is scored.")
-        region = truth.regions[row][place].cpu().numpy()
+    boxes: list[Mapping[str, Any]] = [{} if answer is None else answer_columns(answer, None) for answer in answers]
+    for place, pair in enumerate(scored.tolist()):
+        answer, on_grid = answers[pair], truth.regions[pair]
+        if answer is None or on_grid is None:
+            name = truth.image_ids[truth.image[pair]]
+            raise UserError(f"image {name}: the model was not asked about a pair that is scored.")
+        region = on_grid.cpu().numpy()
         drawn = draw_boxes(answer.boxes, region.shape, rules.gamma)
-        pixels["grid_pixels"][pair], pixels["region_pixels"][pair] = region.size, region.sum()
-        pixels["mask_pixels"][pair], pixels["overlap_pixels"][pair] = drawn.sum(), (drawn & region).sum()
-        on_grid = score_on_grid(answer.boxes, region, answer.points, rules.gamma, drawn, rules.ties)
-        for name, value in zip(names, (*on_grid, *_peak(drawn, answer.points, region)), strict=True):
-            found[name][pair] = np.nan if value is None else value
-        annotated, one_by_one = truth.boxes(row, column)
-        items = truth.instances[row].get(column, ())
-        outlined = {"outlined": not items or any(item.kind != "box" for item in items)}
-        boxes[row * classes + column] = answer_columns(answer, annotated, one_by_one) | outlined
+        pixels["grid_pixels"][place], pixels["region_pixels"][place] = region.size, region.sum()
+        pixels["mask_pixels"][place], pixels["overlap_pixels"][place] = drawn.sum(), (drawn & region).sum()
+        scores = score_on_grid(answer.boxes, region, answer.points, rules.gamma, drawn, rules.ties)
+        for name, value in zip(names, (*scores, *_peak(drawn, answer.points, region)), strict=True):
+            found[name][place] = np.nan if value is None else value
+        boxes[pair] = answer_columns(answer, *truth.boxes(pair)) | {"outlined": truth.outlined(pair)}
     of_boxes = dict.fromkeys(name for one in boxes for name in one)
     return found | {name: [one.get(name) for one in boxes] for name in of_boxes}, pixels
 

@@ -110,9 +110,10 @@ class Classification(RowMetric):
 
     def update(self, rows: Rows) -> None:
         """Add rows whose label is known."""
-        known = (rows["label"] >= 0) & (rows.finding >= 0)
+        finding = numbers.recognised_findings(rows)
+        known = (rows["label"] >= 0) & (finding >= 0)
         bits = numbers.counted_probabilities(rows)[known].view(np.int64)
-        packed = np.stack([rows.finding[known], rows["label"][known].astype(np.int64), bits], axis=1)
+        packed = np.stack([finding[known], rows["label"][known].astype(np.int64), bits], axis=1)
         self.rows.append(torch.from_numpy(packed).to(self.device))
 
     def sync(self, *args: Any, **kwargs: Any) -> None:

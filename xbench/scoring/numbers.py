@@ -243,6 +243,14 @@ def recognition_macro(findings: Sequence[Numbers]) -> dict[str, float | None]:
     return {name: macro_mean(one[name] for one in both) for name in ("auroc", "average_precision", "f1", "accuracy")}
 
 
+def recognised_findings(rows: Rows) -> NDArray[np.int64]:
+    """Return the finding that each row counts for in recognition (R,); -1 for a phrase.
+
+    A phrase that is absent, such as one of another place, says nothing about whether its finding is there.
+    """
+    return np.where(rows.of_finding, rows.finding, -1)
+
+
 def counted_probabilities(rows: Rows) -> NDArray[np.float64]:
     """Return the probabilities that recognition counts (R,): NaN where the model was not asked.
 
@@ -260,6 +268,9 @@ def scored_on(rows: Rows) -> dict[str, dict[str, str]]:
     scored the same images on the same truth, in whatever order.
     """
     names = np.array(rows.image_ids, dtype=object)[rows.image]
+    # A phrase is told apart by its own name, too.
+    phrases = np.flatnonzero(~rows.of_finding)
+    names[phrases] += "\n" + np.array(rows.queries, dtype=object)[rows.query[phrases]]
     found = {}
     for place, finding in enumerate(rows.findings):
         own = rows.finding == place

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from xbench.findings.queries import PHRASES
 
 _PIXELS = pa.list_(pa.int32())
 _SCORES = ("pointing_hit", "minimum_hit", "peak_x", "peak_y", "peak_distance", "dice", "iou")
@@ -77,7 +80,7 @@ class Rows:
         queries: Names of the queries, each once.
         image: Place of each row's image among the N (R,).
         query: Place of each row's query (R,).
-        finding: Place of each row's finding (R,); -1 for a query without one.
+        finding: Place of each row's finding (R,), or that of `PHRASES` for a query without one.
         columns: All other columns but the lists, by name (R,): null is NaN in numbers and "" in texts.
         counts: Pixels of the scored rows.
     """
@@ -112,7 +115,8 @@ class Rows:
         (query, queries), (code, known) = (_encoded(table[key]) for key in ("query", "finding"))
         if unknown := [name for name in known if name not in findings]:
             raise ValueError(f"there is a finding {unknown[0]!r:.60}, which the run did not score")
-        places = np.array([*map(findings.index, known), -1], np.int64)
+        rest = findings.index(PHRASES) if PHRASES in findings else -1
+        places = np.array([*map(findings.index, known), rest], np.int64)
         if len(np.unique(image * (len(queries) + 1) + query)) < len(query):
             raise ValueError("a pair of image and query is there twice")
         columns = {
@@ -154,17 +158,30 @@ class Rows:
         return self.spread(self.columns[column])
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of the rows (R,) by image and finding (N, C), as `matrix` does."""
+        """Return values of the rows (R,) by image and finding (N, C), as `matrix` does; phrases have no place there."""
         empty: Any = {"f": np.nan, "i": -1}.get(values.dtype.kind, values.dtype.type())
         found = np.full((len(self.image_ids), len(self.findings)), empty, values.dtype)
-        own = self.finding >= 0
+        own = self.of_finding
         found[self.image[own], self.finding[own]] = values[own]
         return found
+
+    @cached_property
+    def of_finding(self) -> NDArray[np.bool_]:
+        """Which rows look for the finding itself (R,), not for a phrase."""
+        named = {name: place for place, name in enumerate(self.findings)}
+        place = np.array([named.get(name, -2) for name in self.queries], np.int64)
+        return np.asarray(place[self.query] == self.finding)
 
     @property
     def patient(self) -> list[str | int]:
         """Whose image each of the N images is; where the dataset does not say, its place, as a patient of its own."""
         return [place if name is None else name for place, name in enumerate(self.patient_ids)]
+
+
+def in_order(tables: Sequence[pa.Table]) -> pa.Table:
+    """Put tables of the same images under several conditions together, image by image."""
+    table = pa.concat_tables(tables)
+    return table if len(tables) == 1 else table.take(np.argsort(table["index"].to_numpy(), kind="stable"))
 
 
 def fixed_only(table: pa.Table) -> pa.Table:

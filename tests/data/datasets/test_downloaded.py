@@ -89,14 +89,14 @@ def test_setting_up_twice_counts_once_and_records_travel_to_workers(tmp_path):
         assert notes_of(data) == {"a row": ["a"], STRAY: ["b"]}
         assert len(data.annotation_files()) == 1
     samples = pickle.loads(pickle.dumps(data.samples(Preprocessing(stretch((16, 16))))))
-    assert samples[0].truth.has_region[0].tolist() == [True, False]
+    assert samples[0].truth.has_region.tolist() == [True, False]
 
 
 def test_an_annotation_outside_of_the_image(tmp_path):
     data = toy(write(tmp_path, "a,One,20,20,30,30", "b,,,,,"))
     data.setup("test")
     sample = data.samples(Preprocessing(stretch((16, 16))))[0]
-    assert sample.truth.has_region[0].tolist() == [False, False]
+    assert sample.truth.has_region.tolist() == [False, False]
     assert [note.text for note in sample.notes] == [CUT_OFF, covers_nothing("One")]
 
 

@@ -143,8 +143,10 @@ def test_reader_agreement_is_a_ceiling_for_overlap_only(collection):
     several = run.images.scored & (draw.random(run.images.scored.shape) < 0.7)
     several[:, 0] = False
     dice = np.where(several, draw.uniform(0.5, 0.9, several.shape), np.nan)
-    images = replace(run.images, reader_dice=dice, reader_iou=dice / (2 - dice))
-    found = analyse(Collection((replace(run, images=images),), ())).datasets[0].references[-1]
+    rows = run.rows
+    columns = {**rows.columns, "reader_dice": dice.ravel(), "reader_iou": (dice / (2 - dice)).ravel()}
+    changed = replace(run, rows=replace(rows, columns=columns))
+    found = analyse(Collection((changed,), ())).datasets[0].references[-1]
     assert (found.title, found.kind) == ("Reader agreement", "ceiling")
     assert {*found.macro} == {f"{name}_{how}" for name in ("dice", "iou") for how in ("best", "cross_fitted", "fixed")}
     assert found.findings[FINDINGS[0]]["dice_best"].value is None

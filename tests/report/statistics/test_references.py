@@ -60,14 +60,14 @@ def test_the_floor_is_what_runs_of_random_score_on_average(run):
     columns = [sample.pair_column == column for column in range(len(FINDINGS))]
     expected = np.mean([found.hit[mine].mean() for mine in columns])
     cases, model = run.cases(), UniformRandom()
-    model.findings = sample.findings
     regions = [
         torch.from_numpy(cases.read(sample.image_ids[image], sample.findings[column]).region)
         for image, column in zip(sample.pair_image, sample.pair_column, strict=True)
     ]
     macros = []
     for model.seed in range(12):
-        noise = {name: model._noise(name)[:, :-1].unflatten(1, (_CELLS, _CELLS)) for name in sample.image_ids}
+        drawn = {name: model._noise(name, len(FINDINGS)) for name in sample.image_ids}
+        noise = {name: one[:, :-1].unflatten(1, (_CELLS, _CELLS)) for name, one in drawn.items()}
         raw = [noise[sample.image_ids[i]][c] for i, c in zip(sample.pair_image, sample.pair_column, strict=True)]
         hits = pointing_hits(upsample(torch.stack(raw), (56, 56)), torch.stack(regions)).numpy()
         macros.append(np.mean([hits[mine].mean() for mine in columns]))

@@ -99,7 +99,10 @@ def record_key(record: Record) -> str | None:
     """
     if (state := files_state(record)) is not None:
         with suppress(TypeError, ValueError, RecursionError):
-            return hashlib.sha256(_text((record.image_id, record.source, state)).encode()).hexdigest()
+            about: tuple[Any, ...] = (record.image_id, record.source, state)
+            if record.queries is not None:
+                about = (*about, [query.name for query in record.queries])
+            return hashlib.sha256(_text(about).encode()).hexdigest()
     return None
 
 

@@ -162,7 +162,7 @@ class Local(AnsweringModel):
     def setup(self, stage: str) -> None:
         """Find the tokens with which yes and no begin, after the words with which each prompt ends."""
         super().setup(stage)
-        if self._recognise:
+        if self._recognise and self.findings:
             query = Question("recognise", 0, 0, self.findings[0], self.words(self.findings[0])["recognise"])
             self._yes_no = self._yes_no_tokens(self._prompts([self._turns(query, None)])[0])
 

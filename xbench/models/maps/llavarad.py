@@ -32,7 +32,7 @@ from xbench.models.networks.reads_patches import ReadsPatches
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
-from xbench.types import Batch, Maps, MapScale, ModelOutput, Prediction
+from xbench.types import Batch, MapScale, ModelOutput
 
 EXAMPLE, BASE = "microsoft/llava-rad", "lmsys/vicuna-7b-v1.5"
 QUESTION = "Provide a description of the findings in the radiology image."
@@ -76,6 +76,7 @@ class LLaVARad(VLM):
 
     name = "llavarad"
     map_scale: MapScale = "attention"
+    scores = False
     neutral_options = frozenset({"reports", "report_tokens"})
     exploratory = (
         "they are the attention of words put into its mouth, which its authors neither trained nor evaluated to "
@@ -146,13 +147,13 @@ class LLaVARad(VLM):
         """
         return self._attend(images, queries, [f"{place + 1} of the batch" for place in range(len(images))])
 
-    def score(self, batch: Batch) -> Prediction:  # type: ignore[override]
+    def score(self, batch: Batch) -> ModelOutput:
         """Return the maps of a batch; a UserError names the image and the finding that have none."""
         output = self._attend(batch.images, self.queries, batch.truth.image_ids)
         if self._reports is not None:
             for image, name in zip(batch.images, batch.truth.image_ids, strict=True):
                 self._keep_report(name, *self.report(image))
-        return Prediction(None, None, Maps(output.saliency))
+        return output
 
     @torch.no_grad()
     def report(self, image: Tensor) -> tuple[str, bool]:

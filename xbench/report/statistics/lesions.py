@@ -35,16 +35,16 @@ def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
 
     Nine cells row by row; none without pairs.
     """
-    sample, images = measures.sample, run.images
+    sample = measures.sample
     if not len(sample.hit):
         return ()
 
-    def cell_of(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int64]:
+    def cell_of(name: str) -> NDArray[np.int64]:
         # NaN, where nobody pointed anywhere, is in none of them.
-        column, row = (np.clip(np.floor(sample.of_pairs(run, values) * 3), None, 2) for values in (x, y))
+        column, row = (np.clip(np.floor(sample.of_pairs(run, f"{name}_{axis}") * 3), None, 2) for axis in "xy")
         return np.asarray(np.nan_to_num(3 * row + column, nan=-1), np.int64)
 
-    region, peak = cell_of(images.region_x, images.region_y), cell_of(images.peak_x, images.peak_y)
+    region, peak = cell_of("region"), cell_of("peak")
     cells = []
     for place in range(9):
         pairs = np.flatnonzero(region == place)
@@ -56,7 +56,7 @@ def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
 def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
     """Return by finding how recognition and grounding go together; only findings with both labels and a scored pair."""
     found = {}
-    near = sample.of_pairs(run, run.images.peak_distance) <= NEAR
+    near = sample.of_pairs(run, "peak_distance") <= NEAR
     for column, finding in enumerate(sample.findings):
         threshold = _youden(sample.labels[:, column], sample.probabilities[:, column])
         pairs = np.flatnonzero(sample.pair_column == column)

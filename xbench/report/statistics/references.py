@@ -88,7 +88,7 @@ def whole_image(sample: Sample) -> Sample:
 
 def reader_agreement(run: Run, sample: Sample) -> Sample | None:
     """Return the sample in which a pair scores the agreement of its readers; None where no finding had several."""
-    dice, iou = (sample.of_pairs(run, scores)[:, None] for scores in (run.images.reader_dice, run.images.reader_iou))
+    dice, iou = (sample.of_pairs(run, f"reader_{name}")[:, None] for name in ("dice", "iou"))
     several = np.flatnonzero(~np.isnan(dice))
     return replace(sample, dice=dice, iou=iou).with_pairs(several) if len(several) else None
 
@@ -101,9 +101,9 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     """
     if not run.pictured or not len(sample.hit):
         return None
+    rows = run.rows
     place_of = {
-        (sample.image_ids[image], sample.findings[column]): place
-        for place, (image, column) in enumerate(zip(sample.pair_image, sample.pair_column, strict=True))
+        (rows.image_ids[rows.image[row]], rows.queries[rows.query[row]]): place for place, row in enumerate(sample.row)
     }
     # Not those of the sample, which has one of a model that answers.
     thresholds = len(run.results.grounding.thresholds)

@@ -31,6 +31,7 @@ class Sample:
         dice, iou: Scores at each threshold, (P, T); T is 1 for boxes.
         area: Share of the evaluation grid that the region takes, (P,).
         region: Digest of each pair's region on the grid, (P,).
+        row: Place of each pair among the rows of its run, (P,).
     """
 
     findings: tuple[str, ...]
@@ -47,6 +48,7 @@ class Sample:
     iou: NDArray[np.float64]
     area: NDArray[np.float64]
     region: NDArray[np.bytes_]
+    row: NDArray[np.int64]
     chances: bool = False
 
     @classmethod
@@ -59,6 +61,7 @@ class Sample:
         pair_order = np.lexsort([column, rank[index]])
         index, column = index[pair_order], column[pair_order]
         pixels = [part[pair_order] for part in (counts.mask, counts.overlap, counts.region[:, None])]
+        row = counts.row[pair_order]
         known = None not in images.patient_ids
         names = np.array(images.patient_ids if known else images.image_ids, dtype=object)[order]
         clusters, place = np.unique(names, return_inverse=True)
@@ -73,11 +76,12 @@ class Sample:
             probabilities=(images.counted_probabilities if counted else images.probabilities)[order],
             pair_image=rank[index],
             pair_column=column,
-            hit=images.pointing_hit[index, column],
+            hit=run.rows["pointing_hit"][row],
             dice=dice(*pixels),
             iou=iou(*pixels),
-            area=images.region_area[index, column],
-            region=images.region_digests[index, column],
+            area=run.rows["region_area"][row],
+            region=run.rows["region_digest"][row].astype("S16"),
+            row=row,
         )
 
     @cached_property
@@ -92,12 +96,12 @@ class Sample:
 
     def with_pairs(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
         """Return the sample with some of its pairs, by a mask (P,) or by their places, in that order."""
-        names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
+        names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region", "row")
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
-    def of_pairs(self, run: Run, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return values of the images and findings of its run, (N, C) in the run's order, as those of its pairs."""
-        return values[_by_name(run.images.image_ids)[self.pair_image], self.pair_column]
+    def of_pairs(self, run: Run, column: str) -> NDArray[np.float64]:
+        """Return a column of the rows of the run for this sample's pairs, (P,)."""
+        return run.rows[column][self.row]
 
     def same_ground(self, other: Sample) -> bool:
         """Tell whether both have the same images, clusters, labels, scored pairs and regions, whatever the scores."""
