@@ -66,16 +66,6 @@ def test_only_user_errors(sound, tmp_path, which, changes, early, cut):
             assert grey.ndim == 2
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=400), st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", bytes(128) + b"DICM"]))
-def test_noise(tmp_path, noise, start):
-    path = tmp_path / "noise.png"
-    path.write_bytes(start + noise)
-    with warnings.catch_warnings(), pytest.raises(UserError):
-        warnings.simplefilter("ignore")
-        decode_image(path)
-
-
 def test_a_truncated_file_never_shows_other_pixels(sound, tmp_path):
     refused = 0
     for name, content in sound.items():

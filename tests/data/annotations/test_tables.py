@@ -3,8 +3,6 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from xbench.data.annotations.tables import read_csv, read_image_list, read_json
 from xbench.runtime.errors import UserError
@@ -145,18 +143,6 @@ def test_numbers_and_flags(path, kind, text):
     path.write_text(f'id,x\na,"{text}"\n')
     (row,) = read_csv("toy", path, COLUMNS)
     assert accepts(lambda: getattr(row, kind)("x")) == {"number": NUMBERS, "flag": FLAGS}[kind][text]
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_a_table_or_refused(path, content):
-    text = b"id,x\n" + content
-    path.write_bytes(text)
-    try:
-        for row in read_csv("toy", path, COLUMNS):
-            assert row.values.keys() == {*COLUMNS}
-            accepts(lambda row=row: row.number("x")) if row.line == 2 else None
-    except UserError as error:
-        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

@@ -274,28 +274,12 @@ def refusal(data, says: str) -> None:
     )
 
 
-def with_first(**change):
-    """COCO's JSON with a change to its first annotation."""
-    content = own.coco_content()
-    content["annotations"][0] |= change
-    return content
-
-
-def with_part(part, place=0, **change):
-    content = own.coco_content()
-    content[part][place] |= change
-    return content
-
-
-def respelled():
-    content = with_first(category_id=9)
-    content["categories"].append({"id": 9, "name": "NOD"})
-    return content
-
-
-def with_again(kind):
+def changed(part="annotations", kind="rle", add=(), **change):
+    """COCO's JSON with a change to the first entry of a part, and entries added."""
     content = own.coco_content(kind)
-    content["annotations"].append(content["annotations"][2] | {"id": 99})
+    content[part][0] |= change
+    for where, entry in add:
+        content[where].append(entry)
     return content
 
 
@@ -310,35 +294,36 @@ def with_corners(kind="boxes", **change):
     return content
 
 
+AGAIN = own.coco_content("boxes")["annotations"][2] | {"id": 99}
 RLE = {"size": [own.HEIGHT, own.WIDTH], "counts": [own.HEIGHT * own.WIDTH]}
 COCO = {
     "no dictionary": ([], "is not COCO's format"),
-    "category missing": (with_part("categories", name="nodule 2"), "has no category 'nod'"),
-    "category twice": (with_part("categories", id=2), "category 2: the id 2 is there a second time"),
-    "another spelling": (respelled(), "'NOD' is not 'nod'"),
-    "category unknown": (with_first(category_id=77), "annotation 1 (id 1): there is no category with the id 77"),
-    "image twice": (with_part("images", id=1), "image 2: the id 1 is there a second time"),
-    "file twice": (with_part("images", file_name="p0/view1.png"), "'p0/view1' is annotated twice"),
-    "file ambiguous": (with_part("images", file_name="view1.png"), "6 images under"),
-    "no file name": (with_part("images", file_name=None), "file_name is empty"),
-    "file gone": (with_part("images", file_name="p0/none.png"), "annotated images have no file (first: p0/none)"),
-    "size": (with_part("images", width=0), "An image of 0 x 90 pixels is not possible"),
+    "category missing": (changed("categories", name="nodule 2"), "has no category 'nod'"),
+    "category twice": (changed("categories", id=2), "category 2: the id 2 is there a second time"),
+    "another spelling": (changed(category_id=9, add=[("categories", {"id": 9, "name": "NOD"})]), "'NOD' is not 'nod'"),
+    "category unknown": (changed(category_id=77), "annotation 1 (id 1): there is no category with the id 77"),
+    "image twice": (changed("images", id=1), "image 2: the id 1 is there a second time"),
+    "file twice": (changed("images", file_name="p0/view1.png"), "'p0/view1' is annotated twice"),
+    "file ambiguous": (changed("images", file_name="view1.png"), "6 images under"),
+    "no file name": (changed("images", file_name=None), "file_name is empty"),
+    "file gone": (changed("images", file_name="p0/none.png"), "annotated images have no file (first: p0/none)"),
+    "size": (changed("images", width=0), "An image of 0 x 90 pixels is not possible"),
     "no list": (own.coco_content() | {"annotations": [7]}, "annotation 1: "),
-    "nothing drawn": (with_first(segmentation=[], bbox=[]), "neither a segmentation nor a bbox"),
-    "empty mask": (with_first(segmentation=RLE), "its mask has no pixel"),
-    "mask of another size": (with_first(segmentation=RLE | {"size": [9, 800]}), "800 x 9 pixels, and the image 80"),
-    "mask cut off": (with_first(segmentation=RLE | {"counts": [5]}), "that add up to the 7200 pixels"),
-    "run lengths cut off": (with_first(segmentation=RLE | {"counts": "_m1"}), "do not add up to its 80 x 90 pixels"),
-    "flat polygon": (with_first(segmentation=[1, 2, 3, 4, 5, 6]), "within the list of parts"),
-    "polygon outside": (with_first(segmentation=[[95, 2, 130, 4, 105, 6]]), "outside the image of 80 x 90"),
-    "polygon far outside": (with_first(segmentation=[[1, 2, 3, 4, 1005, 6]]), "far outside of the image of 80 x 90"),
-    "polygon of nothing": (with_first(segmentation=[[1, 2, 3, 2, 5, 2]]), "encloses nothing"),
-    "no side": (with_first(segmentation=None, bbox=[1, 2, 0, 3]), "none is whole"),
-    "negative side": (with_first(segmentation=None, bbox=[1, 2, -4, 3]), "a negative side"),
-    "box again": (with_again("boxes"), "annotation 3 is the same"),
+    "nothing drawn": (changed(segmentation=[], bbox=[]), "neither a segmentation nor a bbox"),
+    "empty mask": (changed(segmentation=RLE), "its mask has no pixel"),
+    "mask of another size": (changed(segmentation=RLE | {"size": [9, 800]}), "800 x 9 pixels, and the image 80"),
+    "mask cut off": (changed(segmentation=RLE | {"counts": [5]}), "that add up to the 7200 pixels"),
+    "run lengths cut off": (changed(segmentation=RLE | {"counts": "_m1"}), "do not add up to its 80 x 90 pixels"),
+    "flat polygon": (changed(segmentation=[1, 2, 3, 4, 5, 6]), "within the list of parts"),
+    "polygon outside": (changed(segmentation=[[95, 2, 130, 4, 105, 6]]), "outside the image of 80 x 90"),
+    "polygon far outside": (changed(segmentation=[[1, 2, 3, 4, 1005, 6]]), "far outside of the image of 80 x 90"),
+    "polygon of nothing": (changed(segmentation=[[1, 2, 3, 2, 5, 2]]), "encloses nothing"),
+    "no side": (changed(segmentation=None, bbox=[1, 2, 0, 3]), "none is whole"),
+    "negative side": (changed(segmentation=None, bbox=[1, 2, -4, 3]), "a negative side"),
+    "box again": (changed(kind="boxes", add=[("annotations", AGAIN)]), "annotation 3 is the same"),
     "corners": (with_corners(), "these are corners"),
     "corners in frames not stated": (with_corners(width=None, height=None), "these are corners"),
-    "box outside": (with_first(segmentation=None, bbox=[100, 2, 4, 3]), "outside the image of 80 x 90"),
+    "box outside": (changed(segmentation=None, bbox=[100, 2, 4, 3]), "outside the image of 80 x 90"),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from PIL import Image
 
 from official.base import Box, Official
-from official.phantoms import draw_film, outline, place, polygon_mask, scaled
+from official.films import draw_film, outline, place, polygon_mask, scaled
 
 SIDE = 1024
 

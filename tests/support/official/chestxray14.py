@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from official.base import Box, Official, seed_of, write_lines
-from official.phantoms import draw_film, place, scaled
+from official.films import draw_film, place, scaled
 
 SIDE = 1024
 

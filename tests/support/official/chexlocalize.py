@@ -11,7 +11,7 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from official.base import Official, write_lines
-from official.phantoms import draw_film, outline, place, polygon_mask, scaled
+from official.films import draw_film, outline, place, polygon_mask, scaled
 
 LABELS = (
     "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation", "Pneumonia",

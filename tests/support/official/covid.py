@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from official.base import Official, write_lines
-from official.phantoms import draw_film, outline, place, polygon_mask, scaled
+from official.films import draw_film, outline, place, polygon_mask, scaled
 
 FINDING = "COVID-19"
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from official.base import Box, Official, hexadecimal, scatter, write_lines
 from official.dicom import secondary_capture, write_dicom
-from official.phantoms import draw_film, place, scaled
+from official.films import draw_film, place, scaled
 
 SIDE = 1024
 FINDING = "Pneumonia"

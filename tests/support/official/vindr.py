@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from official.base import Box, Official, hexadecimal, write_lines
 from official.dicom import write_dicom
-from official.phantoms import draw_film, place, scaled
+from official.films import draw_film, place, scaled
 
 COLUMNS = (
     "Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Clavicle fracture", "Consolidation", "Edema",

@@ -11,16 +11,13 @@ from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
 from xbench.data.annotations.items import Annotation, Drawn
-from xbench.data.datasets.downloaded import DownloadedDataset, Source
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations, Source
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.findings.names import FINDINGS, canonical, findings_problem, is_folder_name, is_name
-from xbench.geometry.shapes import Shape
+from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import expand
-
-Sides = tuple[str, str, tuple[float, float, float, float], tuple[int, int] | None]
-"""Where a box is in its file, its image, its numbers, and height and width that its file states, or None."""
 
 _OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
 
@@ -133,19 +130,24 @@ class OwnDataset(DownloadedDataset):
                 f"it to --data.recognition_only; else correct its name in --data.findings."
             )
 
-    def check_sizes(self, path: Path, boxes: Sequence[Sides], advice: str) -> None:
+    def check_sizes(self, path: Path, cases: Iterable[ImageAnnotations], advice: str) -> None:
         """Raise a UserError, which ends with the advice, if boxes that are read as x, y, width and height are corners.
 
         Of a hundred boxes, 19 in 20 then lie inside as corners, while a quarter reaches over an edge as sizes.
         """
-        if sum(0 <= x < right and 0 <= y < bottom for *_, (x, y, right, bottom), _ in boxes) < 0.95 * len(boxes):
+        shapes = ((case, annotation.drawn) for case in cases for annotation in case.annotations)
+        boxes = [(case, shape) for case, shape in shapes if isinstance(shape, Shape) and shape.kind == "box"]
+        edges = [box.coordinates.tolist() for _, box in boxes]
+        if sum(0 <= x < right - x and 0 <= y < bottom - y for x, y, right, bottom in edges) < 0.95 * len(boxes):
             return
         inside, over = [], []
-        for place, image, (x, y, right, bottom), size in boxes[:: len(boxes) // 100 + 1]:
+        for case, box in boxes[:: len(boxes) // 100 + 1]:
+            x, y, right, bottom = box.coordinates.tolist()
             with suppress(UserError, LookupError):
-                height, width = (1.01 * side for side in size or decode_image(self._images[image][0]).shape)
-                inside.append(right <= width and bottom <= height)
-                over += [place] if x + right > width or y + bottom > height else []
+                size = FRACTIONS if box.size == FRACTIONS else case.size
+                height, width = (1.01 * side for side in size or decode_image(self._images[case.image_id][0]).shape)
+                inside.append(right - x <= width and bottom - y <= height)
+                over += [case.image_id] if right > width or bottom > height else []
         if over and sum(inside) >= 0.95 * len(inside) and len(over) >= len(inside) / 4:
             raise UserError(
                 f"{self.name}: {path}: as x, y, width and height, {len(over)} of {len(inside)} boxes reach over an "

@@ -13,7 +13,7 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation, Drawn, RunLengths, image_size
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import ImageAnnotations
-from xbench.data.datasets.own import OwnDataset, Sides
+from xbench.data.datasets.own import OwnDataset
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
@@ -71,7 +71,7 @@ class CocoDataset(OwnDataset):
         sizes: dict[object, Size] = {number: size for number, (_, size) in images.items()}
         drawn: defaultdict[object, list[Annotation]] = defaultdict(list)
         present: defaultdict[object, set[str]] = defaultdict(set)
-        places, boxes = dict[tuple[object, ...], int](), list[Sides]()
+        places = dict[tuple[object, ...], int]()
         outlined, boxed = False, []
         for place, entry in enumerate(content["annotations"], 1):
             where = f"annotation {place}"
@@ -97,22 +97,22 @@ class CocoDataset(OwnDataset):
                 if (first := places.setdefault((number, label, shape), place)) != place:
                     raise ValueError(f"annotation {first} is the same: remove one")
                 if isinstance(shape, Shape) and shape.kind == "box":
-                    boxes.append((where, image, entry["bbox"], sizes[number]))
                     boxed += [image] if self.shapes == "outlines" else []
                 else:
                     outlined = True
                 drawn[number] += self.drawn(finding, shape, label, image)
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None
-        self.check_sizes(path, boxes, "Write each bbox as x, y, width and height.")
         for image in boxed if outlined else ():
             self.note("a box drawn for want of an outline, which other annotations of the file have", image)
-        return [
+        cases = [
             ImageAnnotations(
                 image, {f: int(f in present[number]) for f in self.findings}, tuple(drawn[number]), sizes[number]
             )
             for number, (image, _) in images.items()
         ]
+        self.check_sizes(path, cases, "Write each bbox as x, y, width and height.")
+        return cases
 
     def _unique(self, path: Path, entries: list[Any], kind: str, read: Callable[[Any], Any]) -> dict[object, Any]:
         """What is read of the entries of a list, by their ids; UserError where one is malformed or there twice."""

@@ -11,7 +11,7 @@ import numpy as np
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation
 from xbench.data.datasets.downloaded import ImageAnnotations
-from xbench.data.datasets.own import OwnDataset, Sides
+from xbench.data.datasets.own import OwnDataset
 from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UserError
 
@@ -66,8 +66,7 @@ class CsvDataset(OwnDataset):
         labels = self.read_labels(self.file(folder, "labels"), self.columns["image"])
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         path = self.file(folder)
-        drawn, lines, numbers = set(), dict[tuple[str, str, Shape], int](), list[Sides]()
-        size = FRACTIONS if self.units == "fractions" else None
+        drawn, lines = set(), dict[tuple[str, str, Shape], int]()
         sides = [self.columns[side] for side in _SIDES[self.box]]
         for row in self.rows(path, [self.columns["image"], self.columns["finding"], *sides]):
             name, label = row.name(self.columns["image"]), row[self.columns["finding"]]
@@ -92,12 +91,12 @@ class CsvDataset(OwnDataset):
                 if (first := lines.setdefault((image, label, shape), row.line)) != row.line:
                     raise UserError(f"the box of {label} on {image} is that of line {first} again: remove one")
                 boxes[image] += self.drawn(finding, shape, label, image)
-            numbers.append((f"line {row.line}", image, (x, y, right, bottom), size))
             drawn.add(finding)
         self.check_drawn(path, drawn)
+        cases = [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]
         if self.box == "xywh":
-            self.check_sizes(path, numbers, "Set --data.box xyxy, with the columns x1, y1, x2, y2.")
-        return [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]
+            self.check_sizes(path, cases, "Set --data.box xyxy, with the columns x1, y1, x2, y2.")
+        return cases
 
     def _shape(self, x: float, y: float, right: float, bottom: float) -> Shape:
         if self.units == "pixels":
