@@ -118,28 +118,6 @@ def test_what_ends_runs_is_none_of_its_business():
     assert ask(work, 0, 1) == [0, 1]
 
 
-def test_a_file_that_hangs_is_given_up(tmp_path):
-    os.mkfifo(tmp_path / "hung.png")
-    files = (tmp_path / "hung.png", tmp_path / "masks.json")
-
-    def work(record: Record) -> Any:
-        if record.source == "bad":
-            (tmp_path / "child").write_text(str(os.getpid()))
-            files[0].read_bytes()
-        return record.source
-
-    began = time.monotonic()
-    first, (error, _), last = ask(work, 0, "bad", 1, timeout=0.7, files=files)
-    assert time.monotonic() - began < 5
-    assert (first, last) == (0, 1)
-    assert isinstance(error, UserError)
-    assert str(error) == (
-        f"Reading {files[0]}, {files[1]} took more than 0.7 seconds (a hung network file system?), the limit that "
-        "--data.timeout sets."
-    )
-    until(lambda: gone(int((tmp_path / "child").read_text())), seconds=5)
-
-
 def test_time_in_which_a_job_is_stopped_does_not_count():
     def work(record: Record) -> Any:
         os.kill(os.getppid(), signal.SIGSTOP)
