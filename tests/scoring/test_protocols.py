@@ -7,10 +7,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from reference import as_pytorch_2_14, case, reference, undefined
 
-from xbench.scoring.protocols import aep, biovil, chex, chexlocalize, g2g, medground, radfact, radvlm
-from xbench.scoring.protocols.base import Group
+from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
+from xbench.geometry.shapes import Shape
+from xbench.scoring.protocols import PROTOCOLS, aep, biovil, chex, chexlocalize, g2g, medground, radfact, radvlm
+from xbench.scoring.protocols.base import Group, PairTruth, PairView
 from xbench.scoring.protocols.common import HUNDREDTHS, best_dice, count_above, first_maximum, sigmoid, stretched
 
 NAMES = sorted(reference()["cases"])
@@ -217,3 +220,67 @@ def test_aep_averages_over_categories():
     assert [mean(f"iou_{t}") for t in aep.THRESHOLDS] == pytest.approx(theirs["iou_by_threshold"], abs=1e-12)
     assert mean("miou") == close(theirs["miou"]) and mean("miou") == close(theirs["miou_kaf"])
     assert mean("cnr") == close(theirs["cnr"], rel=1e-5)  # summed in float32 there
+
+
+def measured(name, protocol, scale="cosine"):
+    """The columns of a case's raw map by a protocol."""
+    made = case(name)
+    drawn, size = bool(made.region.any()), made.region.shape
+    items = [Shape("box", size, np.array(box, float)) for box in made.boxes_xyxy_half_open or ()] if drawn else []
+    truth = PairTruth(int(drawn), made.region, tuple(items))
+    return PROTOCOLS[protocol].measure(PairView(made.raw, scale=scale), truth)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if case(name).expected["g2g"] and case(name).region.any()])
+def test_g2g(name):
+    official, mine = case(name).expected["g2g"], measured(name, "g2g")
+    if "all_zero_by_rule" in official:
+        official = dict.fromkeys(("iou", "miou", "bboxiou", "bboxmiou", "top1", "aucroc", "cnr", "distance"), 0)
+    for number in ("iou", "miou", "bboxiou", "bboxmiou", "top1"):
+        assert mine[number] == close(official[number], rel=1e-9), number
+    # Their maps are enlarged by OpenCV, which computes places in float32. Pixels between equal cells, which tie here,
+    # can come apart there; then the AUROC counts them as ordered.
+    assert mine["cnr"] == close(official.get("cnr_float64_input", 0), 1e-6, rel=1e-9)
+    assert mine["aucroc"] == close(official["aucroc"], 1e-4, rel=1e-9)
+    if official.get("distance") is not None:
+        assert mine["distance"] == close(official["distance"], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_radzero_points_into_boxes_with_their_edges(name):
+    theirs = case(name).expected["radzero_pointing"]
+    if theirs is not None and "hit_inclusive" in theirs and case(name).region.any():
+        assert measured(name, "radzero", "logit")["hit"] == theirs["hit_inclusive"]
+
+
+def test_no_number_depends_on_how_a_library_enlarges_maps(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a library enlarges maps")
+
+    monkeypatch.setattr("torch.nn.functional.interpolate", refuse)
+    monkeypatch.setattr("cv2.resize", refuse)
+    for name, protocol in PROTOCOLS.items():
+        assert "map" not in protocol.takes or measured("014", name, "logit")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_maps_are_enlarged_as_others_do_but_for_the_rounding_of_places(name):
+    made = case(name)
+    cells, size = made.raw.astype(np.float64), made.map.shape
+    found = saliency_on_grid(torch.from_numpy(made.raw)[None], [FULL_VIEW], size)[0].numpy()
+    # PyTorch rounds the scale, its product and the difference in float32, each by up to 2**-24 of a place below the
+    # number of cells; along both axes that moves a value by that share of a step between neighbours. Weights that do
+    # not add up to 1, and values, are rounded as well.
+    steps = sum(float(np.abs(np.diff(cells, axis=axis)).max(initial=0)) for axis in (0, 1))
+    tolerance = (3 * max(cells.shape) * steps + 6 * float(np.abs(cells).max())) * 2**-24
+    np.testing.assert_allclose(found, made.map, rtol=0, atol=tolerance)
+    usual = torch.nn.functional.interpolate(torch.from_numpy(made.raw)[None, None], size, mode="bilinear")[0, 0]
+    np.testing.assert_allclose(found, usual.numpy(), rtol=0, atol=tolerance)
+
+
+def test_sigmoids_are_rounded_once():
+    logits = np.linspace(-110, 110, 20001, dtype=np.float32)
+    exact = [1 / (1 + math.exp(-value)) for value in logits.tolist()]
+    assert np.array_equal(sigmoid(logits), np.array(exact, np.float32))
+    assert np.array_equal(sigmoid(logits[::-1])[::-1], sigmoid(logits))
+    assert sigmoid(np.float32([-1e4, 1e4])).tolist() == [0, 1]
