@@ -15,7 +15,7 @@ import torch
 from figures import Figure, Measured, table
 from workload import Tiny, evaluate, prepared, tiny, write_radiographs
 
-from xbench.commands.rescore import rescore
+from xbench.cli import main
 
 FINDINGS, SIDE, WHOLE = 10, 512, 12_600
 KEPT = ("predictions.parquet", "truth.parquet", "pictures.parquet", "pairs.parquet")
@@ -60,6 +60,6 @@ def score_again(folder: Path, images: int) -> tuple[dict[str, int], dict[str, fl
     for number, rule in enumerate(RULES):
         started = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            rescore([str(results.parent), *rule.split(), "--out", str(folder / f"again{number}")])
+            main(["rescore", str(results.parent), *rule.split(), "--out", str(folder / f"again{number}")])
         seconds[rule] = time.perf_counter() - started
     return run.files, seconds

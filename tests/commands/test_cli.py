@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -11,13 +12,14 @@ import sys
 import own
 import pytest
 import torch
+import yaml
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from toys import Brightness
 
 import xbench.runtime.processes
 from xbench.cli import main
 from xbench.commands.bench.config import plan, read_bench
-from xbench.commands.configs import resolve_config, shipped, summary
+from xbench.commands.configs import read_config, shipped, summary
 from xbench.commands.options import run_parser
 
 
@@ -143,16 +145,16 @@ def test_a_second_configuration_of_the_same_class_edits_the_first(command, toy_c
 
 def test_every_pair_resolves_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for model in shipped("models"):
-        for dataset in shipped("data"):
-            pair = f"{model}_{dataset}"
-            if pair in shipped("runs"):
-                assert resolve_config(pair) == str(shipped("runs")[pair])
-                continue
-            for name in (pair, f"{pair}.yaml"):
-                assert f"models/{model}.yaml" in resolve_config(name)
-                assert f"data/{dataset}.yaml" in resolve_config(name)
-    assert resolve_config("demo") == resolve_config("demo.yaml") == str(shipped("runs")["demo"])
+    classes = {
+        kind: {name: yaml.safe_load(path.read_text())["class_path"] for name, path in shipped(kind).items()}
+        for kind in ("models", "data")
+    }
+    for model, data in itertools.product(classes["models"], classes["data"]):
+        for name in (f"{model}_{data}", f"{model}_{data}.yaml"):
+            found = read_config(name)
+            assert found["model"]["class_path"] == classes["models"][model]
+            assert found["data"]["class_path"] == classes["data"][data]
+    assert read_config("demo") == read_config("demo.yaml")
 
 
 def test_every_shipped_configuration_says_what_it_is():

@@ -131,7 +131,7 @@ def test_figures_are_the_same_at_every_run(written, three_analysed, tmp_path):
     ("words", "status", "fragments"),
     [
         pytest.param([], 2, ["RUNS"], id="nothing"),
-        pytest.param(["{runs}", "--case", "x"], 2, ["--cases", "invalid int"], id="not a number"),
+        pytest.param(["{runs}", "--cases", "x"], 2, ["--cases", "'x'"], id="not a number"),
         pytest.param(["{runs}", "--seed", "-1"], 2, ["--seed"], id="seed"),
         pytest.param(["{runs}", "--bogus"], 2, ["--bogus", "--help"], id="unknown"),
         pytest.param(["{empty}/nowhere"], 2, ["nowhere", "not a folder"], id="no folder"),

@@ -17,7 +17,7 @@ import pytest
 from run_files import change
 
 from xbench.cli import main
-from xbench.commands.reproduce import drifts, first_cause
+from xbench.commands.reproduce import drift, drifts, first_cause
 from xbench.commands.verify import disagreements
 from xbench.runs.files import SCHEMAS
 from xbench.runs.results import read_results
@@ -307,11 +307,11 @@ def test_drifts_are_sorted_and_complete(run):
     again.classification.macro["auroc"] += 1e-9
     again.grounding.per_class[finding].dice_curve[3] += 0.25
     found = drifts(stored, again)
-    assert [drift.place for drift in found] == [
+    assert [number.place for number in found] == [
         f"grounding / per_class / {finding} / dice_curve / 3",
         "classification / macro / auroc",
     ]
-    assert found[0].size == pytest.approx(0.25) and np.isclose(found[1].size, 1e-9)
+    assert drift(found[0]) == pytest.approx(0.25) and np.isclose(drift(found[1]), 1e-9)
     assert first_cause({"seed": 1, "versions": {"a": "1"}}, {"seed": 1, "versions": {"a": "2"}}) == (
         'First difference: versions.a is "2" and was "1".'
     )

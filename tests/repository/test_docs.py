@@ -5,14 +5,12 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
-import io
 import json
 import re
 import shlex
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
 from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
@@ -34,12 +32,10 @@ from xbench.callbacks.case_keeper import CaseKeeper
 from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.callbacks.wandb_logger import WandbLogger
-from xbench.cli import COMMANDS, main
-from xbench.commands.bench.config import parse, plan, read_bench
+from xbench.commands.arguments import COMMANDS, command_parser
+from xbench.commands.bench.command import jobs_of
 from xbench.commands.configs import shipped
 from xbench.commands.options import RunParser, run_parser
-from xbench.commands.rescore import rescore
-from xbench.commands.score import words_of_test
 from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.data.phantom import draw_phantom
 from xbench.geometry.preprocessing import Preprocessing, stretch
@@ -48,7 +44,6 @@ from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.runs.answers import AnswerRow
 from xbench.runs.results import Answers, Recognised
-from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
 
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
@@ -113,48 +108,31 @@ def workplace(tmp_path, monkeypatch) -> Iterator[Path]:
         sys.modules.pop(path.stem, None)
 
 
-def test_commands_are_understood(workplace, resolvers, monkeypatch):
+def test_commands_are_understood(workplace, resolvers):
     """Options are parsed, nothing runs."""
-    reports = []
-    monkeypatch.setattr("xbench.commands.report.write_report", lambda *given: reports.append(given) or (None, ()))
-    monkeypatch.setattr("xbench.report.wandb.log_report.log_report", lambda *given: None)
     seen = set()
     # Parsing a run's options takes a while, so those of one configuration are parsed together.
-    runs: dict[tuple[str, ...], list[str]] = {}
-    predictions: dict[tuple[str, ...], list[str]] = {}
-    for command, *options in ours():
-        seen.add(command)
-        if {"--help", "--help-all"} & {*options} or command == "--help":
+    runs: dict[str, dict[tuple[str, ...], list[str]]] = {"test": {}, "predict": {}}
+    for words in ours():
+        if {"--help", "--help-all"} & {*words}:
             continue
+        command, *options = words
+        seen.add(command)
+        given, more = command_parser()[0].parse_known_args(words)
         if command in ("test", "predict", "prepare", "check"):
-            with_configs_apart(options, predictions if command == "predict" else runs)
+            with_configs_apart(options, runs.get(command, runs["test"]))
         elif command == "bench":
-            given, more = parse(options)
-            jobs = plan(read_bench(given.config, given.models, given.datasets), workplace / "runs", more)
+            _, jobs = jobs_of(given, more)
             # Those of shipped benchmarks have tests of their own.
             for job in (jobs[0], jobs[-1]) if {*given.config} <= {"mine.yaml", "my_bench.yaml"} else ():
                 assert not job.unset, options
-                with_configs_apart(job.options, runs)
-        elif command == "reproduce":
-            # What stands behind the folder is handed on to the run.
-            assert {*options[1:]} <= {"--data.root", "/elsewhere/siim", "--out", "again"}, options
-        elif command == "rescore":
-            # Its options are read, and then there is no such run.
-            with pytest.raises(UserError, match="not the folder of a finished run"):
-                rescore(options)
-        elif command == "verify":
-            assert len(options) == 1, options
-        elif command == "score":
-            assert words_of_test(options), options
+                with_configs_apart(job.options, runs["test"])
         else:
-            assert command in ("report", "list"), command
-            with redirect_stdout(io.StringIO()):
-                assert main([command, *options]) == 0, options
-    for command, of_configs in (("test", runs), ("predict", predictions)):
+            assert COMMANDS[command].get("open") or not more, options
+    for command, of_configs in runs.items():
         for configs, options in of_configs.items():
             resolvers[command].resolve([*(f"--config={config}" for config in configs), *options])
-    assert len(reports) > 3 and len(runs) > 20
-    assert seen >= {"test", "predict", "prepare", "check", "report", "bench", "verify", "rescore", "reproduce", "list"}
+    assert len(runs["test"]) > 20 and seen >= {*COMMANDS} - {"convert", "completion", "score"}
 
 
 def with_configs_apart(options: Sequence[str], runs: dict[tuple[str, ...], list[str]]) -> None:
@@ -188,12 +166,9 @@ def options_of(*classes: type) -> set[str]:
     return {name for parent in parents for name in inspect.signature(parent.__init__).parameters}
 
 
-def test_options_exist(resolvers, capsys):
-    for command in COMMANDS:
-        if command != "completion":
-            assert main([command, "--help"]) == 0
-    helps = [*(resolver.format_help() for resolver in resolvers.values()), capsys.readouterr().out]
-    assert main(["--version"]) == 0
+def test_options_exist(resolvers):
+    parsers = [*command_parser()[1].values(), *resolvers.values()]
+    helps = [parser.format_help() for parser in parsers]
     known = (
         {*re.findall(r"--[\w-]+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--help-all", "--print_config"}
     )

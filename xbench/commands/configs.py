@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple
 
 import yaml
@@ -27,8 +26,15 @@ CONFIGS = Path(xbench.configs.__file__).parent
 Kind = Literal["models", "data", "runs", "bench"]
 """Models, datasets, whole runs of both, or benchmarks."""
 
-TOP = ("model", "data", "trainer", "seed_everything", "threads", "oversubscribe", "resume", "overlays")
-"""What a configuration may have; `overlays` is for `predict`."""
+TOP: Mapping[str, str] = {
+    **dict.fromkeys(("model", "data", "trainer"), ""),
+    "seed_everything": "bool | int",
+    "threads": "int",
+    "oversubscribe": "bool",
+    "resume": "bool",
+    "overlays": "bool | list[str] | str",
+}
+"""What a configuration may have, with the types of plain values; `overlays` is for `predict`."""
 
 FOLDERS: Mapping[str, Kind] = {"model": "models", "data": "data", "trainer": "runs"}
 """Where the shipped files of each part are that may be a file."""
@@ -51,43 +57,33 @@ def summary(path: Path) -> str:
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
-def resolve_config(name: str) -> str:
-    """Return what `--config NAME` means: a path, or the YAML that names shipped files.
+def read_config(name: str) -> dict[str, Any]:
+    """Return what `--config NAME` means, the files that its parts name read, and options of classes under `init_args`.
 
     In this order: a configuration in braces itself, as `bench` gives it; an existing file; a shipped file of that name,
     with or without `.yaml`; the pair MODEL_DATASET of a shipped model and a shipped dataset; one of these alone. A
-    `UserError` if none is.
+    `UserError` if none is, or if it is malformed.
     """
-    if name.startswith("{"):
-        return name
-    if Path(name).expanduser().is_file():
-        return str(Path(name).expanduser())
     models, datasets, runs = shipped("models"), shipped("data"), shipped("runs")
-    stem = name.removesuffix(".yaml")
-    if stem in runs:
-        return str(runs[stem])
-    named = {f"{m}_{d}": f"model: '{models[m]}'\ndata: '{datasets[d]}'\n" for m in models for d in datasets}
-    named |= {m: f"model: '{models[m]}'\n" for m in models} | {d: f"data: '{datasets[d]}'\n" for d in datasets}
-    if stem in named:
-        return named[stem]
-    near = did_you_mean(stem, runs | named)
-    raise UserError(
-        f"--config {name}: there is no such file, and no such configuration is shipped.{near} Shipped are "
-        f"{', '.join(runs)}, the models {', '.join(models)}, the datasets {', '.join(datasets)}, and every pair of "
-        "these, MODEL_DATASET.",
-        exit_status=2,
-    )
-
-
-def read_config(name: str) -> dict[str, Any]:
-    """Return what `--config NAME` holds, the files that its parts name read, and options of classes under `init_args`.
-
-    Raise a `UserError` if there is no such configuration, or it is malformed.
-    """
-    found = resolve_config(name)
-    is_text = found.startswith("{") or found.endswith("\n")
-    content = read_mapping(found if is_text else Path(found), f"--config {name}")
-    folder = Path() if is_text else Path(found).parent
+    path, stem = Path(name).expanduser(), name.removesuffix(".yaml")
+    pairs = {f"{m}_{d}": {"model": str(models[m]), "data": str(datasets[d])} for m in models for d in datasets}
+    pairs |= {m: {"model": str(models[m])} for m in models} | {d: {"data": str(datasets[d])} for d in datasets}
+    folder = Path()
+    if name.startswith("{"):
+        content = read_mapping(name, "--config")
+    elif path.is_file() or stem in runs:
+        path = path if path.is_file() else runs[stem]
+        content, folder = read_mapping(path, f"--config {name}"), path.parent
+    elif stem in pairs:
+        content = dict(pairs[stem])
+    else:
+        near = did_you_mean(stem, runs | pairs)
+        raise UserError(
+            f"--config {name}: there is no such file, and no such configuration is shipped.{near} Shipped are "
+            f"{', '.join(runs)}, the models {', '.join(models)}, the datasets {', '.join(datasets)}, and every pair of "
+            "these, MODEL_DATASET.",
+            exit_status=2,
+        )
     for key in content:
         if str(key).partition(".")[0] not in TOP:
             near = did_you_mean(str(key), TOP)
@@ -113,8 +109,12 @@ def read_part(part: str, value: Any, folder: Path, where: str) -> dict[str, Any]
     if part == "trainer":
         return value
     own = {key: value[key] for key in ("class_path", "dict_kwargs") if key in value}
-    options = {key: one for key, one in value.items() if key not in (*own, "init_args")}
-    return own | {"init_args": (value.get("init_args") or {}) | options}
+    return own | {"init_args": flat({key: one for key, one in value.items() if key not in own})}
+
+
+def flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a class, whether or not they stand under `init_args`."""
+    return {**(options.get("init_args") or {}), **{name: one for name, one in options.items() if name != "init_args"}}
 
 
 def read_mapping(source: Path | str, where: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> C
     own from its options, if these leave no doubt. Where help is asked for, classes and options are empty. Raise a
     `UserError` if a configuration is wrong, no model or no dataset was chosen, or two were.
     """
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-c", "--config", nargs="?", action="append", default=[])
     named, others = parser.parse_known_args(words)
     configs = [read_config(name) for name in named.config if name is not None]
@@ -172,28 +172,7 @@ def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> C
             given += [(-1, f"{part}.{key}", one) for key, one in {**content, **content.get("init_args", {})}.items()]
         elif word.startswith("--"):
             given.append((place, name.replace(".init_args.", ".", 1), value))
-    classes = {}
-    for part in parts:
-        chosen = [str(config[part]["class_path"]) for config in configs if "class_path" in config.get(part, {})]
-        chosen += [value for _, name, value in given if name in (part, f"{part}.class_path") and value]
-        if not chosen and part == "data":
-            chosen = own_dataset({name.removeprefix("data."): value for _, name, value in given})
-            configs += [{part: {"class_path": name}} for name in chosen]
-        if not chosen:
-            continue
-        classes[part] = chosen[0]
-        # Of a class of xbench the name is enough. Else jsonargparse would keep those arguments of the first class that
-        # the second happens to have as well, such as a checkpoint, for a wrong number that looks right.
-        names = [re.sub(r"^xbench\..*\.", "", one) for one in chosen]
-        if changed := [name for name in names if name != names[0]]:
-            raise UserError(
-                f"The configuration chose the {part} {names[0]}, and then {changed[0]} was asked for, which would "
-                "inherit arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or "
-                "write a configuration of your own.",
-                exit_status=2,
-            )
-        for config in configs:
-            config.get(part, {}).update(class_path=chosen[0])
+    classes = {part: chosen for part in parts if (chosen := _class_of(part, configs, given))}
     if unchosen := [part for part in parts if part not in classes]:
         own = " For data of your own add --config coco, csv or masks." if "data" in unchosen else ""
         raise UserError(
@@ -202,6 +181,28 @@ def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> C
             exit_status=2,
         )
     return Composed(configs, others, classes, given)
+
+
+def _class_of(part: str, configs: list[dict[str, Any]], given: Sequence[tuple[int, str, Any]]) -> str:
+    """Return the class of a part, and write it into all configurations; empty if none was chosen."""
+    chosen = [str(config[part]["class_path"]) for config in configs if "class_path" in config.get(part, {})]
+    chosen += [value for _, name, value in given if name in (part, f"{part}.class_path") and value]
+    if not chosen and part == "data":
+        chosen = own_dataset({name.removeprefix("data."): value for _, name, value in given})
+        configs += [{part: {"class_path": name}} for name in chosen]
+    # Of a class of xbench the name is enough. Else jsonargparse would keep those arguments of the first class that the
+    # second happens to have as well, such as a checkpoint, for a wrong number that looks right.
+    names = [re.sub(r"^xbench\..*\.", "", one) for one in chosen]
+    if changed := [name for name in names if name != names[0]]:
+        raise UserError(
+            f"The configuration chose the {part} {names[0]}, and then {changed[0]} was asked for, which would inherit "
+            "arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or write a "
+            "configuration of your own.",
+            exit_status=2,
+        )
+    for config in configs:
+        config.get(part, {}).update(class_path="".join(chosen[:1]))
+    return "".join(chosen[:1])
 
 
 def own_dataset(options: Mapping[str, Any]) -> list[str]:
@@ -219,9 +220,3 @@ def did_you_mean(name: str, known: Iterable[str], before: str = "") -> str:
     """
     close = difflib.get_close_matches(name, [*known], n=3)
     return f" Did you mean {' or '.join(f'{before}{one}' for one in close)}?" if close else ""
-
-
-def resolve_class(path: str) -> type[Any]:
-    """Import the class that a `class_path` names, also one that has the name of its module."""
-    found: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))
-    return found

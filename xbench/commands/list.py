@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 
 from rich.console import Console
 from rich.table import Table
 
-from xbench.commands.arguments import KINDS, list_parser
 from xbench.commands.configs import Kind, shipped, summary
 from xbench.findings.names import FINDINGS, TABLE, distinct_spellings
 from xbench.findings.published import paper
@@ -15,11 +14,10 @@ from xbench.findings.published import paper
 _FOLDERS: dict[str, Kind] = {"models": "models", "datasets": "data", "configs": "runs", "benches": "bench"}
 
 
-def print_list(arguments: Sequence[str]) -> None:
+def print_list(given: Namespace) -> None:
     """Print one kind of thing, or all of them."""
-    wanted = list_parser().parse_args(arguments).kind
     console = Console()
-    for kind in [wanted] if wanted else KINDS:
+    for kind in [given.kind] if given.kind else ("models", "datasets", "findings", "configs", "benches"):
         if kind == "findings":
             console.print(_findings(), "")
             console.print(_count(), "")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import collections.abc
 import os
 import re
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal
 
 import yaml
 
@@ -22,20 +25,21 @@ from xbench.runtime.yaml_files import load_yaml
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 
-_SWITCHES = ("resume", "oversubscribe", "overlays", "seed_everything")
 # Options that name a folder or a file whatever they end in; `checkpoint` may be a name on the hub.
 _PLACES = {"root", "annotations", "image_list", "labels"}
 _FILE = re.compile(r"\.(json|ya?ml|csv|txt|ckpt|pth?|bin|safetensors)$")
-_TYPES: Mapping[str, set[type]] = {"int": {int}, "float": {int, float}, "bool": {bool}, "tuple": set()}
-
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "a text",
-    "list[int]": "a list of whole numbers",
-    "list[str]": "a list of texts",
-    "tuple[int, int]": "two whole numbers ([448, 224])",
+# Types of plain values, and what they are called; what else an option takes is said before None, which is left out.
+_WORDS: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    Any: "any",
+    list: "a list",
+    tuple: "{} values in a list",
+    **dict.fromkeys((dict, collections.abc.Mapping), "a mapping"),
+    **dict.fromkeys((type(None), None, Literal), ""),
 }
 
 
@@ -92,10 +96,11 @@ def _named(tree: ast.Module, name: str) -> Iterator[ast.ClassDef]:
 def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> None:
     """Refuse wrong options; name all folders and files that are missing, and the page about where to get them."""
     composed = compose(words, parts)
-    strays = [f" and has no option --{name}" for _, name, _ in composed.options if re.match(r"model\b", name)]
-    if command == "score" and (strays or any("model" in config for config in composed.configs)):
-        told = f"score takes predictions instead of a model{''.join(strays[:1])}"
-        raise UserError(f"{told}: give a dataset alone, such as --config siim.", exit_status=2)
+    if "model" not in parts:
+        strays = [f" and has no option --{name}" for _, name, _ in composed.options if re.match(r"model\b", name)]
+        if strays or any("model" in config for config in composed.configs):
+            wrong = f"score takes predictions instead of a model{''.join(strays[:1])}"
+            raise UserError(f"{wrong}: give a dataset alone, such as --config siim.", exit_status=2)
     spelled = check_options(command, composed, constructor)
     # `check` lists what is missing beside all else that is wrong.
     ready = command == "check" or any(word.startswith("--print_config") for word in spelled)
@@ -105,84 +110,97 @@ def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "d
 
 
 def check_options(
-    command: str, composed: Composed, arguments_of: Callable[[str], Mapping[str, str] | None]
+    command: str, composed: Composed, arguments_of: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str]:
-    """Refuse the first option that does not exist or has no value; return the words, with `true` for bare switches.
+    """Refuse all options that do not exist or have a wrong value; return the words, with `true` for bare switches.
 
     `arguments_of` gives the annotations of the arguments of a class by name, None if it cannot tell.
     """
     known = {part: arguments_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
-    bare = set()
+    problems, bare = [], set()
     for place, name, value in composed.options:
-        part, option, *_ = [*name.rstrip("+").split("."), ""]
+        part, option, *deeper = [*name.rstrip("+").split("."), ""]
         arguments = known.get(part)
+        annotation = (arguments or {}).get(option, "") if option else TOP.get(part, "")
         if not any(one.startswith(part) for one in (*TOP, "config", "print_config")):
             near = did_you_mean(name, [*TOP, *(f"{part}.{one}" for part in known for one in known[part] or ())], "--")
-            raise UserError(f"{command}: there is no option --{name}.{near} See xbench {command} -h.", exit_status=2)
-        if arguments is not None and option not in ("", "class_path", "init_args", "dict_kwargs", *arguments):
+            problems.append(f"{command}: there is no option --{name}.{near} See xbench {command} -h.")
+        elif arguments is not None and option not in ("", "class_path", "init_args", "dict_kwargs", *arguments):
             owner = composed.classes.get(part, TRAINER).rpartition(".")[2]
             near = did_you_mean(option, arguments, f"--{part}.")
             if (owner, option) == ("PhantomCXR", "root"):
                 near = " Phantoms are drawn: for films of your own, take a dataset, or --config demo_folder to predict."
-            raise UserError(f"{owner} has no option --{part}.{option}.{near}", exit_status=2)
-        if place >= 0 and value is None and part in TOP and (not option or arguments is not None):
-            if name not in _SWITCHES and not re.search(r"\bbool\b", (arguments or {}).get(option, "")):
-                raise UserError(f"{command}: --{name} needs a value.", exit_status=2)
+            problems.append(f"{owner} has no option --{part}.{option}.{near}")
+        elif place >= 0 and value is None and part in TOP and (not option or arguments is not None):
             bare.add(place)
-        elif value is not None and (annotation := (arguments or {}).get(option)) and name.count(".") == 1:
-            _check_value(name, annotation, value)
+            if bool not in members(annotation) and not re.search(r"\bbool\b", str(annotation)):
+                problems.append(f"{command}: --{name} needs a value.")
+        elif any(deeper) and {*members(annotation)} & {int, float, bool}:
+            problems.append(f"--{part}.{option} has no option --{name} below it.")
+        elif value is not None and not any(deeper) and not name.endswith("+"):
+            problems.append(wrong_value(name, annotation, value))
+    if text := " ".join(filter(None, dict.fromkeys(problems))):
+        raise UserError(text, exit_status=2)
     return [f"{word}=true" if place in bare else word for place, word in enumerate(composed.words)]
 
 
-def _check_value(option: str, annotation: str, value: Any) -> None:
-    """Refuse a text or a number where the type is simple and takes none; jsonargparse looks at all other values."""
-    plain = (
-        re.sub(r"^(?:(?:Optional|Union)\[)+(.*?)\]+$", r"\1", annotation).replace(" | None", "").replace(" | ", ", ")
-    )
-    choices = re.findall(r"'([^']*)'", plain)
-    kinds = {*re.findall(r"\b[A-Za-z_]\w*", re.sub(r"Literal\[[^]]*\]", "", plain))}
-    types = {one for kind in kinds for one in _TYPES.get(kind, ())}
-    given = value
-    with suppress(yaml.YAMLError):
-        given = load_yaml(value) if isinstance(value, str) else value
-    number = isinstance(given, int | float) and bool(types) and type(given) not in types
-    if kinds <= {*_TYPES} and (number or (isinstance(given, str) and given not in choices)):
-        wrong = wrong_value(option, f"Subtypes: [{plain}]. Given value: {value}")
-        raise UserError(f"{wrong} `xbench test --help-all` shows all options.", exit_status=2)
+def members(annotation: Any) -> Sequence[Any]:
+    """Return the members of a union, or the type alone; none where it is not of plain values.
 
-
-def wrong_value(option: str, message: str) -> str:
-    """Say in a sentence what jsonargparse's message about the value of an option does; nothing for other messages.
-
-    >>> wrong_value("data.limit", "Expected a <class 'int'>. Got value: three")
-    "--data.limit: 'three' is not a whole number."
-    >>> wrong_value("x", "Subtypes: [typing.Literal['stop', 'skip'], <class 'NoneType'>]. Given value: skp")
-    "--x: 'skp' is not stop or skip. Did you mean skip?"
-    >>> wrong_value("x", "Subtypes: [<class 'int'>, tuple[int, int], typing.Literal['native']]. Given value: naive")
-    "--x: 'naive' is not a whole number, two whole numbers ([448, 224]) or native. Did you mean native?"
+    An annotation may be a text. Types that only the module of a class knows are not plain.
     """
-    types = re.search(r"Subtypes: \[(.+)\]", message) or re.search(r"Expected an? (.+?)\. Got value", message)
-    value = re.search(r"(?:Got|Given) value: (.+)", message)
-    if limit := re.search(r"Not of type \w+: (\S+) does not conform to restriction v(.+)", message):
-        return f"--{option}: {limit[1]} is not {limit[2].replace('>', 'above ')}."
-    if number := re.search(r"Not of type \w+: invalid literal .+: (.+)", message):
-        return f"--{option}: {number[1].rstrip('.')} is not a whole number."
-    if types is None or value is None:
+    with suppress(NameError, TypeError, SyntaxError):
+        # Of the source of xbench and of Lightning, or of a class that is imported.
+        kind = eval(annotation, vars(typing) | {"Path": Path}) if isinstance(annotation, str) else annotation
+        kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, UnionType) else (kind,)
+        if all(map(_plain, kinds)):
+            return kinds
+    return ()
+
+
+def _plain(kind: Any) -> bool:
+    origin = typing.get_origin(kind)
+    items = typing.get_args(kind) if origin in (list, tuple) else ()
+    return (origin or kind) in _WORDS and all(_plain(item) for item in items if item is not Ellipsis)
+
+
+def wrong_value(option: str, annotation: Any, value: Any) -> str:
+    """Say that a value of the command line or of YAML is not of a plain type; nothing if it is.
+
+    >>> wrong_value("data.limit", "int | None", "three")
+    "--data.limit: 'three' is not a whole number."
+    >>> wrong_value("x", "Literal['stop', 'skip'] | None", "skp")
+    "--x: 'skp' is not stop or skip. Did you mean skip?"
+    >>> wrong_value("x", "int | tuple[int, int] | Literal['native']", "naive")
+    "--x: 'naive' is not a whole number, 2 values in a list or native. Did you mean native?"
+    """
+    kinds, read = members(annotation), value
+    with suppress(yaml.YAMLError):
+        read = load_yaml(value) if isinstance(value, str) else value
+    if not kinds or any(_fits(kind, value, read) for kind in kinds):
         return ""
-    if below := re.match(r"NestedArg\(key='(.+?)', val='(.+)'\)", value[1]):
-        if below[1] == "class_path":
-            return f"--{option}: {below[2]} is not a {'model' if option == 'model' else 'dataset'}."
-        return f"--{option} has no option --{option}.{below[1]} below it."
-    plain = re.sub(r"<class '([\w.]+)'>", r"\1", types[1])
-    # Of a class the name alone; numbers with a point in them stay.
-    plain = re.sub(r"\b(?:[a-z_]\w*\.)+(\w+)", r"\1", plain)
-    choices = [*dict.fromkeys(re.findall(r"[\w-]+", ", ".join(re.findall(r"Literal\[([^]]*)\]", plain))))]
-    # What else is taken stands before them; None, which stands for an option that is not given, is left out.
-    others = re.sub(r"Literal\[[^]]*\]|\bNoneType\b", "", plain)
-    kinds = [part.strip() for part in re.split(r",\s*(?![^[]*\])", others) if part.strip()]
-    names = ["a mapping" if kind.startswith("dict") else _WORDS.get(kind, kind) for kind in kinds] + choices
+    choices = [str(one) for kind in kinds if typing.get_origin(kind) is Literal for one in typing.get_args(kind)]
+    names = [(_WORDS.get(kind) or _WORDS[typing.get_origin(kind)]).format(len(typing.get_args(kind))) for kind in kinds]
+    names = [*filter(None, names), *choices]
     taken = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"--{option}: {value[1].strip()!r} is not {taken}.{did_you_mean(value[1].strip(), choices)}"
+    return f"--{option}: {str(value)!r} is not {taken}.{did_you_mean(str(value), choices)}"
+
+
+def _fits(kind: Any, value: Any, read: Any) -> bool:
+    """Tell whether a value is of a plain type; `read` is what YAML makes of it."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return read in inner or value in inner
+    if origin in (list, tuple):
+        if not isinstance(read, list | tuple):
+            return False
+        of = inner if origin is tuple and Ellipsis not in inner else inner[:1] * len(read)
+        return len(of) == len(read) and all(map(_fits, of, read, read))
+    if origin is not None:
+        return isinstance(read, Mapping)
+    if kind in (str, Path):
+        return isinstance(value, str)
+    return kind is Any or type(read) in ((int, float) if kind is float else (kind,))
 
 
 def _missing(command: str, part: str, composed: Composed) -> Iterator[tuple[str, str]]:
@@ -192,7 +210,7 @@ def _missing(command: str, part: str, composed: Composed) -> Iterator[tuple[str,
     shown = re.compile(rf"^class_path: {re.escape(names[0])}\.\S+\.{re.escape(names[-1])}$", re.M)
     for file in [file for file in shipped(FOLDERS[part]).values() if shown.search(file.read_text("utf-8"))][:1]:
         needs, page = needs_of(file)
-        missing, hints = [f"--{part}.{option}" for option in needs if given.get(option) is None], ""
+        missing = {f"--{part}.{option}": "" for option in needs if given.get(option) is None}
         for option, value in given.items():
             if isinstance(value, str) and (option in _PLACES or _FILE.search(value)) and "://" not in value:
                 folder = option == "root" and file.stem != "folder"  # which takes a single film too
@@ -200,25 +218,18 @@ def _missing(command: str, part: str, composed: Composed) -> Iterator[tuple[str,
                 place = expand(value.removeprefix("local-dir:"))
                 # Files of one's own may be named by their place in the root.
                 if not exists(place) and not exists(expand(str(given.get("root") or "")) / place):
-                    missing.append(f"--{part}.{option} {value}, which {what}")
-        if part == "data" and command != "predict":
-            files = _absent(composed.classes[part], given)
-            missing, hints = [*missing, *files], "".join(dict.fromkeys(files.values()))
+                    missing[f"--{part}.{option} {value}, which {what}"] = ""
+        root = expand(str(given.get("root")))
+        if part == "data" and command != "predict" and root.is_dir():
+            files, splits = declared(composed.classes[part], "files") or {}, declared(composed.classes[part], "splits")
+            split = given["split"] if given.get("split") in splits else splits[0]
+            wanted = {option: names_in(split, names) for option, names in files.items() if given.get(option) is None}
+            for option, either in absent(root, wanted).items():
+                elsewhere = f" (or --data.{option})" if option in (constructor(composed.classes[part]) or ()) else ""
+                hint = Folder(root, lambda _: None).hint(either, (split, *splits))
+                missing[f"{' or '.join(either)} in --data.root {root}{elsewhere}"] = hint
         if missing:
-            yield f"{' and '.join(missing)} (see {page})", hints
-
-
-def _absent(name: str, given: Mapping[str, Any]) -> dict[str, str]:
-    """Say which annotation files of a shipped dataset are not in its folder, and of each where it may be."""
-    files, splits, root = declared(name, "files") or {}, declared(name, "splits"), expand(str(given.get("root")))
-    split = given["split"] if given.get("split") in splits else splits[0]
-    wanted = {option: names_in(split, names) for option, names in files.items() if given.get(option) is None}
-    told = {}
-    for option, names in (absent(root, wanted) if root.is_dir() else {}).items():
-        elsewhere = f" (or --data.{option})" if option in (constructor(name) or ()) else ""
-        text = f"{' or '.join(names)} in --data.root {root}{elsewhere}"
-        told[text] = Folder(root, lambda _: None).hint(names, (split, *splits))
-    return told
+            yield f"{' and '.join(missing)} (see {page})", "".join(dict.fromkeys(missing.values()))
 
 
 def needs_of(file: Path) -> tuple[list[str], str]:

@@ -8,20 +8,27 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Literal, NoReturn
+from pkgutil import resolve_name
+from typing import Any, Literal, NoReturn, get_type_hints
 
 from jsonargparse import ActionConfigFile, Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, instantiate_class
 
-from xbench.commands.arguments import PURPOSES
-from xbench.commands.configs import compose, defaults, did_you_mean, resolve_class
-from xbench.commands.look import check_options, constructor, wrong_value
+from xbench.commands.arguments import COMMANDS
+from xbench.commands.configs import compose, defaults, did_you_mean
+from xbench.commands.look import check_options, constructor
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
 from xbench.runtime.errors import UserError
 from xbench.runtime.yaml_files import load_yaml
+
+# Parts are built in this order: a wrong data folder is found before weights are loaded.
+_BASES: Mapping[str, tuple[type, str]] = {
+    "data": (ChestXrayDataModule, "xbench.data.PhantomCXR"),
+    "model": (SaliencyModel, "xbench.models.CLIP"),
+}
 
 
 class RunParser(LightningArgumentParser):
@@ -33,18 +40,26 @@ class RunParser(LightningArgumentParser):
         self.command = "test"
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise what jsonargparse found wrong as one paragraph."""
+        """Raise what jsonargparse found wrong as one paragraph: it lists all that an option could be."""
         if not self.exit_on_error:
             # A parser of nested options: the outer one collects its errors.
             super().error(message, ex)
-        raise user_error_behind(ex) or UserError(in_one_paragraph(message, self.command), exit_status=2)
+        text = " ".join(message.split())
+        # One within the other for an option of a class.
+        keys, value = re.findall(r'Parser key "([^"]+)"', text), re.search(r"Given value: (.+)$", message, re.M)
+        if keys and value:
+            text = f"--{'.'.join(keys[: 2 if keys[0] in _BASES else 1])}: {value[1]!r:.100} is not one of its values."
+        see = f"See `xbench {self.command} --help-all`."
+        raise user_error_behind(ex) or UserError(f"{text:.600} {see}", exit_status=2)
 
     def read(self, words: Sequence[str]) -> Namespace:
         """Return the options that the words after a command stand for; UserError where they are wrong."""
         composed = compose(words)
+        for part, name in composed.classes.items():
+            _check_class(part, name)
         # Configurations first, for they would overwrite other options without a word.
         first = [f"--config={json.dumps(config, default=str)}" for config in composed.configs]
-        config = self.parse_args([*first, *check_options(self.command, composed, _arguments)])
+        config = self.parse_args([*first, *check_options(self.command, composed, class_arguments)])
         if config.trainer.use_distributed_sampler:
             raise UserError(
                 "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
@@ -71,7 +86,7 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
     """Return the parser of a command."""
     parser = RunParser(
         default_config_files=[str(path) for path in defaults(command)],
-        description=PURPOSES[command],
+        description=COMMANDS[command]["summary"],
         usage=f"xbench {command} --config NAME_OR_PATH [--model.X ...] [--data.X ...] [--trainer.X ...]",
     )
     parser.command = command
@@ -100,10 +115,15 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
         parser.add_argument("--overlays", type=bool | list[str] | str, default=True, help=f"{drawn}pictures.")
     # The data module deals the batches; Lightning's sampler would count some images twice.
     parser.set_defaults({"trainer.use_distributed_sampler": False})
-    # Parts are built in this order: a wrong data folder is found before weights are loaded.
-    parser.add_lightning_class_args(ChestXrayDataModule, "data", subclass_mode=True)
-    parser.add_lightning_class_args(SaliencyModel, "model", subclass_mode=True)
+    for part, (base, _) in _BASES.items():
+        parser.add_lightning_class_args(base, part, subclass_mode=True)
     return parser
+
+
+def resolve_class(path: str) -> type[Any]:
+    """Import the class that a `class_path` names, also one that has the name of its module."""
+    found: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))
+    return found
 
 
 def user_error_behind(error: BaseException | None) -> UserError | None:
@@ -115,50 +135,39 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
     return None
 
 
-def in_one_paragraph(message: str, command: str) -> str:
-    """Shorten jsonargparse's message about the options of a run, which lists every member of a union, to one paragraph.
-
-    Its exceptions hold nothing but this text.
-    """
-    key = re.search(r'Parser key "([^"]+)"', message)
-    chosen = re.search(r"Problem with given class_path '([^']+)':\s*(.+)", message, re.S)
-    if key and chosen:
-        return _about_class(key[1], chosen[1], chosen[2], command)
-    text = re.sub(r"\s*\n[\s-]*", "; ", message.strip().rstrip(".")) + ("" if message.endswith("?") else ".")
-    if key and key[1] in ("model", "data") and "NestedArg" not in message:
-        example = {"model": "xbench.models.CLIP", "data": "xbench.data.PhantomCXR"}[key[1]]
-        given = "".join(re.findall(r"Import path (\S+ )does not", message))
-        text = (
-            f"--{key[1]} {given}expects a class by its full path, such as {example}. Give a file, or the name of a "
-            "shipped model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim."
-        )
-    elif key and (wrong := wrong_value(key[1], message)):
-        text = wrong
-    return f"{text} See `xbench {command} --help`."
-
-
-def _about_class(part: str, name: str, problem: str, command: str) -> str:
-    """Say what is wrong with the options of a class, or with its name."""
-    see = f"`xbench {command} --help-all` shows all options."
-    option = re.match(r'Parser key "([^"]+)":', problem)
-    if option and (wrong := wrong_value(f"{part}.{option[1]}", problem)):
-        return f"{wrong} {see}"
-    if required := re.search(r"arguments are required: (.+)", problem):
-        options = ", ".join(f"--{part}.{one.strip()}" for one in required[1].split(","))
-        return f"{name.rpartition('.')[2]} needs {options}. {see}"
-    if absent := re.match(r"module '([\w.]+)' has no attribute '(\w+)'", problem):
-        module = import_module(absent[1])
-        near = did_you_mean(absent[2], getattr(module, "__all__", dir(module)), f"{absent[1]}.")
-        return f"--{part} {name}: {absent[1]} has no {absent[2]}.{near}"
-    return f"--{part} {name}: {problem.splitlines()[0]}."
+def _check_class(part: str, path: str) -> None:
+    """Refuse what is no model or no dataset."""
+    base, example = _BASES[part]
+    try:
+        found = resolve_class(path)
+        if isinstance(found, type) and issubclass(found, base):
+            return
+        problem = f"that is no {'model' if part == 'model' else 'dataset'}."
+    # A module of the user's may raise anything.
+    except Exception as error:
+        problem = f"{error}."
+        module, _, name = path.rpartition(".")
+        with suppress(Exception):
+            there = import_module(module)
+            problem = (
+                f"{module} has no {name}.{did_you_mean(name, getattr(there, '__all__', dir(there)), f'{module}.')}"
+            )
+    raise UserError(
+        f"--{part} {path}: {problem} Give a class by its full path, such as {example}, or a file, or the name of a "
+        "shipped model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim.",
+        exit_status=2,
+    )
 
 
-def _arguments(name: str) -> Mapping[str, str] | None:
-    """Return the annotations of the arguments of a class, and of those that it derives from, by name."""
-    found = constructor(name)
-    # What is wrong with the class is said when it is asked to be one.
-    with suppress(Exception):
-        if found is None:
-            given = [inspect.signature(owner).parameters for owner in resolve_class(name).__mro__]
-            return {name: str(one.annotation) for parameters in given for name, one in parameters.items()}
-    return found
+def class_arguments(path: str) -> Mapping[str, Any]:
+    """Return the types of the arguments of a class, and of those that it derives from, by name."""
+    owners: list[Any] = [vars(owner)["__init__"] for owner in resolve_class(path).__mro__ if "__init__" in vars(owner)]
+    names = constructor(path)
+    if names is None:
+        names = {name: "" for init in owners for name in inspect.signature(init).parameters}
+    hints: dict[str, Any] = {}
+    for init in reversed(owners):
+        # Names that only a type checker knows cannot be told.
+        with suppress(NameError, TypeError):
+            hints |= get_type_hints(init)
+    return {name: hints.get(name, annotation) for name, annotation in names.items()}

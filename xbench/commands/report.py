@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbench.commands.arguments import USUAL_CASES, report_parser
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as Grid
+
 from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from xbench.report.schema import Analysis
     from xbench.report.statistics.analyse import Progress as OnProgress
     from xbench.report.tables.table import Table
 
 _RECORD = "analysis.json"
 _ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png"), "cards": (".md",)}
+_USUAL_CASES = 24
 
 
-def report(arguments: Sequence[str]) -> None:
-    """Write a report; `arguments` are the words after `report`."""
-    given = report_parser().parse_args(arguments)
-    if given.seed < 0 or given.cases < 0:
-        raise UserError("report: --seed and --cases take 0 or more.", exit_status=2)
+def report(given: Namespace) -> None:
+    """Write a report, and log it to W&B where that is wanted."""
     folders = [path.expanduser() for path in given.runs]
     out = (given.out or folders[0] / "report").expanduser()
-    analysis, tables = write_report(folders, out, given.seed, given.cases, given.card == "true")
+    cases = _USUAL_CASES if given.cases is None else given.cases
+    analysis, tables = write_report(folders, out, given.seed or 0, cases, given.card == "true")
     if given.wandb == "true":
         from xbench.report.wandb.log_report import log_report
 
@@ -39,7 +41,7 @@ def report(arguments: Sequence[str]) -> None:
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = USUAL_CASES, card: bool = False
+    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = _USUAL_CASES, card: bool = False
 ) -> tuple[Analysis, tuple[Table, ...]]:
     """Write a report on `runs`, folders with finished runs at any depth, into `out`, where it replaces an earlier one.
 
@@ -48,9 +50,6 @@ def write_report(
     run, or the folder cannot be written to.
     """
     # Imported only here: they take seconds.
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from xbench.report.document import document, write_analysis
     from xbench.report.figures.write import count_figures, write_figures
     from xbench.report.page.write import write_page
@@ -120,10 +119,6 @@ def _bar_of(bars: Progress, part: str) -> OnProgress:
 
 
 def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table as Grid
-
     from xbench.report.facts import facts_of
     from xbench.report.sentences import in_a_line
 

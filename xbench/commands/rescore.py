@@ -10,6 +10,7 @@ import multiprocessing
 import shutil
 import signal
 import sys
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,7 +31,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from xbench.commands.arguments import rescore_parser
 from xbench.findings.names import is_name
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER
@@ -47,7 +47,7 @@ from xbench.runs.summary import numbers_of, summarise
 from xbench.runs.tables import about_tables, read_rows, write_tables
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
-from xbench.runtime.processes import end_with_parent
+from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.runtime.yaml_files import load_yaml
 from xbench.scoring.measure import measure
@@ -57,19 +57,19 @@ from xbench.scoring.protocols.base import Tuned, groups_of
 from xbench.scoring.rows import in_order
 from xbench.types import Answers, Rules
 
-# Far more than one process can read for.
-_MOST_WORKERS = 64
+# By default, and far more than one process can read for.
+_USUAL_WORKERS, _MOST_WORKERS = 16, 64
 
 _Scored = TypeVar("_Scored")
 
 
-def rescore(arguments: Sequence[str]) -> None:
+def rescore(given: Namespace) -> None:
     """Score a finished run again, and write the results as a run of their own."""
-    given = rescore_parser().parse_args(arguments)
     run = FinishedRun.open(given.run.expanduser(), PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
-    if not 0 <= given.workers <= _MOST_WORKERS:
-        raise UserError(f"--workers {given.workers}: give a number from 0 to {_MOST_WORKERS}.", exit_status=2)
+    workers = min(_USUAL_WORKERS, usable_cores()) if given.workers is None else given.workers
+    if workers > _MOST_WORKERS:
+        raise UserError(f"--workers {workers}: give a number from 0 to {_MOST_WORKERS}.", exit_status=2)
     read_as = _reading(run, given.family, given.frame)
     names, every = list(dict.fromkeys(given.protocol)), "all" in given.protocol
     if every:
@@ -77,9 +77,9 @@ def rescore(arguments: Sequence[str]) -> None:
         names = [name for name, protocol in PROTOCOLS.items() if protocol.takes & shows]
         if not names:
             raise UserError(f"No protocol scores what {run.folder} shows.", exit_status=2)
-    tuning = {} if given.tune is None else _tuning(run, names, given.tune, given.workers)
+    tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
     if names and given.images is None and given.out is None and rules == run.rules:
-        _add_protocols(run, names, every, tuning, given.workers)
+        _add_protocols(run, names, every, tuning, workers)
         return
     images = None if given.images is None else given.images.expanduser()
     chosen = None if images is None else _chosen(run, images)
@@ -88,7 +88,7 @@ def rescore(arguments: Sequence[str]) -> None:
         with writing(f"The results cannot be written to {folder}", "Make room, or give another folder with --out."):
             _write_config(run.folder, folder, rules, chosen is None, read_as)
             split = run.results.split if images is None else images.stem
-            results = _score(run, rules, chosen, split, given.workers, folder, read_as)
+            results = _score(run, rules, chosen, split, workers, folder, read_as)
     except BaseException:
         # A part of a run is of no use, and would be in the way of the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
@@ -103,7 +103,7 @@ def rescore(arguments: Sequence[str]) -> None:
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     if names:
-        _add_protocols(FinishedRun.open(folder), names, every, tuning, given.workers)
+        _add_protocols(FinishedRun.open(folder), names, every, tuning, workers)
 
 
 def _add_protocols(

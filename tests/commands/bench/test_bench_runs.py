@@ -23,8 +23,7 @@ from xbench.cli import main
 from xbench.commands.bench.config import plan, read_bench
 from xbench.commands.bench.preflight import look
 from xbench.commands.bench.worker import Interrupted, Process, Share
-from xbench.commands.configs import resolve_class
-from xbench.commands.options import RunParser, run_parser
+from xbench.commands.options import RunParser, resolve_class, run_parser
 from xbench.runs.fingerprint import versions
 from xbench.runs.journal import finished_batches
 from xbench.runs.results import read_results
@@ -132,7 +131,9 @@ def bench(tmp_path: Path, command, parser: RunParser, monkeypatch: pytest.Monkey
     bench = Bench(tmp_path, command)
     monkeypatch.setattr(xbench.commands.bench.preflight, "run_parser", lambda command: parser)
     monkeypatch.setattr(xbench.commands.bench.worker, "Process", bench.process)
-    monkeypatch.setattr(xbench.commands.report, "report", bench.reports.append)
+    monkeypatch.setattr(
+        xbench.commands.report, "write_report", lambda runs, out: bench.reports.append([*map(str, runs)])
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "pinned", raising=False)
     write_pinned(tmp_path)
@@ -333,13 +334,13 @@ def test_everything_that_is_missing_is_said_before_anything_runs(bench: Bench, m
     run = bench("--config", "missing.yaml")
     assert run.status == 2
     assert bench.started == []
-    assert run.errors.startswith("error: 8 of 9 runs cannot be done (4 problems, listed above)")
+    assert run.errors.startswith("error: 8 of 9 runs cannot be done (problems: 4, listed above)")
     assert "--missing skip" in run.errors
     for text in (
         "lost_data, lost_gone: The weights of Model are not there: /lost.pt does not exist.",
         "none_data, none_gone: Model needs a checkpoint",
         "model_gone, lost_gone, none_gone: data: --data.root /gone is not a folder.",
-        "model_unset, lost_unset, none_unset: The environment variable NOWHERE, which root of datasets needs, is not",
+        "model_unset, lost_unset, none_unset: The environment variable NOWHERE, which data.root needs, is not",
     ):
         assert text in run.output
 
@@ -355,7 +356,7 @@ def test_wrong_options_are_never_skipped(bench: Bench):
     assert run.status == 2
     assert bench.started == []
     assert run.output.count("gian") == 1, "one problem, not one for every run"
-    assert "4 of 4 runs cannot be done (1 problem" in run.errors
+    assert "4 of 4 runs cannot be done (problems: 1" in run.errors
     assert "--missing" not in run.errors
 
 

@@ -11,7 +11,7 @@ import wandb
 from PIL import Image
 from wandb_offline import OfflineRun, shut_out
 
-from xbench.commands.report import report
+from xbench.cli import main
 from xbench.report.facts import facts_of
 from xbench.report.sentences import answer, in_short
 from xbench.report.tables.contents import all_tables
@@ -83,8 +83,8 @@ def test_the_command_logs_only_when_asked(tmp_path, monkeypatch):
     log = Mock(return_value=Path("offline-run"))
     monkeypatch.setattr("xbench.commands.report.write_report", lambda *arguments: ("analysis", "tables"))
     monkeypatch.setattr(log_report_module, "log_report", log)
-    report([str(tmp_path), "--out", str(tmp_path)])
+    main(["report", str(tmp_path), "--out", str(tmp_path)])
     assert not log.called
     for words, pictures in ((["--wandb", "true"], False), (["--wandb", "--wandb-pictures"], True)):
-        report([str(tmp_path), "--out", str(tmp_path), *words])
+        main(["report", str(tmp_path), "--out", str(tmp_path), *words])
         log.assert_called_with("analysis", "tables", tmp_path, pictures)

@@ -1,8 +1,7 @@
-"""What a benchmark consists of: its options, YAML that names models, datasets and variants, and the runs of these."""
+"""What a benchmark consists of: YAML that names models, datasets and variants, and the runs of these."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,32 +12,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
-from xbench.commands.arguments import bench_parser
-from xbench.commands.configs import FOLDERS, did_you_mean, own_dataset, read_mapping, read_part, shipped
+from xbench.commands.configs import FOLDERS, did_you_mean, flat, own_dataset, read_mapping, read_part, shipped
 from xbench.runtime.errors import UserError
-
-
-def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options of the benchmark, and those that every run gets."""
-    parser = bench_parser()
-    given, more = parser.parse_known_args(options)
-    for section in ("models", "datasets"):
-        names = ",".join(getattr(given, section)).split(",")
-        setattr(given, section, [*dict.fromkeys(filter(None, names))])
-    every_run = ("--model.", "--data.", "--trainer.", "--threads", "--seed_everything", "--oversubscribe")
-    for word in more:
-        if word.startswith("-") and (not word.startswith(every_run) or word.startswith("--trainer.default_root_dir")):
-            parser.error(f"{word} is no option of it")
-    if more and not more[0].startswith("-"):
-        parser.error(f"{more[0]} does not belong to an option")
-    return given, more
-
 
 Options = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 """Options of a model, a data module or the trainer, by name, as YAML has them."""
 
 # Names of folders and files are made of it.
 _Name = Annotated[str, StringConstraints(pattern=r"^\w[\w.-]*$")]
+
+_SECTIONS = {"models": "model", "datasets": "data"}
 
 
 class _Section(BaseModel):
@@ -54,9 +37,6 @@ class Variant(_Section):
 
     models: list[str] | None = None
     datasets: list[str] | None = None
-
-
-_SECTIONS = {"model": "models", "data": "datasets"}
 
 
 class BenchConfig(_Section):
@@ -90,53 +70,45 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
     content: dict[str, Any] = {}
     for name in names:
         content = _merged(content, _read(name))
-    default = _read("paper")
-    for section in ("models", "datasets"):
-        content[section] = content.get(section) or default[section]
+    default, chosen = _read("paper"), {"models": models, "datasets": datasets}
+    content |= {section: content.get(section) or default[section] for section in _SECTIONS}
     try:
         config = BenchConfig.model_validate(content)
-        problems = [*_problems(config, models, datasets)]
+        problems = [*_problems(config, chosen)]
     except ValidationError as error:
         problems = [_explain(problem) for problem in error.errors()]
     if problems:
-        where = f"bench --config {' --config '.join(names)}: " if names else "bench: "
-        raise UserError(where + " ".join(dict.fromkeys(problems)), exit_status=2)
-    chosen = {"models": models, "datasets": datasets}
-    return config.model_copy(
-        update={
-            section: {name: getattr(config, section).get(name, {}) for name in wanted}
-            for section, wanted in chosen.items()
-            if wanted
-        }
-    )
+        raise UserError(" ".join(dict.fromkeys([f"bench {' '.join(names)}:", *problems])), exit_status=2)
+    update = {
+        section: {name: getattr(config, section).get(name, {}) for name in wanted}
+        for section, wanted in chosen.items()
+        if wanted
+    }
+    return config.model_copy(update=update)
 
 
 def _read(name: str) -> dict[str, Any]:
     """Read one configuration by path or by shipped name."""
-    found = shipped("bench")
-    path = Path(name).expanduser()
+    found, path, stem = shipped("bench"), Path(name).expanduser(), name.removesuffix(".yaml")
     if not path.is_file():
-        stem = name.removesuffix(".yaml")
+        for section, part in _SECTIONS.items():
+            if stem not in found and stem in shipped(FOLDERS[part]):
+                return {section: {stem: {}}}
         if stem not in found:
-            for part, section in _SECTIONS.items():
-                if stem in shipped(FOLDERS[part]):
-                    return {section: {stem: {}}}
             raise UserError(
                 f"bench --config {name}: there is no such file, and no such benchmark is shipped."
-                f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}; `xbench list benches` says "
-                "what they are.",
+                f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}: see `xbench list benches`.",
                 exit_status=2,
             )
         path = found[stem]
     content = read_mapping(path, f"bench --config {path}")
-    for section in ("models", "datasets"):
+    for section, part in _SECTIONS.items():
         if isinstance(content.get(section), list):
             content[section] = dict.fromkeys(content[section])
-    # The configuration of a run, whose model is one of the benchmark's.
-    for part, section in _SECTIONS.items():
+        # The configuration of a run, whose model is one of the benchmark's.
         one = content.get(part)
-        if isinstance(one, str) or (isinstance(one, dict) and ("class_path" in one or own_dataset(_flat(one)))):
-            options = _flat(read_part(part, content.pop(part), path.parent, f"bench --config {path}: {part}"))
+        if isinstance(one, str) or (isinstance(one, dict) and ("class_path" in one or own_dataset(flat(one)))):
+            options = flat(read_part(part, content.pop(part), path.parent, f"bench --config {path}: {part}"))
             options = dict(zip(["class_path"], own_dataset(options), strict=False)) | options
             named = Path(one).stem if isinstance(one, str) else str(options["class_path"]).rpartition(".")[2].lower()
             named = str(options.get("name", named)) if part == "data" else named
@@ -151,18 +123,17 @@ def _merged(first: Any, second: Any) -> Any:
     return second
 
 
-def _problems(config: BenchConfig, models: Sequence[str], datasets: Sequence[str]) -> Iterator[str]:
+def _problems(config: BenchConfig, chosen: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Say which names mean nothing, and what is allowed by its type and makes no sense."""
     if "default_root_dir" in config.trainer:
         yield "trainer.default_root_dir is what the benchmark sets: give out instead."
-    for section, wanted in (("models", models), ("datasets", datasets)):
-        listed: Mapping[str, Options] = getattr(config, section)
-        known = [*shipped("models" if section == "models" else "data")]
+    for section, part in _SECTIONS.items():
+        known, listed = [*shipped(FOLDERS[part])], getattr(config, section)
         for name, options in listed.items():
             if name not in known and "class_path" not in options:
-                advice = f"For a class of your own give {section}.{name}.class_path as well."
-                yield f"{_unknown(f'{section}.{name}', name, known)} {advice}"
-        named = [(f"--{section} {name}", name) for name in wanted]
+                own = f"For a class of your own give {section}.{name}.class_path as well."
+                yield f"{_unknown(f'{section}.{name}', name, known)} {own}"
+        named = [(f"--{section} {name}", name) for name in chosen[section]]
         for variant, entry in config.variants.items():
             named += [(f"variants.{variant}.{section}: {name}", name) for name in getattr(entry, section) or ()]
         known = [*dict.fromkeys([*known, *listed])]
@@ -177,16 +148,7 @@ def _explain(problem: Any) -> str:
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     if problem["type"] == "extra_forbidden":
         return _unknown(".".join(path), path[-1], (BenchConfig if len(path) == 1 else Variant).model_fields)
-    where = ".".join(path)
-    match problem["type"]:
-        case "string_pattern_mismatch":
-            rule = "a name is of letters, digits, dots, dashes and underscores, with no dot or dash at the beginning."
-            return f"{where}: {rule}"
-        case "dict_type" | "model_type":
-            return f"{where} must be a mapping of options, such as {{root: /data/siim}}, not {problem['input']!r}."
-        case "list_type":
-            return f"{where} must be a list of names, not {problem['input']!r}."
-    return f"{where}: {problem['msg']}, not {problem['input']!r}."
+    return f"{'.'.join(path)}: {problem['msg']}, not {problem['input']!r}."
 
 
 def _unknown(where: str, name: str, known: Iterable[str]) -> str:
@@ -242,41 +204,33 @@ def part_of(jobs: Sequence[Job], part: str) -> list[Job]:
 
 
 def _job(config: BenchConfig, name: str, variant: Variant, model: str, dataset: str, end: Sequence[str]) -> Job:
-    own = {"model": _flat(config.models[model]), "data": _flat(config.datasets[dataset])}
-    classes = {part: options.pop("class_path", None) for part, options in own.items()}
+    own = {"model": flat(config.models[model]), "data": flat(config.datasets[dataset]), "trainer": {}}
+    files = {"model": shipped("models").get(model), "data": shipped("data").get(dataset)}
+    classes = {part: own[part].pop("class_path", None) for part in files}
     words = ["--config", f"{model}_{dataset}"]
     if any(classes.values()):
-        files = {"model": shipped("models").get(model), "data": shipped("data").get(dataset)}
-        content = {part: {"class_path": chosen} if chosen else str(files[part]) for part, chosen in classes.items()}
-        words[1] = json.dumps(content)
+        chosen = {part: {"class_path": one} if one else str(files[part]) for part, one in classes.items()}
+        words[1] = json.dumps(chosen)
     # The progress bar would only fill a log; what the user gives comes later and wins.
     words.append("--trainer.enable_progress_bar=false")
     unset: dict[str, None] = {}
-    for part, section in (("model", "models"), ("data", "datasets"), ("trainer", "trainer")):
-        given = _expand(getattr(config, part), part, "", unset)
-        given |= _expand(own.get(part, {}), section, "", unset)
-        given |= _expand(getattr(variant, part), "variants", "", unset)
-        for option, value in given.items():
+    for part, options in own.items():
+        given = {**getattr(config, part), **options, **getattr(variant, part)}
+        for option, value in _expand(given, part, unset).items():
             words.append(f"--{part}.{option}={value if isinstance(value, str) else json.dumps(value)}")
     return Job(model, dataset, name, (*words, *end), tuple(unset))
 
 
-def _expand(value: Any, section: str, option: str, unset: dict[str, None]) -> Any:
+def _expand(value: Any, option: str, unset: dict[str, None]) -> Any:
     """Replace `${VAR}` in all texts of a value, and `~` at their beginning; note in `unset` what cannot be."""
     if isinstance(value, Mapping):
-        return {name: _expand(inner, section, name, unset) for name, inner in value.items()}
+        return {name: _expand(inner, f"{option}.{name}", unset) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_expand(inner, section, option, unset) for inner in value]
+        return [_expand(inner, option, unset) for inner in value]
     if not isinstance(value, str):
         return value
     template = Template(value)
     for name in template.get_identifiers():
         if name not in os.environ:
-            unset[f"The environment variable {name}, which {option} of {section} needs, is not set."] = None
+            unset[f"The environment variable {name}, which {option} needs, is not set."] = None
     return os.path.expanduser(template.safe_substitute(os.environ))
-
-
-def _flat(options: Options) -> dict[str, Any]:
-    """Options of a class, whether or not they stand under `init_args`, as in the configuration of a run."""
-    nested = options.get("init_args") or {}
-    return {**nested, **{name: value for name, value in options.items() if name != "init_args"}}

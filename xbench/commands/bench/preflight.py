@@ -13,8 +13,7 @@ from rich.console import Console
 
 from xbench.commands.bench.config import Job
 from xbench.commands.check import check_dataset, check_model, check_versions
-from xbench.commands.configs import resolve_class
-from xbench.commands.options import build, run_parser
+from xbench.commands.options import build, resolve_class, run_parser
 from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.runs.files import RESULTS, RunFileError
@@ -36,15 +35,6 @@ class Finished:
     results: Results
     changed: str
 
-    @property
-    def done(self) -> bool:
-        """Whether it need not be run again: nothing has changed, and it did not end in an error.
-
-        A run whose every scored map is constant ends in one after its files are written.
-        """
-        scored = sum(count.with_region for count in self.results.counts.per_finding.values())
-        return not self.changed and (not scored or self.results.counts.constant_maps.count < scored)
-
 
 @dataclass
 class Planned:
@@ -58,8 +48,15 @@ class Planned:
 
     @property
     def done(self) -> bool:
-        """Whether it need not be run again."""
-        return self.finished is not None and self.finished.done
+        """Whether it need not be run again: nothing has changed, and it did not end in an error.
+
+        A run whose every scored map is constant ends in one after its files are written.
+        """
+        if self.finished is None or self.finished.changed:
+            return False
+        counts = self.finished.results.counts
+        scored = sum(count.with_region for count in counts.per_finding.values())
+        return not scored or counts.constant_maps.count < scored
 
     def look(self, out: Path) -> Finished | None:
         """Look again for the newest finished run of its settings, which is the one that reports take."""
@@ -97,6 +94,7 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem]]:
     silence_libraries()
     parser = run_parser("test")
     problems: dict[str, Problem] = {}
+    # What was built, or why it could not be, by its options.
     datasets: dict[str, ChestXrayDataModule | UserError] = {}
     weights: dict[str, str] = {}
     planned = []
@@ -115,9 +113,8 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem]]:
             note(str(error), "options", job)
             continue
         key = json.dumps(config["data"], sort_keys=True, default=str)
-        if key not in datasets:
-            datasets[key] = _set_up(config["data"])
-        plan, data = None, datasets[key]
+        data = datasets[key] if key in datasets else datasets.setdefault(key, _set_up(config["data"]))
+        plan = None
         if isinstance(data, UserError):
             note(str(data), "missing", job)
         else:
@@ -162,15 +159,13 @@ def _set_up(chosen: dict[str, Any]) -> ChestXrayDataModule | UserError:
 def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
     """Say what is wrong with the weights of a model, as far as can be seen without reading much of them."""
     arguments = chosen.get("init_args") or {}
-    if "checkpoint" not in arguments:
-        return ""
-    if isinstance(given := arguments["checkpoint"], str):
+    if isinstance(given := arguments.get("checkpoint"), str):
         place = Path(given.removeprefix("local-dir:")).expanduser()
         name = chosen["class_path"].rpartition(".")[2]
         return "" if place.exists() else f"The weights of {name} are not there: {place} does not exist."
     # Without a file there is an error at once, or weights are fetched, which then need not be done in the midst.
     key = json.dumps([chosen["class_path"], arguments.get("architecture"), arguments.get("pretrained")])
-    if key not in known:
+    if "checkpoint" in arguments and key not in known:
         model = build(chosen)
         known[key] = str(model) if isinstance(model, UserError) else ""
-    return known[key]
+    return known.get(key, "")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -31,16 +31,8 @@ _TIME_TO_END = 30
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_STYLES = {
-    "finished": "green",
-    "skipped": "cyan",
-    "failed": "bold red",
-    "changed": "bold red",
-    "left out": "yellow",
-    "busy": "yellow",
-    "stopped": "yellow",
-    "not begun": "yellow",
-}
+_STYLES = {"finished": "green", "skipped": "cyan", "failed": "bold red", "changed": "bold red"}
+_STYLES |= dict.fromkeys(("left out", "busy", "stopped", "not begun"), "yellow")
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,7 @@ def shares(jobs: int, gpus: Sequence[str], cores: Sequence[int]) -> list[Share]:
     return [Share(",".join(own) if own else None, frozenset(cores[place::jobs])) for place, own in enumerate(dealt)]
 
 
-class Process:
+class Process(subprocess.Popen[bytes]):
     """A command in a process and a session of its own, whose output is appended to a file.
 
     A W&B run that the process begins is called like the file unless WANDB_NAME says otherwise. The process inherits
@@ -105,7 +97,7 @@ class Process:
             stream.write(f"\n{datetime.now():%Y-%m-%d %H:%M:%S} $ {shlex.join(command)}\n".encode())
             stream.flush()
             self._begin = stream.tell()
-            self._process = subprocess.Popen(
+            super().__init__(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -118,31 +110,23 @@ class Process:
         if share.cores is not None and hasattr(os, "sched_setaffinity"):
             # All that it starts, such as processes that load images, share them.
             with suppress(OSError):
-                os.sched_setaffinity(self._process.pid, share.cores)
-
-    def poll(self) -> int | None:
-        """Return the exit status; None while it runs."""
-        return self._process.poll()
+                os.sched_setaffinity(self.pid, share.cores)
 
     def tell(self, number: int) -> None:
         """Send a signal to the process and its group."""
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait for its end; raise `subprocess.TimeoutExpired` if it does not come."""
-        self._process.wait(seconds)
+            os.killpg(self.pid, number)
 
     def last_words(self) -> str:
         """Return, once it has ended, what it said last, an error first of all."""
         with self._log.open("rb") as stream:
             stream.seek(max(self._begin, os.fstat(stream.fileno()).st_size - 100_000))
             lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
-        if (status := self._process.returncode) < 0:
+        if (status := self.returncode) < 0:
             memory = " (as the system does when memory runs out)" if -status == signal.SIGKILL else ""
             return f"killed by {signal.Signals(-status).name}{memory}"
-        errors = [line for line in lines if line.startswith("error: ")]
-        return errors[-1].removeprefix("error: ") if errors else (lines[-1] if lines else "it said nothing")
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return [*(lines or ["it said nothing"])[-1:], *errors][-1]
 
 
 def end_all(processes: Collection[Process], number: int) -> None:
@@ -167,6 +151,10 @@ class _Running:
     lock: int
     began: float
 
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
 
 class Worker:
     """Does the runs of a benchmark, and shows what comes of each.
@@ -183,7 +171,7 @@ class Worker:
 
     def __init__(self, out: Path, total: int, shares: Sequence[Share], status: Status) -> None:
         self.outcomes: dict[str, Outcome] = {}
-        self._out, self._total, self._shares, self._status = out, total, shares, status
+        self._folder, self._out, self._total, self._shares, self._status = out / "bench", out, total, shares, status
 
     def do(self, plans: Sequence[Planned]) -> None:
         """Do all runs that are not done; `Interrupted` once those that were told to stop have ended."""
@@ -194,7 +182,7 @@ class Worker:
                     while waiting and place not in running:
                         if (run := self._begin(waiting.popleft(), self._shares[place])) is not None:
                             running[place] = run
-                names = (f"{run.plan.job.name} {duration(time.monotonic() - run.began)}" for run in running.values())
+                names = (f"{run.plan.job.name} {_duration(run.seconds)}" for run in running.values())
                 self._status.update(f"{len(self.outcomes)}/{self._total} {', '.join(names)}")
                 for place, run in [*running.items()]:
                     if (status := run.process.poll()) is not None:
@@ -213,47 +201,46 @@ class Worker:
     def note(self, outcome: Outcome) -> None:
         """Keep what came of a run, and print it."""
         self.outcomes[outcome.job.name] = outcome
-        took = "" if outcome.seconds is None else f" in {duration(outcome.seconds)}"
+        took = "" if outcome.seconds is None else f" in {_duration(outcome.seconds)}"
         why = f": {outcome.reason}" if outcome.reason else ""
         line = f"{len(self.outcomes)}/{self._total} {outcome.job.name} {outcome.status}{took}{why}"
         _say(self._status.console, line, _STYLES[outcome.status])
 
     def _begin(self, plan: Planned, share: Share) -> _Running | None:
         """Start a run, going on with what was begun; None if it is done or another process is at it."""
-        job = plan.job
+        name = plan.job.name
         try:
-            lock = None if plan.done else try_lock(self._out / "bench" / "locks" / job.name)
+            lock = None if plan.done else try_lock(self._folder / "locks" / name)
         except Busy as error:
-            self.note(Outcome(job, "busy", f"another benchmark, or what it left running, is at it: {error}"))
+            self.note(Outcome(plan.job, "busy", f"another benchmark, or what it left running, is at it: {error}"))
             return None
         # Meanwhile another process may have done it.
         if lock is None or (plan.look(self._out) and plan.done):
             assert plan.finished is not None, "it is done"
-            self.note(Outcome(job, "skipped", str(plan.finished.folder), None, plan.finished.results))
+            self.note(Outcome(plan.job, "skipped", str(plan.finished.folder), None, plan.finished.results))
             if lock is not None:
                 os.close(lock)
             return None
-        log = self._out / "bench" / "logs" / f"{job.name}.log"
+        log = self._folder / "logs" / f"{name}.log"
         resume = ["--resume", "true"] if plan.begun(self._out) else []
-        command = [sys.executable, "-m", "xbench.cli", "test", *job.options, *resume]
+        command = [sys.executable, "-m", "xbench.cli", "test", *plan.job.options, *resume]
         if not self._status.console.is_terminal:
-            _say(self._status.console, f"{job.name} begins; log: {log}")
+            _say(self._status.console, f"{name} begins; log: {log}")
         return _Running(plan, Process(command, log, lock, share), lock, time.monotonic())
 
     def _ended(self, run: _Running, status: int) -> Outcome:
-        plan, seconds = run.plan, time.monotonic() - run.began
-        before = plan.finished
+        plan, job, before = run.plan, run.plan.job, run.plan.finished
         found = plan.look(self._out)
         if status or found is None:
             why = run.process.last_words() if status else "it left no results"
             results = None if found is None or found.changed else found.results
-            log = self._out / "bench" / "logs" / f"{plan.job.name}.log"
-            return Outcome(plan.job, "failed", f"{why} (log: {log})", seconds, results)
+            log = self._folder / "logs" / f"{job.name}.log"
+            return Outcome(job, "failed", f"{why} (log: {log})", run.seconds, results)
         if found.changed:
             reason = f"while the benchmark was going on: {found.changed}"
-            return Outcome(plan.job, "changed", reason, seconds, found.results)
+            return Outcome(job, "changed", reason, run.seconds, found.results)
         anew = f"anew, for this has changed: {before.changed}" if before and before.changed else ""
-        return Outcome(plan.job, "finished", anew, seconds, found.results)
+        return Outcome(job, "finished", anew, run.seconds, found.results)
 
 
 def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -279,7 +266,7 @@ def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
         table.add_row(
             outcome.job.name,
             f"[{_STYLES[outcome.status]}]{outcome.status}[/]",
-            "" if outcome.seconds is None else duration(outcome.seconds),
+            "" if outcome.seconds is None else _duration(outcome.seconds),
             *("-" if number is None else f"{number:.3f}" for number in numbers),
         )
     console.print("", table)
@@ -289,14 +276,8 @@ def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
     console.print()
 
 
-def duration(seconds: float) -> str:
-    """Write seconds as hours, minutes and seconds.
-
-    >>> duration(3725.4)
-    '1:02:05'
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
