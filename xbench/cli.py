@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 
 from xbench.commands.arguments import COMMANDS, command_parser
 from xbench.commands.look import look
-from xbench.runtime.errors import UserError, explain_machine_error
+from xbench.runtime.errors import UsageError, UserError, explain_machine_error
 from xbench.runtime.output import forgive_output, refused_output
 from xbench.runtime.start_up import import_lean_torchmetrics
 
@@ -86,10 +86,9 @@ def _check_text(words: Sequence[str]) -> None:
         # Python keeps a byte that it cannot decode as a surrogate of its own.
         if re.search("[\ud800-\udfff]", word):
             shown = ascii(word).replace("\\udc", "\\x")
-            raise UserError(
+            raise UsageError(
                 f"The argument {shown} holds bytes that are not text in {sys.getfilesystemencoding()}, and the files "
-                "of a run are UTF-8: rename the file or folder, or give a link to it with another name.",
-                exit_status=2,
+                "of a run are UTF-8: rename the file or folder, or give a link to it with another name."
             )
 
 

@@ -185,12 +185,6 @@ def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_
     assert "hpc_ckpt_1.ckpt was saved by Lightning" in run.errors
 
 
-@pytest.mark.parametrize("option", ["strategy", "precision", "accelerator", "devices"])
-def test_what_the_trainer_does_not_know_is_named(command, toy_config, option):
-    run = command("test", "--config", toy_config, f"--trainer.{option}", "nonsense")
-    assert run.status == 2 and option in run.errors and "Traceback" not in run.errors
-
-
 def test_a_compiled_model_is_evaluated(command, monkeypatch):
     # Compiling takes long; what is told from a compiled model is that its first layer cannot be looked at.
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
@@ -290,12 +284,6 @@ def test_parts_are_put_together(parts, words, model, data):
     assert options.model.class_path.endswith(f".{model}") and options.data.class_path.endswith(f".{data}")
     assert model != "MyVLM" or options.model.init_args.scale == 20
     assert data != "CocoDataset" or options.data.init_args.findings == own.LABELS
-
-
-def test_a_dataset_of_ones_own_that_cannot_be_told_is_asked_for(parts, command):
-    (parts / "vague.yaml").write_text("data: {root: mine, findings: {a: A}}\n")
-    run = command("test", *_MINE, "--config", "vague.yaml")
-    assert_one_paragraph(run, 2, "No data", "--config coco", "csv", "masks")
 
 
 @pytest.mark.parametrize("word", ["test", "predict", "check", "prepare", "bench"])

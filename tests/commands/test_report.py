@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -150,15 +148,3 @@ def test_what_a_user_can_get_wrong_is_one_paragraph(words, status, fragments, ru
     assert error.startswith("error: ") and "\n" not in error
     assert all(fragment in error for fragment in fragments), error
     assert (tmp_path / "other" / "report.md").read_text() == "mine"
-
-
-def test_help_is_quick():
-    code = (
-        "import sys\nfrom xbench.cli import main\n"
-        "try: main(['report', '--help'])\nexcept SystemExit as done: assert done.code == 0\n"
-        "heavy = {'torch', 'matplotlib', 'pandas', 'scipy', 'rich', 'pyarrow'}\n"
-        "print(sorted(heavy & {*sys.modules}))"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--seed" in run.stdout
-    assert run.stdout.splitlines()[-1] == "[]"

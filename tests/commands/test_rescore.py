@@ -148,7 +148,7 @@ def test_nobody_goes_on_scoring_for_a_command_that_was_killed(run, command, monk
     monkeypatch.setattr(rescore, "_score_in_worker", say_and_wait)
     (tmp_path / "workers").mkdir()
     scoring = multiprocessing.get_context("fork").Process(
-        target=rescore.rescore, args=([str(run.folder), "--workers", "2"],)
+        target=main, args=(["rescore", str(run.folder), "--workers", "2"],)
     )
     scoring.start()
     until(lambda: len(list((tmp_path / "workers").iterdir())) == 2)

@@ -12,7 +12,6 @@ from places import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-import figures
 import interval_coverage
 import plain_loop
 import run as benchmark
@@ -23,38 +22,6 @@ from xbench.report.schema import NUMBERS
 from xbench.report.statistics import paired
 
 PAGE = benchmark.PAGE
-
-
-@pytest.mark.parametrize(
-    ("value", "target", "verdict"),
-    [
-        (1.05, figures.at_most(1.05), "met"),
-        (1.0504, figures.at_most(1.05), "met"),  # as it is shown
-        (1.051, figures.at_most(1.05), "missed"),
-        (199.4, figures.at_least(200), "missed"),
-        (3.0, None, ""),
-        (None, figures.at_most(1), "not measured"),
-    ],
-)
-def test_verdict(value, target, verdict):
-    figure = figures.Figure("A", "x", target, "Why.", value)
-    assert figure.verdict == verdict
-    assert figure.row()[-1].strip("*") == verdict
-    assert figures.missed([figure]) == ("- **A**: Why.\n" if verdict == "missed" else "")
-
-
-def test_page_is_rendered():
-    sweep, other = benchmark.declared("sweep"), benchmark.declared("scale")
-    measured = figures.Measured(
-        {sweep[0].name: 79.0, sweep[1].name: 9.0}, "How.\n", (figures.Curve("images", ((100, 3.0), (1000, 2.5))),)
-    )
-    assert figures.Measured.from_json(measured.to_json()) == measured
-    page = benchmark.render({"sweep": measured, "scale": "ValueError: no"}, 60)
-    assert f"| {sweep[0].name} | 79.0 x | at least 80 x | **missed** |" in page
-    assert f"| {sweep[1].name} | 9.00 x | at least 8 x | met |" in page
-    assert page.count("not measured") == len(sweep) - 2 + len(other)
-    assert "This part failed: ValueError: no" in page
-    assert "benchmark-curves.svg" in page
 
 
 def test_page_of_the_repository_has_every_figure():

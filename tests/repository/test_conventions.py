@@ -49,15 +49,6 @@ def test_the_workflow_runs_targets_of_the_makefile():
     assert named <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
 
 
-@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem)
-def test_issue_forms_are_complete(form):
-    said = yaml.safe_load(form.read_text())
-    if form.stem != "config":
-        assert said["name"] and said["description"]
-        ids = [field["id"] for field in said["body"]]
-        assert len(ids) == len(set(ids)) and all(field["attributes"]["label"] for field in said["body"])
-
-
 @pytest.mark.parametrize("cpu", [False, True], ids=["with-cuda", "cpu"])
 def test_the_demo_says_what_it_does_and_ends_with_the_report(tmp_path, cpu):
     words = ["make", "--no-print-directory", "--dry-run", "demo", f"VENV={tmp_path}", *(["CPU=1"] if cpu else [])]

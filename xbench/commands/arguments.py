@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import xbench
 from xbench.commands.configs import did_you_mean, shipped
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 from xbench.runtime.strict import unique_keys
 from xbench.runtime.yaml_files import load_yaml
 
@@ -49,7 +49,7 @@ class CommandParser(argparse.ArgumentParser):
             near = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]))
         elif option := re.search(r"unrecognized arguments: (--[\w.-]+)", message):
             near = did_you_mean(option[1], self._option_string_actions)
-        raise UserError(f"{self.prog}: {message}.{near} See {self.prog} --help.", exit_status=2)
+        raise UsageError(f"{self.prog}: {message}.{near} See {self.prog} --help.")
 
 
 def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:

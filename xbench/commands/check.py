@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from packaging.requirements import Requirement
-from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,17 +28,15 @@ from xbench.findings.published import paper
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import VLM, SaliencyModel
+from xbench.report.tiles import SIDE, film_tile, sheet, shown
 from xbench.runtime.errors import UserError
-from xbench.types import Failure, Sample
+from xbench.types import Failure, Note, Sample
 
 # What is listed on the screen of one kind; all are in the file.
 _LISTED = 20
 
-# Of the contact sheet: pictures, pixels of a side and of a caption, pictures a row.
+# Pictures of the contact sheet, and the colour of outlines.
 _MOST = 48
-_SIDE = 320
-_CAPTION = 40
-_COLUMNS = 6
 _OUTLINE = (255, 196, 0)
 
 
@@ -61,8 +57,8 @@ def check(
         if report.images:
             _print_report(data, report, console)
         if isinstance(model, AnsweringModel) and model.answers:
-            counts = [(report.positives[f], report.negatives[f], len(report.regions[f])) for f in data.findings]
-            asked = (model.asked_of(*count) for count in counts)
+            counts = report.counts
+            asked = (model.asked_of(counts[1][f], counts[0][f], len(report.regions[f])) for f in data.findings)
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
             write_contact_sheet(folder / "contact_sheet.png", data, cells)
@@ -84,33 +80,24 @@ def check(
     raise UserError(f"{_count(problems, 'problem')}; all of them are listed in {listing}.")
 
 
-class Cell(NamedTuple):
-    """A picture of the sheet: an image and the finding whose region is outlined."""
-
-    record: Record
-    finding: str
-
-
 @dataclass
 class DatasetReport:
     """What is in a dataset and what is wrong with it.
 
     Attributes:
-        annotations: Boxes, polygons and masks in the files.
-        regions: Positive images whose annotations could be drawn and cover something.
+        counts: Findings by label 1 and 0, and under None the boxes, polygons and masks in the files.
+        regions: Positive images whose annotations could be drawn and cover something, by finding.
         problems: What keeps images from being scored, each a sentence.
         missing: Annotated images without a file, of which one of the problems names the first.
-        notes: Images by what is odd about them.
+        notes: What is odd about images.
     """
 
     images: int = 0
-    positives: Counter[str] = field(default_factory=Counter)
-    annotations: Counter[str] = field(default_factory=Counter)
+    counts: defaultdict[int | None, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     regions: defaultdict[str, list[Record]] = field(default_factory=lambda: defaultdict(list))
-    negatives: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    notes: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
 
 
 def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None, progress: bool) -> DatasetReport:
@@ -134,12 +121,12 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         report.problems.append(f"{said}. {data.where_images_are()}")
 
     for record in records:
-        report.positives.update(finding for finding, label in record.labels.items() if label == 1)
-        report.negatives.update(finding for finding, label in record.labels.items() if label == 0)
+        for finding, label in record.labels.items():
+            report.counts[label][finding] += 1
         if isinstance(record.source, Source):
-            report.annotations.update(annotation.finding for annotation in record.source.annotations)
+            report.counts[None].update(annotation.finding for annotation in record.source.annotations)
     vanished = {covers_nothing(finding) for finding in data.findings}
-    notes = list(data.notes)
+    report.notes += data.notes
     present = [record for record in records if not record.missing]
     # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
     steps = preprocessing or Preprocessing(stretch((224, 224)))
@@ -152,7 +139,7 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         if isinstance(sample, Failure):
             report.problems.append(f"Image {unreadable(sample.image_id, sample.reason)}")
             continue
-        notes += sample.notes
+        report.notes += sample.notes
         report.problems += [
             f"Image {note.image_id}: {note.text}. Compare its coordinates, or its mask, with the image."
             for note in sample.notes
@@ -161,8 +148,6 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         for query, scored in zip(sample.truth.queries, sample.truth.scored.tolist(), strict=True):
             if scored and query.text is None:
                 report.regions[query.name].append(record)
-    for note in sorted(notes):
-        report.notes.setdefault(note.text, []).append(note.image_id)
     return report
 
 
@@ -188,17 +173,16 @@ def check_model(model: SaliencyModel, findings: Sequence[str]) -> list[str]:
 def check_versions() -> list[str]:
     """Return which installed packages are not those that xbench asks for."""
     problems = []
-    for text in importlib.metadata.requires("xbench") or ():
-        requirement = Requirement(text)
+    for requirement in map(Requirement, importlib.metadata.requires("xbench") or ()):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
             installed = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
             problems.append(f"The package {requirement} is not installed: pip install '{requirement}'.")
-            continue
-        if not requirement.specifier.contains(installed, prereleases=True):
-            problems.append(f"{requirement.name} {installed} is installed; xbench needs {requirement}.")
+        else:
+            if not requirement.specifier.contains(installed, prereleases=True):
+                problems.append(f"{requirement.name} {installed} is installed; xbench needs {requirement}.")
     return problems
 
 
@@ -213,11 +197,10 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
     for number in range(len(published)):
         table.add_column(f"publ.{number + 1}", justify="right", no_wrap=True, style="dim")
     for finding in data.findings:
-        positives, negatives = report.positives[finding], report.negatives[finding]
-        drawn = report.annotations[finding], len(report.regions[finding])
-        own = [str(n) for n in (positives, *drawn, negatives, report.images - positives - negatives)]
-        theirs = ["-" if (n := counted["counts"][finding]) is None else str(n) for counted in published]
-        table.add_row(finding, *own, *theirs)
+        positives, negatives, drawn = (report.counts[label][finding] for label in (1, 0, None))
+        own = (positives, drawn, len(report.regions[finding]), negatives, report.images - positives - negatives)
+        theirs = (counted["counts"][finding] for counted in published)
+        table.add_row(finding, *("-" if count is None else str(count) for count in (*own, *theirs)))
     console.print(table)
     console.print("drawn: boxes, polygons and masks in the files; region: positive images that have one.", style="dim")
     for number, counted in enumerate(published, start=1):
@@ -226,7 +209,10 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         console.print(f"Published are {paper()['remarks'][data.name]}.", style="dim")
     elif split:
         console.print(f"Published counts are of the split {split}, and not shown beside another.", style="dim")
-    for text, images in report.notes.items():
+    noted: dict[str, list[str]] = {}
+    for note in sorted(report.notes):
+        noted.setdefault(note.text, []).append(note.image_id)
+    for text, images in noted.items():
         console.print(f"{_count(images, 'image')}: {text} ({_first(images)}).", style="yellow", markup=False)
 
 
@@ -238,49 +224,39 @@ def _first(images: Sequence[str]) -> str:
     return ", ".join(images[:3]) + (" ..." if len(images) > 3 else "")
 
 
-def choose_cells(data: ChestXrayDataModule, regions: Mapping[str, Sequence[Record]]) -> list[Cell]:
+def choose_cells(data: ChestXrayDataModule, regions: Mapping[str, Sequence[Record]]) -> list[tuple[Record, str]]:
     """Choose up to 48 pictures, every finding in turn, spread evenly over its images with a region."""
     share = -(-_MOST // max(1, sum(bool(records) for records in regions.values())))
     columns = []
     for finding in data.findings:
         records = regions.get(finding, [])
         places = np.linspace(0, len(records) - 1, min(share, len(records))).round().astype(int)
-        columns.append([Cell(records[place], finding) for place in places])
+        columns.append([(records[place], finding) for place in places])
     return [cell for row in zip_longest(*columns) for cell in row if cell is not None][:_MOST]
 
 
-def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[Cell]) -> None:
+def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[tuple[Record, str]]) -> None:
     """Load the chosen images and write the sheet as PNG; UserError if one cannot be read, or the file not written."""
-    columns = min(_COLUMNS, len(cells))
-    rows = -(-len(cells) // columns)
-    sheet = Image.new("RGB", (columns * _SIDE, rows * (_SIDE + _CAPTION)), "black")
-    pen = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(13)
-    for number, cell in enumerate(cells):
-        x, y = number % columns * _SIDE, number // columns * (_SIDE + _CAPTION)
-        radiograph = data.load(cell.record)
-        picture = Image.fromarray(_outline(radiograph, cell.finding))
-        sheet.paste(picture, (x + (_SIDE - picture.width) // 2, y + (_SIDE - picture.height) // 2))
+    tiles = []
+    for record, finding in cells:
+        radiograph = data.load(record)
         height, width = radiograph.image.shape
-        pen.text((x + 6, y + _SIDE + 3), f"{cell.finding}  {width} x {height}", "white", font)
-        name = cell.record.image_id
-        name = name if len(name) <= 40 else f"{name[:18]}...{name[-18:]}"
-        pen.text((x + 6, y + _SIDE + 20), name, "grey", font)
+        tiles.append(film_tile(outlined(radiograph, finding), f"{finding}  {width} x {height}", record.image_id))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(path)
+        sheet(tiles, data.name).save(path)
     except OSError as error:
         raise UserError(f"The contact sheet {path} cannot be written: {error.strerror or error}.") from error
 
 
-def _outline(radiograph: Radiograph, finding: str) -> NDArray[np.uint8]:
-    """The radiograph fitted into a square, in colour, with the region's outline."""
-    image = radiograph.image
-    scale = (_SIDE - 4) / max(image.shape)
-    size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
-    small = cv2.cvtColor(cv2.resize(image, size, interpolation=cv2.INTER_AREA), cv2.COLOR_GRAY2RGB)
-    covered = cv2.resize(radiograph.regions[finding].astype(np.float32), size, interpolation=cv2.INTER_AREA)
+def outlined(radiograph: Radiograph, finding: str) -> NDArray[np.uint8]:
+    """Return a radiograph in a square (SIDE, SIDE, 3), with the outline of a region."""
+    film = cv2.cvtColor(shown(radiograph.image), cv2.COLOR_GRAY2RGB)
+    covered = cv2.resize(
+        radiograph.regions[finding].astype(np.float32), film.shape[1::-1], interpolation=cv2.INTER_AREA
+    )
     # Whatever is covered at all, so that the smallest lesion shows.
     contours, _ = cv2.findContours((covered > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
-    cv2.drawContours(small, contours, -1, _OUTLINE, 1, cv2.LINE_8)
-    return small.astype(np.uint8, copy=False)
+    cv2.drawContours(film, contours, -1, _OUTLINE, 1, cv2.LINE_8)
+    below, right = SIDE - film.shape[0], SIDE - film.shape[1]
+    return np.asarray(cv2.copyMakeBorder(film, 0, below, 0, right, cv2.BORDER_CONSTANT), np.uint8)

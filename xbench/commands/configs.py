@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 import xbench.configs
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 from xbench.runtime.yaml_files import load_yaml
 
 CONFIGS = Path(xbench.configs.__file__).parent
@@ -78,16 +78,15 @@ def read_config(name: str) -> dict[str, Any]:
         content = dict(pairs[stem])
     else:
         near = did_you_mean(stem, runs | pairs)
-        raise UserError(
+        raise UsageError(
             f"--config {name}: there is no such file, and no such configuration is shipped.{near} Shipped are "
             f"{', '.join(runs)}, the models {', '.join(models)}, the datasets {', '.join(datasets)}, and every pair of "
-            "these, MODEL_DATASET.",
-            exit_status=2,
+            "these, MODEL_DATASET."
         )
     for key in content:
         if str(key).partition(".")[0] not in TOP:
             near = did_you_mean(str(key), TOP)
-            raise UserError(f"--config {name}: there is no part {key}.{near} A configuration has {', '.join(TOP)}.", 2)
+            raise UsageError(f"--config {name}: there is no part {key}.{near} A configuration has {', '.join(TOP)}.")
     parts = {part: content[part] for part in FOLDERS if content.get(part) is not None}
     read = {part: read_part(part, value, folder, f"--config {name}: {part}") for part, value in parts.items()}
     return {key: value for key, value in content.items() if key not in FOLDERS} | read
@@ -101,11 +100,11 @@ def read_part(part: str, value: Any, folder: Path, where: str) -> dict[str, Any]
         if path is None and re.fullmatch(r"[\w.]+\.[A-Z]\w*", value):
             return {"class_path": value, "init_args": {}}
         if path is None:
-            raise UserError(f"{where}: {value} is no file, neither beside the configuration nor shipped.", 2)
+            raise UsageError(f"{where}: {value} is no file, neither beside the configuration nor shipped.")
         content = read_mapping(path, f"{where}: {path}")
         return read_part(part, content.get(part, content), path.parent, where)
     if not isinstance(value, dict):
-        raise UserError(f"{where} is {value!r:.60}: give its options, or the name of a file.", exit_status=2)
+        raise UsageError(f"{where} is {value!r:.60}: give its options, or the name of a file.")
     if part == "trainer":
         return value
     own = {key: value[key] for key in ("class_path", "dict_kwargs") if key in value}
@@ -123,9 +122,9 @@ def read_mapping(source: Path | str, where: str) -> dict[str, Any]:
         content = load_yaml(source)
         content = {} if content is None else content
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{where} cannot be read: {' '.join(str(error).split()):.300}", exit_status=2) from error
+        raise UsageError(f"{where} cannot be read: {' '.join(str(error).split()):.300}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{where}: write a mapping of model, data, trainer, not {content!r:.60}.", exit_status=2)
+        raise UsageError(f"{where}: write a mapping of model, data, trainer, not {content!r:.60}.")
     return content
 
 
@@ -175,10 +174,9 @@ def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> C
     classes = {part: chosen for part in parts if (chosen := _class_of(part, configs, given))}
     if unchosen := [part for part in parts if part not in classes]:
         own = " For data of your own add --config coco, csv or masks." if "data" in unchosen else ""
-        raise UserError(
+        raise UsageError(
             f"No {' and no '.join(unchosen)} was chosen: give --config with a shipped name or a file, such as --config "
-            f"demo; `xbench list` shows what there is.{own}",
-            exit_status=2,
+            f"demo; `xbench list` shows what there is.{own}"
         )
     return Composed(configs, others, classes, given)
 
@@ -194,11 +192,10 @@ def _class_of(part: str, configs: list[dict[str, Any]], given: Sequence[tuple[in
     # second happens to have as well, such as a checkpoint, for a wrong number that looks right.
     names = [re.sub(r"^xbench\..*\.", "", one) for one in chosen]
     if changed := [name for name in names if name != names[0]]:
-        raise UserError(
+        raise UsageError(
             f"The configuration chose the {part} {names[0]}, and then {changed[0]} was asked for, which would inherit "
             "arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or write a "
-            "configuration of your own.",
-            exit_status=2,
+            "configuration of your own."
         )
     for config in configs:
         config.get(part, {}).update(class_path="".join(chosen[:1]))

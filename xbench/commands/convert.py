@@ -13,7 +13,7 @@ from xbench.commands.configs import compose
 from xbench.commands.look import check_options
 from xbench.commands.options import RunParser, class_arguments, resolve_class
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 
 def convert(given: Namespace, more: Sequence[str]) -> None:
@@ -24,10 +24,10 @@ def convert(given: Namespace, more: Sequence[str]) -> None:
     composed = compose(["--config", given.model, *more], ["model"])
     words = check_options(f"convert {given.model}", composed, class_arguments)
     if strays := [word for word in words if word.startswith("-") and not word.startswith("--model.")]:
-        raise UserError(f"convert takes options of the model alone, not {strays[0]}.", exit_status=2)
+        raise UsageError(f"convert takes options of the model alone, not {strays[0]}.")
     target = Path(given.out).expanduser()
     if target.suffix != ".safetensors":
-        raise UserError(f"convert: the file to write, {given.out}, must end in .safetensors.", exit_status=2)
+        raise UsageError(f"convert: the file to write, {given.out}, must end in .safetensors.")
     model_class = resolve_class(composed.classes["model"])
     parser = RunParser()
     parser.add_class_arguments(model_class, "model", skip={"checkpoint"})

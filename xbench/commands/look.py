@@ -19,7 +19,7 @@ import yaml
 
 from xbench.commands.configs import FOLDERS, TOP, Composed, compose, did_you_mean, shipped
 from xbench.data.annotations.folder import Folder, absent, names_in
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 from xbench.runtime.paths import expand
 from xbench.runtime.yaml_files import load_yaml
 
@@ -100,13 +100,13 @@ def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "d
         strays = [f" and has no option --{name}" for _, name, _ in composed.options if re.match(r"model\b", name)]
         if strays or any("model" in config for config in composed.configs):
             wrong = f"score takes predictions instead of a model{''.join(strays[:1])}"
-            raise UserError(f"{wrong}: give a dataset alone, such as --config siim.", exit_status=2)
+            raise UsageError(f"{wrong}: give a dataset alone, such as --config siim.")
     spelled = check_options(command, composed, constructor)
     # `check` lists what is missing beside all else that is wrong.
     ready = command == "check" or any(word.startswith("--print_config") for word in spelled)
     if not ready and (missing := [found for part in composed.classes for found in _missing(command, part, composed)]):
         texts, hints = zip(*missing, strict=True)
-        raise UserError(f"{command} cannot begin. Missing: {'; '.join(texts)}. {''.join(hints)}".strip(), exit_status=2)
+        raise UsageError(f"{command} cannot begin. Missing: {'; '.join(texts)}. {''.join(hints)}".strip())
 
 
 def check_options(
@@ -140,7 +140,7 @@ def check_options(
         elif value is not None and not any(deeper) and not name.endswith("+"):
             problems.append(wrong_value(name, annotation, value))
     if text := " ".join(filter(None, dict.fromkeys(problems))):
-        raise UserError(text, exit_status=2)
+        raise UsageError(text)
     return [f"{word}=true" if place in bare else word for place, word in enumerate(composed.words)]
 
 

@@ -21,7 +21,7 @@ from xbench.commands.configs import compose, defaults, did_you_mean
 from xbench.commands.look import check_options, constructor
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.yaml_files import load_yaml
 
 # Parts are built in this order: a wrong data folder is found before weights are loaded.
@@ -61,10 +61,9 @@ class RunParser(LightningArgumentParser):
         first = [f"--config={json.dumps(config, default=str)}" for config in composed.configs]
         config = self.parse_args([*first, *check_options(self.command, composed, class_arguments)])
         if config.trainer.use_distributed_sampler:
-            raise UserError(
+            raise UsageError(
                 "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
-                "deals the images to the processes.",
-                exit_status=2,
+                "deals the images to the processes."
             )
         return config
 
@@ -152,10 +151,9 @@ def _check_class(part: str, path: str) -> None:
             problem = (
                 f"{module} has no {name}.{did_you_mean(name, getattr(there, '__all__', dir(there)), f'{module}.')}"
             )
-    raise UserError(
+    raise UsageError(
         f"--{part} {path}: {problem} Give a class by its full path, such as {example}, or a file, or the name of a "
-        "shipped model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim.",
-        exit_status=2,
+        "shipped model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim."
     )
 
 

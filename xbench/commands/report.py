@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from xbench.report.schema import Analysis
@@ -91,10 +91,9 @@ def _clear(out: Path) -> Iterator[None]:
     """Make the report's folders, without the files of an earlier report."""
     ours = [name for name in ("index.html", "report.md", *_ENDINGS) if (out / name).exists()]
     if ours and not (out / _RECORD).is_file():
-        raise UserError(
+        raise UsageError(
             f"{out} holds {', '.join(ours)}, but no {_RECORD}, so it is no earlier report: give another folder with "
-            "--out.",
-            exit_status=2,
+            "--out."
         )
     try:
         for name, endings in _ENDINGS.items():

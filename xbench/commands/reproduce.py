@@ -21,7 +21,7 @@ from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.fingerprint import difference
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import Results
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.yaml_files import load_yaml
 
 _SHOWN = 20
@@ -38,10 +38,9 @@ def reproduce(given: Namespace, more: Sequence[str]) -> None:
     run = given.run.expanduser()
     stored = FinishedRun.open(run, CONFIG).results
     if (stored.provenance.get("rescored") or {}).get("images"):
-        raise UserError(
+        raise UsageError(
             f"{run} was scored again on chosen images, which no configuration gives: reproduce the run that it comes "
-            f"from, {stored.provenance['rescored'].get('from')}, and rescore that.",
-            exit_status=2,
+            f"from, {stored.provenance['rescored'].get('from')}, and rescore that."
         )
     # Names of findings may look like markup.
     console = Console(highlight=False, markup=False)

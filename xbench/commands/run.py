@@ -34,7 +34,7 @@ from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
 from xbench.runs.folder import discard_refused
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.processes import usable_cores
 
 
@@ -44,9 +44,9 @@ def _one_paragraph() -> Iterator[None]:
     try:
         yield
     except MisconfigurationException as error:
-        raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
+        raise UsageError(f"The trainer's options do not go together: {error}") from error
     except ModuleNotFoundError as error:
-        raise UserError(f"{error}: install the package that the chosen options need.", exit_status=2) from error
+        raise UsageError(f"{error}: install the package that the chosen options need.") from error
     except SIGTERMException as error:
         raise UserError(
             "The run was ended by SIGTERM, either from outside or because another process of the run failed (its "
@@ -62,30 +62,28 @@ def _one_paragraph() -> Iterator[None]:
         raise cause from error
 
 
-@_one_paragraph()
-def run_test(arguments: Sequence[str]) -> None:
+def run_test(words: Sequence[str]) -> None:
     """Score a model on a dataset and write the results as a run."""
-    _evaluate("test", arguments)
+    _evaluate("test", words)
 
 
-@_one_paragraph()
-def run_predict(arguments: Sequence[str]) -> None:
+def run_predict(words: Sequence[str]) -> None:
     """Write a model's logits and saliency maps for a dataset."""
-    _evaluate("predict", arguments)
+    _evaluate("predict", words)
 
 
 @_one_paragraph()
-def run_prepare(arguments: Sequence[str]) -> None:
+def run_prepare(words: Sequence[str]) -> None:
     """Decode and resize a dataset once, into a cache that test and predict read."""
-    parser, config = _configure("prepare", arguments)
+    parser, config = _configure("prepare", words)
     parts = parser.instantiate_classes(_with_data(config, "prepare"))
     prepare(parts.data, parts.model.preprocessing, progress=_progress_wanted(config.trainer))
 
 
 @_one_paragraph()
-def run_check(arguments: Sequence[str]) -> None:
+def run_check(words: Sequence[str]) -> None:
     """Validate files, annotations, checkpoint and versions without running the model."""
-    _, config = _configure("check", arguments)
+    _, config = _configure("check", words)
     # One by one, so that what is wrong with one does not hide what is wrong with the other.
     data, model = (build(config[part].as_dict()) for part in ("data", "model"))
     name = "" if isinstance(data, UserError) else data.name
@@ -93,8 +91,9 @@ def run_check(arguments: Sequence[str]) -> None:
     check(data, model, folder, progress=_progress_wanted(config.trainer))
 
 
-def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> None:
-    parser, config = _configure(command, arguments)
+@_one_paragraph()
+def _evaluate(command: Literal["test", "predict"], words: Sequence[str]) -> None:
+    parser, config = _configure(command, words)
     _refuse_unknown(config.trainer)
     for logger in config.trainer.logger if isinstance(config.trainer.logger, list) else [config.trainer.logger]:
         # Loggers that name no folder write where the run does.
@@ -105,10 +104,9 @@ def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> 
     folder = Path(config.trainer.default_root_dir or ".").expanduser()
     saved = sorted(folder.glob("hpc_ckpt_*.ckpt")) if "SLURM_NTASKS" in os.environ else []
     if saved:
-        raise UserError(
+        raise UsageError(
             f"{saved[0]} was saved by Lightning when SLURM signalled a job, and would be loaded in place of the "
-            "model's weights: delete it, or give another --trainer.default_root_dir.",
-            exit_status=2,
+            "model's weights: delete it, or give another --trainer.default_root_dir."
         )
     parts = parser.instantiate_classes(_with_data(config, command))
     data, model = parts.data, parts.model
@@ -132,12 +130,12 @@ def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> 
 
 
 def _configure(
-    command: Literal["test", "predict", "prepare", "check"], arguments: Sequence[str]
+    command: Literal["test", "predict", "prepare", "check"], words: Sequence[str]
 ) -> tuple[RunParser, Namespace]:
     """Read the options, and set what holds for the whole process: seed and threads."""
     silence_libraries()
     parser = run_parser(command)
-    config = parser.read(arguments)
+    config = parser.read(words)
     if config.seed_everything is not False:
         seed = None if config.seed_everything is True else config.seed_everything
         config.seed_everything = seed_everything(seed, workers=True)
@@ -160,16 +158,14 @@ def _with_data(config: Namespace, stage: str) -> Namespace:
 
 def _refuse_unknown(options: Namespace) -> None:
     """Name what there is, where a name is asked for that Lightning does not know."""
-    known = {
-        "accelerator": ["auto", "gpu", *AcceleratorRegistry.available_accelerators()],
-        # What is left out matters to training alone.
-        "strategy": ["auto", *(name for name in StrategyRegistry.available_strategies() if "unused" not in name)],
-    }
+    # What is left out matters to training alone.
+    strategies = [name for name in StrategyRegistry.available_strategies() if "unused" not in name]
+    known = {"accelerator": ["gpu", *AcceleratorRegistry.available_accelerators()], "strategy": strategies}
     for option, names in known.items():
-        given = options[option]
+        given, names = options[option], ["auto", *names]
         if isinstance(given, str) and given not in names and "unused" not in given:
             near = did_you_mean(given, names)
-            raise UserError(f"--trainer.{option} expects one of {', '.join(names)}, not {given!r}.{near}", 2)
+            raise UsageError(f"--trainer.{option} expects one of {', '.join(names)}, not {given!r}.{near}")
 
 
 def _build_trainer(options: Namespace, resolved: SaveConfigCallback) -> Trainer:
@@ -182,7 +178,7 @@ def _build_trainer(options: Namespace, resolved: SaveConfigCallback) -> Trainer:
     try:
         return Trainer(**{**options, "callbacks": [*callbacks, resolved]})
     except (TypeError, ValueError) as error:
-        raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
+        raise UsageError(f"The trainer's options do not go together: {error}") from error
 
 
 def _progress_wanted(options: Namespace) -> bool:
@@ -197,11 +193,10 @@ def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, over
         return
     cores = usable_cores()
     if trainer.strategy.root_device.type == "cpu" and trainer.num_devices > cores and not oversubscribe:
-        raise UserError(
+        raise UsageError(
             f"--trainer.devices {trainer.num_devices} would start {trainer.num_devices} processes on "
             f"{'one core' if cores == 1 else f'{cores} cores'}, each with a model of its own, which could freeze the "
-            f"machine: give --trainer.devices {cores} or fewer, or add --oversubscribe true if this is meant.",
-            exit_status=2,
+            f"machine: give --trainer.devices {cores} or fewer, or add --oversubscribe true if this is meant."
         )
     deal(len(data.records), data.batch_size, trainer.world_size)
 
@@ -222,9 +217,8 @@ def _one_end(command: str, trainer: Trainer) -> Iterator[None]:
     try:
         yield
     except UserError:
-        for callback in trainer.callbacks if trainer.is_global_zero else ():  # type: ignore[attr-defined]
-            if isinstance(folder := getattr(callback, "folder", None), Path):
-                discard_refused(folder)
+        if (folder := _folder(trainer)) is not None and trainer.is_global_zero:
+            discard_refused(folder)
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         # Lightning turns the one into the other, without a word.
@@ -232,17 +226,18 @@ def _one_end(command: str, trainer: Trainer) -> Iterator[None]:
             raise
         if not trainer.is_global_zero:
             sys.exit(130)
-        text = "Stopped by Ctrl-C."
-        folders = (getattr(callback, "folder", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-        folder = next((folder for folder in folders if folder is not None), None)
-        if command == "test" and folder is not None:
-            if (folder / "results.json").is_file():
-                text = f"Stopped by Ctrl-C, after the results were written to {folder}."
-            else:
-                text += (
-                    f" What is finished is kept in {folder}: the same command with --resume true goes on from there."
-                )
+        text, folder = "Stopped by Ctrl-C.", _folder(trainer) if command == "test" else None
+        if folder is not None and (folder / "results.json").is_file():
+            text = f"Stopped by Ctrl-C, after the results were written to {folder}."
+        elif folder is not None:
+            text += f" What is finished is kept in {folder}: the same command with --resume true goes on from there."
         raise UserError(text, exit_status=130) from None
+
+
+def _folder(trainer: Trainer) -> Path | None:
+    """Return the run's folder, once a callback has made it."""
+    folders = (getattr(callback, "folder", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    return next((folder for folder in folders if isinstance(folder, Path)), None)
 
 
 def silence_libraries() -> None:

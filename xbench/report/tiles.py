@@ -31,9 +31,9 @@ def shown(film: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(film, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC), np.uint8)
 
 
-def film_tile(film: NDArray[np.uint8], caption: str) -> Image.Image:
-    """Return a film (H, W) with a caption below it."""
-    return _captioned(np.repeat(film[..., None], 3, axis=2), caption, "")
+def film_tile(film: NDArray[np.uint8], left: str, right: str = "") -> Image.Image:
+    """Return a film (H, W), or one in color (H, W, 3), with words below it."""
+    return _captioned(np.repeat(film[..., None], 3, axis=2) if film.ndim == 2 else film, left, right)
 
 
 def map_tile(film: NDArray[np.uint8], saliency: NDArray[np.float32], finding: str, probability: float) -> Image.Image:

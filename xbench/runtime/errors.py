@@ -29,6 +29,13 @@ class UserError(Exception):
         return type(self), (str(self), self.exit_status)
 
 
+class UsageError(UserError):
+    """Wrong arguments or configuration."""
+
+    def __init__(self, message: str, exit_status: int = 2) -> None:
+        super().__init__(message, exit_status)
+
+
 def explain_machine_error(error: BaseException | None) -> UserError | None:
     """Return a `UserError` for an error caused by the machine: memory, disk, a killed process; else None."""
     explained = None

@@ -22,11 +22,10 @@ import xbench.commands.report
 from xbench.cli import main
 from xbench.commands.bench.config import plan, read_bench
 from xbench.commands.bench.preflight import look
-from xbench.commands.bench.worker import Interrupted, Process, Share
+from xbench.commands.bench.worker import Process, Share
 from xbench.commands.options import RunParser, resolve_class, run_parser
 from xbench.runs.fingerprint import versions
 from xbench.runs.journal import finished_batches
-from xbench.runs.results import read_results
 
 # A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
 PINNED = """
@@ -66,28 +65,19 @@ class Data(Squares):
 
 
 class FakeProcess:
-    """A run in this process; `stopped`: the user presses Ctrl-C meanwhile."""
+    """A run in this process."""
 
-    def __init__(self, words: Sequence[str], log: Path, stopped: bool) -> None:
-        self.log, self.stopped = log, stopped
-        if not stopped:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("a") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
-                self.status = main(list(words))
+    def __init__(self, words: Sequence[str], log: Path) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+            self.status = main(list(words))
 
     def poll(self) -> int:
-        if self.stopped:
-            raise Interrupted(signal.SIGINT)
         return self.status
 
     def last_words(self) -> str:
         return self.log.read_text().strip().splitlines()[-1].removeprefix("error: ")
-
-    def tell(self, number: int) -> None:
-        pass
-
-    def wait(self, seconds: float | None = None) -> None:
-        pass
 
 
 @dataclass
@@ -98,8 +88,6 @@ class Bench:
     call: Callable[..., Any]
     commands: dict[str, Sequence[str]] = field(default_factory=dict)
     reports: list[Sequence[str]] = field(default_factory=list)
-    # The run in the midst of which the user stops the benchmark.
-    stop_at: str = ""
 
     def __call__(self, *words: object) -> Any:
         self.commands.clear()
@@ -114,7 +102,7 @@ class Bench:
         assert list(command[1:4]) == ["-m", "xbench.cli", "test"]
         assert os.fstat(keep_open)
         self.commands[log.stem] = command
-        return FakeProcess(command[3:], log, log.stem == self.stop_at)
+        return FakeProcess(command[3:], log)
 
     def write(self, name: str, text: str) -> str:
         (self.folder / name).write_text(text)
@@ -179,35 +167,6 @@ def test_all_runs_once_one_after_another_then_the_report(bench: Bench):
     assert bench.reports == [["runs"]]
     assert bench("--config", "toys.yaml", "--part", "1/2").status == 0
     assert bench.reports == []
-
-
-def test_numbers_are_fractions_and_the_flattering_one_comes_last_and_says_so(bench: Bench):
-    run = bench("--config", "toys.yaml", "--models", "bright", "--datasets", "few")
-    macro = read_results(next(bench.folder.glob("runs/*/*/results.json"))).macro
-    numbers = [f"{macro[name]:.3f}" for name in ("pointing_game", "dice_fixed", "auroc", "dice_best")]
-    lines = [line.split() for line in run.output.splitlines()]
-    assert [line[-4:] for line in lines if line[:2] == ["bright_few", "finished"] and len(line) == 7] == [numbers]
-    assert [line[-4:] for line in lines if {"Point.", "AUROC"} <= {*line}] == [["Point.", "@0.5", "AUROC", "best"]]
-    assert "chosen on these same images" in " ".join(run.output.split())
-
-
-@pytest.mark.parametrize(
-    ("options", "again"),
-    [
-        (["--data.num_workers", "1"], False),
-        (["--data.cache", "false"], False),
-        (["--oversubscribe", "true"], False),
-        (["--model.gain", "3"], True),
-        (["--trainer.precision", "64-true"], True),
-        (["--threads", "2"], True),
-    ],
-)
-def test_only_what_moves_a_number_makes_a_run_new(bench: Bench, options, again):
-    chosen = ("--config", "toys.yaml", "--models", "bright", "--datasets", "few")
-    assert bench(*chosen).status == 0
-    run = bench(*chosen, *options)
-    assert run.status == 0, run.output + run.errors
-    assert bench.started == (["bright_few"] if again else [])
 
 
 @pytest.fixture(scope="module")
@@ -369,19 +328,6 @@ def test_check_runs_nothing(bench: Bench):
     run = bench("--config", "pinned.yaml", "--check", "true", "--data.unreadable", "[2]")
     assert run.status == 1
     assert "square-002" in run.output
-
-
-def test_stopped_by_the_user(bench: Bench):
-    bench.stop_at = "bright_few"
-    run = bench("--config", "toys.yaml")
-    assert run.status == 1
-    assert run.errors == "error: Stopped by SIGINT after 2 of 4 runs. The same command goes on where it was.\n"
-    assert "Runs: 2 finished, 1 stopped, 1 not begun" in run.output
-    assert bench.reports == []
-    bench.stop_at = ""
-    run = bench("--config", "toys.yaml")
-    assert run.status == 0
-    assert bench.started == ["bright_few", "soft_few"]
 
 
 def test_only_one_at_a_time(bench: Bench):

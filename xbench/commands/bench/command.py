@@ -15,7 +15,7 @@ from rich.console import Console
 from xbench.commands.bench.config import Job, part_of, plan, read_bench
 from xbench.commands.configs import compose
 from xbench.commands.look import check_options, constructor
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.locks import folder_lock
 from xbench.runtime.processes import usable_cores
 
@@ -58,9 +58,9 @@ def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
     """Return the folder of runs, and the runs that a command stands for."""
     wrong = [word for word in more if word.startswith("-") and not _EVERY_RUN.match(word)]
     if wrong := wrong[:1] or [word for word in more[:1] if not word.startswith("-")]:
-        raise UserError(f"bench: {wrong[0]} is no option of it. See xbench bench --help.", exit_status=2)
+        raise UsageError(f"bench: {wrong[0]} is no option of it. See xbench bench --help.")
     if given.jobs == 0:
-        raise UserError("bench --jobs 0: give at least 1.", exit_status=2)
+        raise UsageError("bench --jobs 0: give at least 1.")
     models, datasets = (
         [*dict.fromkeys(filter(None, ",".join(names).split(",")))] for names in (given.models, given.datasets)
     )
@@ -167,11 +167,10 @@ def _refuse(problems: Sequence[Problem], total: int, missing: bool, console: Con
         texts.append(f"{', '.join(names[:3])}{more}: {problem.text}")
     _print_problems(texts, console)
     hindered = len({job.name for problem in problems for job in problem.jobs})
-    raise UserError(
+    raise UsageError(
         f"{hindered} of {total} runs cannot be done (problems: {len(texts)}, listed above), so none was begun: correct "
         "this, choose others with --models and --datasets"
-        f"{', or leave those runs out with --missing skip' if missing else ''}.",
-        exit_status=2,
+        f"{', or leave those runs out with --missing skip' if missing else ''}."
     )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
 from xbench.commands.configs import FOLDERS, did_you_mean, flat, own_dataset, read_mapping, read_part, shipped
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 
 Options = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 """Options of a model, a data module or the trainer, by name, as YAML has them."""
@@ -78,7 +78,7 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
     except ValidationError as error:
         problems = [_explain(problem) for problem in error.errors()]
     if problems:
-        raise UserError(" ".join(dict.fromkeys([f"bench {' '.join(names)}:", *problems])), exit_status=2)
+        raise UsageError(" ".join(dict.fromkeys([f"bench {' '.join(names)}:", *problems])))
     update = {
         section: {name: getattr(config, section).get(name, {}) for name in wanted}
         for section, wanted in chosen.items()
@@ -95,10 +95,9 @@ def _read(name: str) -> dict[str, Any]:
             if stem not in found and stem in shipped(FOLDERS[part]):
                 return {section: {stem: {}}}
         if stem not in found:
-            raise UserError(
+            raise UsageError(
                 f"bench --config {name}: there is no such file, and no such benchmark is shipped."
-                f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}: see `xbench list benches`.",
-                exit_status=2,
+                f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}: see `xbench list benches`."
             )
         path = found[stem]
     content = read_mapping(path, f"bench --config {path}")
@@ -199,7 +198,7 @@ def part_of(jobs: Sequence[Job], part: str) -> list[Job]:
     """Return the share of one of several processes: `3/49` is every 49th job from the third on."""
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise UserError(f"bench --part {part}: give K/N with K from 1 to N, such as 3/49.", exit_status=2)
+        raise UsageError(f"bench --part {part}: give K/N with K from 1 to N, such as 3/49.")
     return [*jobs[int(number) - 1 :: int(count)]]
 
 
