@@ -94,8 +94,8 @@ def _numbers(run: FinishedRun) -> Iterator[Compared]:
         thresholds = rows.counts.mask.shape[1]
     place = f"{RESULTS} / provenance / evaluation / thresholds"
     yield Compared(place, evaluation.get("thresholds", thresholds), thresholds)
-    answers = None if run.answers is None else [*chain(*run.answers.values())]
     with reading(run.folder):
+        answers = None if run.answers is None else [*chain(*run.answers.values())]
         if thresholds < 3 or thresholds % 2 == 0:
             raise ValueError(f"{PAIRS} has {thresholds} thresholds, and those of a run are odd in number")
         names = stored.model, stored.dataset, stored.split
