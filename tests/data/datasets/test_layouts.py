@@ -19,6 +19,8 @@ EDEMA = "a box or label of 'Edema', which is none of the 21 findings, left out"
 LAYOUTS = [
     ("rsna", "train", {}, {}, ["stage_2_train_labels.csv"], set()),
     ("siim", "all", {}, {}, ["train-rle.csv"], set()),
+    ("siim", "stage1_train", {}, {}, ["train-rle.csv"], set()),
+    ("siim", "stage1_test", {}, {}, ["train-rle.csv"], set()),
     ("covid", "all", {}, {}, None, {STRAY, UNKNOWN}),
     ("chestxdet10", "test", {}, {}, ["test.json"], set()),
     ("chestxdet10", "train", {}, {}, ["train.json"], set()),

@@ -47,16 +47,6 @@ def test_the_published_test_list_repeats_images(official, tmp_path):
         assert record.source == everything[name].source, "with all of its masks, wherever they stand"
 
 
-def test_splits_go_by_folder(official):
-    by_split = {
-        split: [record.image_id for record in SIIMPneumothorax(str(official.root), split=split).read_records(True)]
-        for split in SIIMPneumothorax.splits
-    }
-    test_files = {path.stem for path in (official.root / "dicom-images-test").rglob("*.dcm")}
-    assert set(by_split["stage1_test"]) == test_files
-    assert sorted(by_split["stage1_train"] + by_split["stage1_test"]) == by_split["all"]
-
-
 def test_an_image_list_and_a_split_are_refused_together(official):
     with pytest.raises(UserError, match="leave one out"):
         SIIMPneumothorax(str(official.root), image_list="list.txt", split="stage1_test")
