@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +19,7 @@ from pydicom.pixels.processing import apply_color_lut
 from pydicom.pixels.utils import pixel_array
 
 from xbench.runtime.errors import UserError
+from xbench.runtime.files import check_readable
 
 MAX_PIXELS = 2**27
 """Images of more pixels are refused before any memory is taken for them."""
@@ -83,12 +83,7 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
     several frames, larger than `MAX_PIXELS`, all padding, or compressed in a way that no installed package decodes.
     """
     try:
-        about = path.stat()
-        # To open a pipe waits for whoever writes into it, and a device never ends.
-        if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-            raise _RefusalError("it is a device or a pipe and not a file")
-        if about.st_size > _MAX_FILE:
-            raise _RefusalError(f"the file has {about.st_size} bytes, more than the {_MAX_FILE} that are read")
+        check_readable(path, _MAX_FILE)
         with open(path, "rb") as file:
             head = file.read(132)
         if not head:

@@ -1,8 +1,9 @@
-"""Writing files that several processes or a later attempt may read."""
+"""Files that several processes or a later attempt may read, and files of strangers that have no end."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,3 +28,12 @@ def atomic_writer(path: Path, shared: bool = False) -> Iterator[BinaryIO]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def check_readable(path: Path, most: int) -> None:
+    """Raise an OSError at what would be read without end: a device, a pipe, a file of more than `most` bytes."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+        raise OSError("it is a device or a pipe and not a file")
+    if about.st_size > most:
+        raise OSError(f"it has {about.st_size} bytes, more than the {most} that are read")

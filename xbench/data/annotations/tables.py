@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench.runtime.errors import UserError
+from xbench.runtime.files import check_readable
 from xbench.runtime.strict import check_distinct, decimal, unique_keys
 
 AGAIN = "Take the file as its owners publish it."
@@ -197,11 +197,7 @@ def reason(error: Exception) -> str:
 
 def check_file(path: Path) -> None:
     """Raise an OSError at what is packed, or would be read without end: a device, a pipe, a file far too large."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-        raise OSError("it is a device or a pipe and not a file")
-    if about.st_size > _MAX_BYTES:
-        raise OSError(f"it has {about.st_size} bytes, more than the {_MAX_BYTES} that are read")
+    check_readable(path, _MAX_BYTES)
     with open(path, "rb") as file:
         if file.read(4).startswith((b"\x1f\x8b", b"PK\x03\x04")):
             raise OSError("it is packed (gzip or zip): unpack it, and give what was in it")
