@@ -16,13 +16,12 @@ def runs(**settings: list[dict[str, str]]) -> list[SimpleNamespace]:
     for model, of_model in settings.items():
         for told in of_model:
             label = ", ".join([model, *map(str, told.values())])
-            results = SimpleNamespace(counts=SimpleNamespace(images=1))
+            results = SimpleNamespace(counts=SimpleNamespace(images=1), scored_on={})
             run = {
                 "label": label,
                 "model": model,
                 "settings": told,
                 "told_by": told,
-                "scored_on": {},
                 "place": len(made),
             }
             made.append(SimpleNamespace(run=SimpleNamespace(**run, results=results)))

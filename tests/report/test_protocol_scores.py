@@ -93,44 +93,28 @@ def test_p_counts_every_exchange_of_patients(report):
             assert p == np.mean(abs(signs @ of_patients) >= abs(of_patients.sum()) - 1e-9)
 
 
-def test_all_protocols_of_two_models_stand_in_one_table(tmp_path, command):
+def test_protocols_of_two_models_stand_in_one_table_and_calibration_in_its_own(tmp_path, command):
     for model in ("kad", "mavl"):
-        folder = write_run(tmp_path, model, images=IMAGES, map_scale="probability", saliency_upsample="nearest")
+        folder = write_run(tmp_path, model, images=IMAGES, saliency_upsample="nearest")
         assert command("rescore", folder, "--protocol", "all", "--workers", 0).status == 0
     analysis = analyse(collect([tmp_path]))
-    table = next(table for table in all_tables(analysis) if table.name == "protocols_chestxray14")
+    tables = {table.name: table for table in all_tables(analysis)}
+    table, calibration = tables["protocols_chestxray14"], tables["protocols_calibration_chestxray14"]
     heads = [column.title for column in table.columns[1:]]
-    # Of maps that are no cosines; probabilities are no maps.
-    assert len(heads) == sum("map" in one.takes for one in PROTOCOLS.values()) - 1
     assert heads[-3:] == ["Lesion recall", "Dice", "FROC"]
     assert all(cell.text != MISSING for row in table.rows for cell in row.cells)
     p = {scores.name: scores.p["KAD"]["MAVL"] for scores in analysis.datasets[0].protocols}
     # Of a curve over all images no pair has a share.
     assert [name for name, value in p.items() if value is None] == ["detections"] and 0 < p["lesions"] <= 1
-
-
-def test_calibration_has_a_section_with_its_flaw(tmp_path, command):
-    """Its errors are shown beside those of chance, and take no part in the order of maps."""
-    for model in ("kad", "mavl"):
-        folder = write_run(tmp_path, model, images=IMAGES, saliency_upsample="nearest")
-        assert command("rescore", folder, "--protocol", "calibration", "--workers", 0).status == 0
-    analysis = analyse(collect([tmp_path]))
-    tables = all_tables(analysis)
-    (table,) = [table for table in tables if table.name.startswith("protocols")]
-    assert table.name == "protocols_calibration_chestxray14"
-    for row in table.rows:
+    for row in calibration.rows:
         folder = next(run.run.folder for run in analysis.runs if run.run.label == row.cells[0].text)
         numbers = read_protocol(folder, "calibration")["numbers"]
         assert [cell.value for cell in row.cells[1:]] == [numbers[name]["value"] for name in CALIBRATION]
-    assert any(PROTOCOLS["calibration"].flaw in note for note in table.notes)
-    assert PROTOCOLS["calibration"].flaw.partition(":")[0] in document(analysis, tables, [])
-    write_page(analysis, tables, tmp_path / "index.html")
+    write_page(analysis, [*tables.values()], tmp_path / "index.html")
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     section = page.partition('<section class="s" id="calibration"')[2].partition("</section>")[0]
-    assert PROTOCOLS["calibration"].flaw in section and 'id="table-protocols_calibration' in section
-    best = min(table.rows, key=lambda row: row.cells[1].value)
-    assert best.cells[0].text in section.partition("</h2>")[0]
-    assert 'href="#calibration"' in page and 'id="protocols"' not in page
+    best = min(calibration.rows, key=lambda row: row.cells[1].value)
+    assert best.cells[0].text in section.partition("</h2>")[0] and PROTOCOLS["calibration"].flaw in section
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

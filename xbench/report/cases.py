@@ -45,7 +45,6 @@ class CaseScores:
 class ChosenCase:
     """A pair of image and finding, with scores by label of the run, and why it was chosen, such as `Best Dice`."""
 
-    dataset: str
     image_id: str
     finding: str
     reasons: tuple[str, ...]
@@ -96,7 +95,7 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
                         chosen[pair] = [reason]
                     break
     return tuple(
-        ChosenCase(runs[0].run.dataset, *pairs[at][:2], tuple(reasons), {label: of[at] for label, of in table.items()})
+        ChosenCase(*pairs[at][:2], tuple(reasons), {label: of[at] for label, of in table.items()})
         for at, reasons in chosen.items()
     )
 
@@ -152,7 +151,7 @@ def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCas
     for place, run in enumerate(runs):
         for (image_id, finding, _), scores in _scored_pairs(run).items():
             outcome = "hit" if scores.grounded else "elsewhere" if scores.recognised else "missed"
-            case = ChosenCase(run.run.dataset, image_id, finding, (), {run.run.label: scores})
+            case = ChosenCase(image_id, finding, (), {run.run.label: scores})
             if scores.recognised is not None:
                 pairs[outcome, scores.look].append((scores.dice, place, case))
     typical = {}

@@ -18,7 +18,7 @@ from xbench.runs.fingerprint import digest
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import is_of_a_run
 from xbench.runs.images import ScoredPairs
-from xbench.runs.results import Results, ScoredOn
+from xbench.runs.results import Results
 from xbench.runtime.errors import UserError
 from xbench.scoring.rows import Rows
 
@@ -35,7 +35,6 @@ class Run:
     results: Results
     images: Images
     rows: Rows
-    scored_on: Mapping[str, ScoredOn]  # digests of labels and regions by finding
     settings: Mapping[str, str]  # what else than model and dataset the numbers depend on, in words: split, prompts ...
     data_settings: frozenset[str]  # names of those settings that options of the dataset are
     label: str
@@ -157,7 +156,7 @@ def part_of(run: Run, runs: Sequence[Run]) -> Run | None:
 
 def ground(run: Run) -> Hashable:
     """Return what a run was scored on, equal for runs that were scored on the same."""
-    return frozenset(run.scored_on.items())
+    return frozenset(run.results.scored_on.items())
 
 
 def widest(runs: Sequence[Run]) -> Run:
@@ -170,8 +169,7 @@ def _read(folder: Path) -> Run:
     stored = FinishedRun.open(folder, PAIRS)
     stored.check_tables()
     results, rows = stored.results, stored.rows
-    settings = _settings(results)
-    return Run(folder, results, Images.of(rows), rows, results.scored_on, *settings, "", stored, split=results.split)
+    return Run(folder, results, Images.of(rows), rows, *_settings(results), "", stored, split=results.split)
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:
