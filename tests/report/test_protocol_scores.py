@@ -95,12 +95,14 @@ def test_p_counts_every_exchange_of_patients(report):
 
 def test_protocols_of_two_models_stand_in_one_table_and_calibration_in_its_own(tmp_path, command):
     for model in ("kad", "mavl"):
-        folder = write_run(tmp_path, model, images=IMAGES, saliency_upsample="nearest")
+        folder = write_run(tmp_path, model, images=IMAGES, map_scale="probability", saliency_upsample="nearest")
         assert command("rescore", folder, "--protocol", "all", "--workers", 0).status == 0
     analysis = analyse(collect([tmp_path]))
     tables = {table.name: table for table in all_tables(analysis)}
     table, calibration = tables["protocols_chestxray14"], tables["protocols_calibration_chestxray14"]
     heads = [column.title for column in table.columns[1:]]
+    # Of maps that are no cosines; probabilities are no maps.
+    assert len(heads) == sum("map" in one.takes for one in PROTOCOLS.values()) - 1
     assert heads[-3:] == ["Lesion recall", "Dice", "FROC"]
     assert all(cell.text != MISSING for row in table.rows for cell in row.cells)
     p = {scores.name: scores.p["KAD"]["MAVL"] for scores in analysis.datasets[0].protocols}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xbench.report.cases import CaseMap, ChosenCase, read_maps
 from xbench.report.colors import tinted
-from xbench.report.figures.style import COLUMN, PAGE, legend, name_rows, wrapped, write_number
+from xbench.report.figures.style import COLUMN, PAGE, legend, name_rows, panels, wrapped, write_number
 from xbench.report.schema import DatasetAnalysis, in_order
 from xbench.runs.images import shrunk
 
@@ -43,16 +43,11 @@ def quadrants(dataset: DatasetAnalysis) -> Figure | None:
     counts = [max(shares[name].count for shares in runs.values() if name in shares) for name in findings]
     names = [wrapped(f"{name} ({count})", 24) for name, count in zip(findings, counts, strict=True)]
     columns = min(4 if len(runs) < 9 else 5, len(runs))
-    rows = ceil(len(runs) / columns)
     line = 0.28 if any("\n" in name for name in names) else 0.19
-    height = min(line * len(findings) + 0.6, _HEIGHT / rows)
-    size = (COLUMN, height + 0.35) if len(runs) == 1 else (PAGE, rows * height)
-    figure = Figure(figsize=size, layout="constrained")
-    places = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flatten().tolist()
-    for unused in places[len(runs) :]:
-        unused.remove()
+    height = min(line * len(findings) + 0.6, _HEIGHT / ceil(len(runs) / columns))
+    figure, axes, _ = panels(len(runs), height + 0.35 * (len(runs) == 1), columns, sharex=True, sharey=True)
     drawn: set[str] = set()
-    for axis, (label, shares) in zip(places, runs.items(), strict=False):
+    for axis, (label, shares) in zip(axes, runs.items(), strict=True):
         for row, of in ((row, shares[name]) for row, name in enumerate(findings) if name in shares):
             left = 0.0
             for key, (_, paint) in _QUADRANTS.items():
@@ -64,8 +59,6 @@ def quadrants(dataset: DatasetAnalysis) -> Figure | None:
         if len(runs) > 1:
             axis.set_title(wrapped(label, 20 if columns < 5 else 15), linespacing=1.05)
         name_rows(axis, names, [0, 50, 100], linespacing=1.0)
-    for axis in places[max(0, len(runs) - columns) : len(runs)]:
-        axis.tick_params(labelbottom=True)
     legend(
         figure, [Patch(**paint, linewidth=0, label=words) for key, (words, paint) in _QUADRANTS.items() if key in drawn]
     )

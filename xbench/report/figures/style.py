@@ -42,13 +42,15 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def panels(count: int, height: float, key: bool = False, **options: Any) -> tuple[Figure, list[Axes], Axes | None]:
+def panels(
+    count: int, height: float, columns: int = 0, key: bool = False, **options: Any
+) -> tuple[Figure, list[Axes], Axes | None]:
     """Return a figure of panels, each `height` inches high: a column wide for one, a page for more.
 
     With `key`, several panels leave a place free for the names of series, which is returned as well.
     """
     places = count + (key and count > 1)
-    columns = places if places < 4 else 3 if places in (5, 6, 9) else 4
+    columns = columns or (places if places < 4 else 3 if places in (5, 6, 9) else 4)
     rows = ceil(places / columns)
     figure = Figure(figsize=(COLUMN if count == 1 else PAGE, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options).flatten().tolist()
