@@ -84,8 +84,8 @@ def written(folder, analysis):
     return (folder / "analysis.json").read_bytes()
 
 
-def test_neither_the_order_of_rows_and_runs_nor_the_seed_moves_a_number(collection, analysis, tmp_path):
-    run = collection.runs[0]
+def test_neither_the_order_of_rows_and_runs_nor_the_seed_moves_a_number(collection, tmp_path):
+    run, other = (run for run in collection.runs if run.label in ("KAD", "CLIP") and run.dataset == "chestxray14")
     order = np.random.default_rng(0).permutation(len(run.images.image_ids))
     place = np.argsort(order)
     arrays = {name: value[order] for name, value in vars(run.images).items() if isinstance(value, np.ndarray)}
@@ -96,8 +96,8 @@ def test_neither_the_order_of_rows_and_runs_nor_the_seed_moves_a_number(collecti
         patient_ids=[run.images.patient_ids[i] for i in order],
     )
     mixed = replace(run, images=images, rows=replace(run.rows, image=place[run.rows.image]))
-    shuffled = Collection((*collection.runs[:0:-1], mixed), ())
-    expected = written(tmp_path, analysis)
+    shuffled = Collection((other, mixed), ())
+    expected = written(tmp_path, analyse(Collection((run, other), ())))
     assert written(tmp_path, analyse(shuffled)) == expected
     # But the p-values, of other exchanges.
     parts = [json.loads(part) for part in (expected, written(tmp_path, analyse(shuffled, seed=1)))]

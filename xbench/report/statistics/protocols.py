@@ -49,7 +49,7 @@ def protocol_scores(
             values = {label: of_runs[label]["value"] for label in pairs}
             others = {run.label: of_runs[run.label]["value"] for run in references if run.label in of_runs}
             if values:
-                found.append(ProtocolScores(name, title == protocol.name, values, others, p))
+                found.append(ProtocolScores(name, title == protocol.name, values, others, dict(p)))
     return tuple(found)
 
 
