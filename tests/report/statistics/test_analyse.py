@@ -79,6 +79,14 @@ def test_patients_are_clusters_where_all_are_known(analysis, collection):
     assert Sample.of(replace(run, images=partly)).clustered_by == "images"
 
 
+def test_a_phrase_without_a_finding_is_in_no_number(collection):
+    run = collection.runs[0]
+    finding = run.rows.finding.copy()
+    finding[run.rows.counts.row[3]] = -1
+    whole, found = (Sample.of(one) for one in (run, replace(run, rows=replace(run.rows, finding=finding))))
+    assert len(found.hit) == len(whole.hit) - 1 and found.pair_column.min() == 0
+
+
 def written(folder, analysis):
     write_analysis(folder / "analysis.json", analysis)
     return (folder / "analysis.json").read_bytes()

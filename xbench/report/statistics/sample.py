@@ -59,6 +59,8 @@ class Sample:
         rank = np.argsort(order)
         index, column = run.rows.image[counts.row], run.rows.finding[counts.row]
         pair_order = np.lexsort([column, rank[index]])
+        # A phrase without a finding stands in no table.
+        pair_order = pair_order[column[pair_order] >= 0]
         index, column = index[pair_order], column[pair_order]
         pixels = [part[pair_order] for part in (counts.mask, counts.overlap, counts.region[:, None])]
         row = counts.row[pair_order]
