@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from deterministic_checkpoints import write_tokeniser
-from kad_reference import Decoder, DenseEncoder, ResNetEncoder, Text, ViTEncoder, sections, varied
+from kad_reference import Decoder, DenseEncoder, ResNetEncoder, Text, sections, varied
 from safetensors.torch import save_file
 from small_networks import attached, largest, score, shrink
 from torch import Tensor, nn
@@ -53,12 +53,6 @@ def decoder() -> nn.Module:
     return varied(Decoder())
 
 
-ENCODERS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "stride 32": (lambda: ResNetEncoder(-2), "ResNet-50, stride 32"),
-    "stride 16": (lambda: ResNetEncoder(-3), "ResNet-50, stride 16"),
-    "DenseNet": (DenseEncoder, "DenseNet-121, stride 32"),
-    "ViT": (lambda: ViTEncoder(64), "ViT-B/16 of 64 pixels"),
-}
 IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
 MASK = (IDS != 0).long()
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(5))
@@ -71,13 +65,10 @@ def content(text: nn.Module, decoder: nn.Module) -> dict[str, Any]:
     return sections(varied(ResNetEncoder(-2)), text, decoder)
 
 
-@pytest.mark.parametrize("kind", ENCODERS)
-def test_every_encoder_agrees_with_a_plain_rebuild(
-    kind: str, text: nn.Module, decoder: nn.Module, tmp_path: Path
-) -> None:
+def test_a_densenet_agrees_with_a_plain_rebuild(text: nn.Module, decoder: nn.Module, tmp_path: Path) -> None:
+    """The other image encoders are held to the numbers of the authors in `test_golden.py`."""
     torch.manual_seed(2)
-    build, name = ENCODERS[kind]
-    image_encoder = varied(build())
+    image_encoder = varied(DenseEncoder())
     checkpoint = write(tmp_path, sections(image_encoder, text, decoder))
     model = KAD(checkpoint=checkpoint, image_size=64)
     tokens = image_encoder(IMAGES)
@@ -90,7 +81,7 @@ def test_every_encoder_agrees_with_a_plain_rebuild(
     maps = attention.unflatten(-1, (side, side))
     assert largest(output.saliency, maps[3].mean(dim=1)) < 1e-6
     provenance = attached(model, "Edema", "Mass").provenance()
-    assert provenance["image_encoder"] == name
+    assert provenance["image_encoder"] == "DenseNet-121, stride 32"
     assert provenance["saliency"] == {"kind": "cross-attention", "layers": [3], "heads": [0, 1, 2, 3]}
     assert provenance["prompts"] == {"Edema": ["edema"], "Mass": ["lung mass"]}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from deterministic_checkpoints import BERT, BLOCKS
+from deterministic_checkpoints import BERT
 from torch import Tensor, nn
 from torchvision.models import densenet121, resnet50
 from transformers import BertConfig, BertModel
@@ -33,50 +32,6 @@ class DenseEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.dense_l2(self.dense_l1(self.dense_features(images).flatten(2).mT).relu())
-
-
-class ViTBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn = nn.ModuleDict({name: nn.Linear(768, 768) for name in ("proj_q", "proj_k", "proj_v")})
-        self.proj = nn.Linear(768, 768)
-        self.norm1, self.norm2 = nn.LayerNorm(768, eps=1e-6), nn.LayerNorm(768, eps=1e-6)
-        self.pwff = nn.ModuleDict({"fc1": nn.Linear(768, 3072), "fc2": nn.Linear(3072, 768)})
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        normed = self.norm1(tokens)
-        q, k, v = (layer(normed).unflatten(-1, (12, 64)).transpose(1, 2) for layer in self.attn.values())
-        weights = (q @ k.transpose(-1, -2) / 8).softmax(dim=-1)
-        tokens = tokens + self.proj((weights @ v).transpose(1, 2).flatten(2))
-        return tokens + self.pwff["fc2"](F.gelu(self.pwff["fc1"](self.norm2(tokens))))
-
-
-class ViTEncoder(nn.Module):
-    """As shallow as `small_networks.ShallowViT`."""
-
-    def __init__(self, side: int) -> None:
-        super().__init__()
-        self.vit = nn.Module()
-        self.vit.class_token = nn.Parameter(torch.zeros(1, 1, 768))
-        self.vit.patch_embedding = nn.Conv2d(3, 768, 16, stride=16)
-        self.vit.positional_embedding = nn.Module()
-        self.vit.positional_embedding.pos_embedding = nn.Parameter(torch.zeros(1, 1 + (side // 16) ** 2, 768))
-        self.vit.transformer = nn.Module()
-        self.vit.transformer.blocks = nn.ModuleList(ViTBlock() for _ in range(BLOCKS))
-        self.vit.norm = nn.LayerNorm(768)
-        self.vit.fc = nn.Linear(768, 1000)
-        self.class_token = self.vit.class_token
-        self.patch_embedding = self.vit.patch_embedding
-        self.positional_embedding = self.vit.positional_embedding
-        self.transformer = self.vit.transformer
-
-    def forward(self, images: Tensor) -> Tensor:
-        patches = self.patch_embedding(images).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], dim=1)
-        tokens = tokens + self.positional_embedding.pos_embedding
-        for block in self.transformer.blocks:
-            tokens = block(tokens)
-        return tokens[:, 1:]
 
 
 class Text(nn.Module):

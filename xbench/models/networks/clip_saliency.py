@@ -48,14 +48,13 @@ def check_saliency(visual: Any, saliency: Saliency, architecture: str) -> None:
     if saliency == "patch":
         return
     blocks, advice = _blocks(visual), ""
+    pooled = visual.trunk.global_pool if isinstance(visual, TimmModel) else visual.pool_type
     if len(blocks) < 2 or not all(_is_plain(block) for block in blocks):
         advice = (
             "takes the blocks of the image tower apart, and they are not plain (it normalises queries and keys, turns "
             "them by position, gates the attention, or has a single block). Use --model.saliency patch."
         )
-    elif saliency == "grad_attention" and not (
-        visual.trunk.global_pool == "token" if isinstance(visual, TimmModel) else visual.pool_type == "tok"
-    ):
+    elif saliency == "grad_attention" and "tok" not in str(pooled):
         advice = (
             "reads what the class token attends to, and the image tower averages its patches instead. Use "
             "--model.saliency legrad."
