@@ -76,6 +76,10 @@ def test_true_boxes_score_what_boxes_can(command, truth, tmp_path, kind):
     assert len(run.results["provenance"]["model"]["predictions_sha256"]) == 64
     refused = command(*SCORE, "--predictions", run.folder)
     assert refused.status == 2 and "xbench rescore" in refused.errors
+    # Read otherwise they are another run, which a protocol scores instead.
+    again = command("rescore", run.folder, "--protocol", "radfact", "--frame", "thousand_whole", "--workers", "0")
+    assert again.status == 0 and again.folder != run.folder and (again.folder / "protocols").is_dir(), again.errors
+    assert not (run.folder / "protocols").exists()
 
 
 def test_no_box_is_a_miss_and_a_box_on_a_negative_an_alarm(command, truth, tmp_path):

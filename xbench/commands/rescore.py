@@ -78,7 +78,8 @@ def rescore(given: Namespace) -> None:
         if not names:
             raise UserError(f"No protocol scores what {run.folder} shows.", exit_status=2)
     tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
-    if names and given.images is None and given.out is None and rules == run.rules:
+    same = rules == run.rules and read_as == _reading(run, None, None)
+    if names and given.images is None and given.out is None and same:
         _add_protocols(run, names, every, tuning, workers)
         return
     images = None if given.images is None else given.images.expanduser()

@@ -34,25 +34,11 @@ _OF_ANSWER = ("status", "boxes", "points", "confidence", "suspect_frame")
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """One query about one image, and what became of it; the attributes are the columns of the file.
+    """One question about one image, and what became of it; docs/files.md describes the columns.
 
-    Those from `status` to `one_by_one` are None of a query whether a finding is there, those after of one where it is.
-
-    Attributes:
-        index: Position of the image in the dataset.
-        finding: Name of what was asked for: a finding or a phrase.
-        query: Where it is, or whether it is there.
-        raw: What came back.
-        escaped: Whether the file has `raw` as a JSON text, because it holds half a surrogate pair.
-        frame: Name of the convention of its numbers, if this image has one of its own.
-        width: Of the radiograph in pixels.
-        answer_confidence: Of the answer as a whole.
-        confidence: Per box.
-        annotated: The true boxes; None of an image without the finding.
-        one_by_one: Whether each of these is one lesion, and not only their union is known.
-        outlined: Whether they are boxes around outlines or masks.
-        way: Where `probability` comes from.
-        group: The finding that it belongs to, the column `finding` of the file; None for a phrase without one.
+    Those from `status` to `outlined` are None of a question whether a finding is there, those from `way` to `bounded`
+    of one where it is. `finding` is the name of what was asked for, a finding or a phrase, and `group` the finding that
+    it belongs to, None for a phrase without one.
     """
 
     index: int

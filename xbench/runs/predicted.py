@@ -50,7 +50,8 @@ class StoredPredictions(Source):
             if rows["asked"].null_count < len(rows):
                 again = "`xbench rescore` reads them again, by another --family or --frame"
                 raise UserError(f"--predictions {path} holds what a model answered: {again}.", exit_status=2)
-            images_of, queries, *numbers = (rows[name].to_pylist() for name in rows.column_names[:4])
+            columns = ("image_id", "query", "logit", "probability")
+            images_of, queries, *numbers = (rows[name].to_pylist() for name in columns)
             pairs = [*zip(images_of, queries, strict=True)]
             unchanged = [condition == "" for condition in rows["condition"].to_pylist()]
             if len({*compress(pairs, unchanged)}) < sum(unchanged):

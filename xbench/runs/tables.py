@@ -17,7 +17,7 @@ from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRU
 from xbench.runs.fingerprint import outputs_depend_on
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer
-from xbench.scoring.numbers import dice, iou
+from xbench.scoring.numbers import STATUSES, dice, iou
 from xbench.scoring.rows import SCHEMA, Rows
 
 # Rows to a group: few enough to read one case fast, enough to compress well.
@@ -124,6 +124,10 @@ def _wrong(rows: Rows) -> Iterator[tuple[str, NDArray[np.bool_]]]:
             # Counts of boxes and points may be any, and shares of an image reach 1.
             most = np.inf if pa.types.is_integer(SCHEMA.field(name).type) else 2**0.5 if name == "peak_distance" else 1
             yield name, (values < 0) | (values > most)
+    answered = rows["answer_status"] != ""
+    yield "answer_status", answered & ~np.isin(rows["answer_status"], STATUSES)
+    for name in SCHEMA.names[SCHEMA.names.index("answer_status") + 1 :]:
+        yield name, ~answered & ~np.isnan(rows[name].astype(np.float64))
     counts, wrong = rows.counts, np.zeros(len(rows), np.bool_)
 
     def of_scored(places: NDArray[np.bool_]) -> NDArray[np.bool_]:
