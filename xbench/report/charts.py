@@ -159,7 +159,7 @@ def _gap(entry: RunAnalysis) -> Entry:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a scatter: whose look it has, what it is called, and where it lies."""
+    """A point of a scatter: the label of its series, its name, and its coordinates."""
 
     label: str
     name: str
@@ -179,9 +179,9 @@ class Scatter:
 
 
 def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
-    """Return the large scatters of the page, of which one is shown at a time, and the small ones of each dataset.
+    """Return the large scatters of the page, shown one at a time, and the small ones of each dataset.
 
-    From three models on points are models with their own settings; below, they are the findings of a series.
+    Points are models with their own settings if there are three or more, else the findings of a series.
     """
     analysis, found, recognised = facts.analysis, facts.pointing, facts.recognition
     own, small = [label for label, series in facts.series.items() if series.own], list[Scatter]()
@@ -317,7 +317,7 @@ def positions(facts: Facts) -> Iterator[tuple[str, str, list[tuple[float | None,
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: points of x and score, of which `marked` carry the symbol of the series."""
+    """A line of a chart: points of x and score; those at `marked` carry the symbol of the series."""
 
     label: str
     points: tuple[tuple[float, Estimate], ...]

@@ -86,9 +86,8 @@ def outline(shape: str) -> str:
 def series_of(runs: Sequence[RunAnalysis]) -> dict[str, Series]:
     """Return the series of each run of a report by its label, in the order of tables.
 
-    A model has a color and a shape by its name: the paper's models always the same, others those that are left. With
-    one model alone each of its settings has its own; with several, a model's own settings are filled and its others
-    open.
+    Models of the paper always have the same color and shape; others get what is left. A single model has one for each
+    of its settings; of several models, a model's own settings are filled and its others open.
     """
     models = {label: entry.run.model for label, entry in in_order(runs).items()}
     own = {entry.run.model: entry.run.label for entry in own_settings(runs)}

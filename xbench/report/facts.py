@@ -23,7 +23,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Standing:
-    """A series and its score, the mean over its runs, of which each is a mean over `findings` at most.
+    """A series and its score: the mean over its runs, each a mean over at most `findings` findings.
 
     `tied` if it is the best or not significantly different from it; `own` if it has the model's own settings.
     """

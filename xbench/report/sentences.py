@@ -35,7 +35,7 @@ FEW_FILMS = 500
 
 
 class Sentence(str):
-    """A text, of which the page marks the first occurrence of `strong`."""
+    """A text; the page marks the first occurrence of `strong` in it."""
 
     strong: str
 
@@ -133,7 +133,7 @@ def _tie(found: Standings, verdict: str) -> Sentence:
 
 
 def _kind(found: Standings) -> str:
-    """Return what those that are tied are: `models`, or `settings` of one or several."""
+    """Return what shares first place: `models`, or `settings`."""
     return "models" if len(found.models) == len(found.tied) else "settings"
 
 
@@ -297,7 +297,7 @@ def _labels_only(facts: Facts, who: str) -> Answer:
 
 
 def what_was_run(facts: Facts) -> tuple[str, str]:
-    """Return what was run, in two halves of which narrow screens show the second alone."""
+    """Return what was run, in two halves; narrow screens show only the second."""
     analysis = facts.analysis
     models = count_of(len({run.run.model for run in analysis.runs}), "model")
     if len(analysis.datasets) != 1:
