@@ -38,7 +38,7 @@ def compiled(architecture: int, thresholds: int) -> tuple[str, dict[str, int]]:
     from triton.compiler import ASTSource
 
     from xbench.scoring.kernel import BLOCK, OPTIONS, bins, measure_kernel
-    from xbench.scoring.measures import MEASURES
+    from xbench.scoring.map_measures import MEASURES
 
     types = {
         "raw_of": "*fp32", "logit_of": "*fp32", "probability_of": "*fp32", "regions": "*u8", "cells": "*i32",

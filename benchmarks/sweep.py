@@ -26,7 +26,7 @@ from torch import Tensor
 
 from xbench.geometry.grid import FULL_VIEW
 from xbench.metrics import normalise, upsample
-from xbench.scoring.measures import Measurer, Measures
+from xbench.scoring.map_measures import Measurer, Measures
 from xbench.scoring.sweep import PixelCounts, count_pixels, histograms, reached, threshold_values
 
 PAIRS, SMALL, GRID = 256, 14, 224

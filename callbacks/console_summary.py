@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from xbench.findings.names import MACRO
 from xbench.report.statistics.below_half import auroc_warning
 from xbench.runs.by_finding import Images
 from xbench.runs.results import Answers, Results
@@ -32,7 +33,7 @@ class ConsoleSummary(Callback):
         console = Console(markup=False)
         console.print(_table(results))
         console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
-        if results.answers is not None:
+        if results.answers:
             console.print(_rates(results.answers), style="dim", highlight=False)
         rows = Evaluation.of(trainer).rows
         for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, Images.of(rows))])):
@@ -70,7 +71,7 @@ def _table(results: Results) -> Table:
     answers, columns, recognition = results.answers, _COLUMNS, results.classification.macro
     best = " Best: at the threshold with the largest mean, chosen on these same images."
     boxes = " Dice and IoU: of the boxes on the grid. Box IoU and what follows: without a grid. No box is a miss."
-    if answers is not None:
+    if answers:
         # Not more than fit on eighty characters.
         asked = {name: title for name, title in _COLUMNS.items() if name in recognition}
         columns = _OF_BOXES | (asked if answers.recognition else _OF_LESIONS)
@@ -92,10 +93,10 @@ def _table(results: Results) -> Table:
 
     for finding in results.findings:
         numbers = {**vars(results.classification.per_class[finding]), **vars(results.grounding.per_class[finding])}
-        numbers |= {} if answers is None else answers.per_class[finding]
+        numbers |= results.box_numbers.get(finding, {})
         table.add_row(finding, str(numbers["count"]), *shown(numbers))
     table.add_section()
-    macro = results.macro | ({} if answers is None else answers.macro)
+    macro = {**results.macro, **results.box_numbers.get(MACRO, {})}
     table.add_row("Macro", "", *shown(macro), style="bold")
     return table
 
@@ -124,7 +125,7 @@ def _times(seconds: Mapping[str, float]) -> str:
 
 
 def _remarks(results: Results) -> Iterator[str]:
-    if results.answers is not None:
+    if results.answers:
         yield from results.answers.warnings()
     if (warning := results.sign_warning()) is not None:
         yield warning

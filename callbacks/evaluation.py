@@ -25,8 +25,8 @@ from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
 from xbench.runtime.errors import UserError
 from xbench.runtime.stopwatch import Stopwatch
+from xbench.scoring.map_measures import Measurer
 from xbench.scoring.measure import measure
-from xbench.scoring.measures import Measurer
 from xbench.scoring.metrics import metrics_of
 from xbench.scoring.rows import SCHEMA, Rows, fixed_only, in_order
 from xbench.types import EXPLORATORY_NOTE, Answers, Batch, Failure, Note, Prediction, Rules, TieRule
@@ -44,17 +44,12 @@ class Evaluation(Callback):
         ties: What counts when several pixels share the maximum of a map: the `share` of them inside the region, `any`
             (the MedKLIP scripts), or the `first` in row-major order (CheXlocalize).
 
-    Attributes:
-        results: Results of the run; on the first process from the end of the epoch on, None before and elsewhere.
-        rows: The rows that they follow from; where and when `results` is there.
-        latest: Tables of the last batch by file of the run; empty if none of its images could be read.
-        stopwatch: Time of this process by stage; callbacks that come after count theirs there.
     """
 
-    results: Results | None = None
-    rows: Rows | None = None
-    latest: dict[str, pa.Table]
-    stopwatch: Stopwatch
+    results: Results | None = None  # on the first process from the end of the epoch on, None before and elsewhere
+    rows: Rows | None = None  # that they follow from
+    latest: dict[str, pa.Table]  # of the last batch by file of the run; empty if none of its images could be read
+    stopwatch: Stopwatch  # time of this process by stage; callbacks that come after count theirs there
 
     def __init__(self, thresholds: int = 101, ties: TieRule = "share") -> None:
         super().__init__()
@@ -68,7 +63,6 @@ class Evaluation(Callback):
         self.ties = ties
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a trainer that limits batches: it does so per process, and silently leaves images out."""
         if stage == "test":
             check_no_limit(trainer, "test")
         # Now, as it is imported: the provenance, which is collected at the end, is not to have an edit during the run.
@@ -76,12 +70,11 @@ class Evaluation(Callback):
         self.stopwatch = Stopwatch()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Create empty metrics on the model's device."""
         model, data = _parts(trainer)
         self._groups = data.groups
         self.results = self.rows = None
         self._answering = model.answers
-        self._metrics = metrics_of(len(self._groups), self.thresholds, self._answering)
+        self._metrics = metrics_of(len(self._groups), 1 if self._answering else self.thresholds)
         for metric in self._metrics.values():
             metric.to(model.device)
         self._measurer = Measurer()
@@ -94,13 +87,11 @@ class Evaluation(Callback):
         self.stopwatch.lap("setup")
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note how long the model took to encode its prompts."""
         self.stopwatch.lap("text")
 
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Note how long the batch was waited for, and how long it took to the device."""
         self.stopwatch.lap("loading", until=_parts(trainer)[1].batch_arrived)
         self.stopwatch.lap("transfer")
         self._decode += batch.seconds
@@ -108,7 +99,6 @@ class Evaluation(Callback):
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
-        """Score a batch; a `UserError` if the model's output has the wrong shape or is not finite."""
         self.stopwatch.lap("forward")
         model, data = _parts(trainer)
         # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.

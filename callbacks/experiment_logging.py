@@ -101,7 +101,7 @@ class ExperimentLogging(Callback):
 
 def _scalars(results: Results) -> dict[str, float]:
     parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
-    if results.answers is not None:
+    if results.answers:
         tokens = results.answers.tokens
         spent = {} if tokens is None else {"tokens_sent": tokens.sent, "tokens_received": tokens.received}
         parts["answers"] = results.answers.macro | spent

@@ -109,7 +109,6 @@ class ResultsWriter(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         batches = all_batches(self._run.journal, -(-len(data.records) // data.batch_size))
         tables = (read_record(path).tables for path in batches)
-        names = (
-            [*SCHEMAS] if find(trainer, CaseKeeper) else [PAIRS] if results.answers is None else [PAIRS, PREDICTIONS]
-        )
+        alone = [PAIRS, PREDICTIONS] if results.answered else [PAIRS]
+        names = [*SCHEMAS] if find(trainer, CaseKeeper) else alone
         return write_tables(self.folder, tables, names, about_tables(results.findings, data.gamma, results.provenance))

@@ -52,40 +52,24 @@ class Truth:
     """What a dataset says about P pairs of an image and a query, image by image: all that scoring needs of it.
 
     All but `regions` stays on the host, and in numpy, so that no precision plug-in rounds it with the images.
-
-    Attributes:
-        index: Position of each of the B images in the dataset, 0-based (B,).
-        image_ids: The dataset's own names of the images (B).
-        patient_ids: Whose image each is; None where the dataset does not say.
-        views: Part of each radiograph that the model input shows.
-        image_sizes: Height and width of each image as it was decoded, in pixels; None where that is not known.
-        image: Place of each pair's image in the batch (P,).
-        queries: What is looked for (P).
-        labels: 1 present, 0 absent, -1 unknown (P,).
-        coverage: Which share of each pixel of the evaluation grid the annotated region covers, for other gammas than
-            the run's; None without a region.
-        regions: The region cut at the run's gamma (H, W), bool; None without one.
-        shapes: What the region is the union of, item by item; empty where no item is known.
-        places: Share of the grid that the region covers and its centre of mass, x and y from 0 at the first edge to 1
-            at the last (P, 3); NaN without a region.
-        digests: Digest of the region on the grid (P,), 16 bytes; none without a region.
-        agreement: Mean Dice and IoU between the regions of any two readers (P, 2); NaN unless there are several.
     """
 
-    index: NDArray[np.int64]
-    image_ids: list[str]
-    patient_ids: list[str | None]
-    views: list[View]
-    image_sizes: list[tuple[int, int] | None]
-    image: NDArray[np.int64]
-    queries: list[Query]
-    labels: NDArray[np.int8]
-    coverage: list[Coverage | None]
-    regions: list[Tensor | None]
-    shapes: list[tuple[Shape, ...]]
-    places: NDArray[np.float64]
-    digests: NDArray[np.bytes_]
-    agreement: NDArray[np.float64]
+    # Of B images.
+    index: NDArray[np.int64]  # position in the dataset, 0-based (B,)
+    image_ids: list[str]  # the dataset's own names
+    patient_ids: list[str | None]  # whose image each is; None where the dataset does not say
+    views: list[View]  # part of each radiograph that the model input shows
+    image_sizes: list[tuple[int, int] | None]  # height and width as decoded; None where that is not known
+    # Of P pairs.
+    image: NDArray[np.int64]  # place of each pair's image in the batch (P,)
+    queries: list[Query]  # what is looked for
+    labels: NDArray[np.int8]  # 1 present, 0 absent, -1 unknown (P,)
+    coverage: list[Coverage | None]  # covered shares of the grid's pixels, for other gammas; None without a region
+    regions: list[Tensor | None]  # the region cut at the run's gamma (H, W), bool; None without one
+    shapes: list[tuple[Shape, ...]]  # what the region is the union of; empty where no item is known
+    places: NDArray[np.float64]  # share of the grid that the region covers, and its centre of mass from 0 to 1 (P, 3)
+    digests: NDArray[np.bytes_]  # of the region on the grid (P,), 16 bytes; none without a region
+    agreement: NDArray[np.float64]  # mean Dice and IoU between any two readers (P, 2); NaN unless there are several
 
     @classmethod
     def of_image(
@@ -200,28 +184,17 @@ class Batch:
     """B images side by side, what the dataset says about them, and the images of the batch that could not be read.
 
     When every image of the batch failed, B is 0, and arrays and tensors lack their other dimensions.
-
-    Attributes:
-        images: Model input (B, 3, h, w), float32, normalised as the model asks; of models that answer (B, 0).
-        display: The grey radiographs on the evaluation grid (H, W), uint8, for pictures; their sizes differ on the
-            native grid.
-        image_sha256: Digests of the model input, before mean and standard deviation.
-        truth: What the dataset says about them.
-        notes: What is odd about them.
-        seconds: How long it took to make them, summed over the images, in the process that loaded them.
-        radiographs: For models that answer: the whole radiographs (H, W), uint8, on the host; their sizes differ.
-        condition: Name of the change that was made to the images; empty for the images as they are.
     """
 
-    images: Tensor
-    display: list[Tensor]
-    image_sha256: list[str]
+    images: Tensor  # model input (B, 3, h, w), float32, normalised as the model asks; of models that answer (B, 0)
+    display: list[Tensor]  # the grey radiographs on the evaluation grid (H, W), uint8, for pictures
+    image_sha256: list[str]  # of the model input, before mean and standard deviation
     truth: Truth
     notes: list[Note] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    seconds: float = 0.0
-    radiographs: list[Tensor] = field(default_factory=list)
-    condition: str = ""
+    seconds: float = 0.0  # that it took to make the images, in the process that loaded them
+    radiographs: list[Tensor] = field(default_factory=list)  # for models that answer: whole (H, W), uint8, on the host
+    condition: str = ""  # name of the change that was made to the images; empty for the images as they are
 
     def __len__(self) -> int:
         """Return the number of images that could be read."""
@@ -279,63 +252,37 @@ class Batch:
 
 @dataclass(slots=True)
 class ModelOutput:
-    """What the `forward` of a model that draws maps gives for B images and C queries.
+    """What the `forward` of a model that draws maps gives for B images and C queries."""
 
-    Attributes:
-        logits: The model's official raw score (B, C), float.
-        probabilities: The official score that AUROC is computed from, in [0, 1] (B, C), float.
-        saliency: Raw map per query in the frame of the model input (B, C, h, w), float, any scale; before upsampling
-            and normalisation.
-    """
-
-    logits: Tensor
-    probabilities: Tensor
-    saliency: Tensor
+    logits: Tensor  # the model's official raw score (B, C), float
+    probabilities: Tensor  # the official score that AUROC is computed from, in [0, 1] (B, C), float
+    saliency: Tensor  # raw maps in the frame of the model input (B, C, h, w), float, any scale, before upsampling
 
 
 @dataclass(slots=True)
 class Maps:
-    """Raw maps of P pairs.
+    """Raw maps of P pairs; those that nobody drew, of predictions made elsewhere, are misses by every rule."""
 
-    Attributes:
-        values: In the frame of the model input (P, h, w), float, any scale.
-        missing: Which of them nobody drew (P,), bool, for predictions made elsewhere: their cells are NaN, and they are
-            misses by every rule. None if there are none.
-    """
-
-    values: Tensor
-    missing: Tensor | None = None
+    values: Tensor  # in the frame of the model input (P, h, w), float, any scale; NaN where nobody drew a map
+    missing: Tensor | None = None  # which of them nobody drew (P,), bool; None if there are none
 
 
 @dataclass(slots=True)
 class Answers:
-    """What a model said about P pairs.
+    """What a model said about P pairs."""
 
-    Attributes:
-        answers: Where what is looked for is (P); None where it was not asked.
-        replies: What it was asked, and what came back.
-        repeated: Answers to the questions that were asked again, in the order of `replies`; they are not scored.
-    """
-
-    answers: list[Answer | None]
-    replies: list[tuple[Question, Reply]] = field(default_factory=list)
-    repeated: list[Answer] = field(default_factory=list)
+    answers: list[Answer | None]  # where what is looked for is (P); None where it was not asked
+    replies: list[tuple[Question, Reply]] = field(default_factory=list)  # what it was asked, and what came back
+    repeated: list[Answer] = field(default_factory=list)  # to what was asked again, in that order; not scored
 
 
 @dataclass(slots=True)
 class Prediction:
-    """What a model says about the P pairs of a batch; `test_step` returns it.
+    """What a model says about the P pairs of a batch; `test_step` returns it."""
 
-    Attributes:
-        logits: Raw scores (P,), float; None of a model that does not say whether findings are there. NaN where an
-            answer gives none that can be read.
-        probabilities: In [0, 1] (P,), float; None and NaN as for `logits`.
-        shown: Where it looked: maps, answers, or nothing.
-    """
-
-    logits: Tensor | None
-    probabilities: Tensor | None
-    shown: Maps | Answers | None
+    logits: Tensor | None  # (P,), float; None of a model that does not say whether findings are there, NaN if unread
+    probabilities: Tensor | None  # in [0, 1] (P,), float; None and NaN as for `logits`
+    shown: Maps | Answers | None  # where it looked
 
 
 @dataclass(frozen=True)

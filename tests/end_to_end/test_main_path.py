@@ -233,7 +233,7 @@ def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, crop
     # Neither the neighbours in the batch nor the portions in which pairs are scored matter, as this model treats each
     # image by itself.
     for batch_size, at_a_time in (("1", 2**24), ("20", 1)):
-        monkeypatch.setattr("xbench.scoring.measures.chunk_pixels", lambda device, pixels=at_a_time: pixels)
+        monkeypatch.setattr("xbench.scoring.map_measures.chunk_pixels", lambda device, pixels=at_a_time: pixels)
         other = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size)
         for one, two in zip(run.rows, other.rows, strict=True):
             assert one.pop("probability") == pytest.approx(two.pop("probability"), rel=1e-6)

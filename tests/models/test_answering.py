@@ -9,7 +9,6 @@ import pytest
 import torch
 from toys import Squares
 
-from xbench.commands.check import check_model
 from xbench.findings.questions import Questions
 from xbench.models import AnsweringModel, AnswerOracle
 from xbench.predictions.asking import Reply
@@ -180,8 +179,8 @@ def test_own_questions_names_and_definitions(tmp_path):
 def test_check_finds_what_there_are_no_words_for(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("source: me\nlocate: '{phrase}: {definition}'\ndefinitions: {Hole: black}\n")
-    (problem,) = check_model(Parrot("endpoint", prompts=str(file)), ("Hole", "Square"))
-    assert "no definition of Square" in problem and check_model(AnswerOracle(), ("Hole",)) == []
+    (problem,) = Parrot("endpoint", prompts=str(file)).problems(("Hole", "Square"))
+    assert "no definition of Square" in problem and AnswerOracle().problems(("Hole",)) == []
 
 
 def test_predict_is_refused(command):

@@ -34,9 +34,9 @@ from xbench.runs.images import (
 )
 from xbench.runs.tables import read_rows, write_tables
 from xbench.runtime.errors import UserError
-from xbench.scoring.functional import normalise
 from xbench.scoring.numbers import box_sums, pointing_sums, scored_on, sweep_sums
 from xbench.scoring.rows import SCHEMA, Rows, fixed_only
+from xbench.scoring.sweep import normalise
 
 FINDINGS = ("Square", "Disc")
 

@@ -28,7 +28,7 @@ def package(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
-        ("xbench/scoring/functional.py", True),
+        ("xbench/scoring/sweep.py", True),
         ("xbench/findings/prompts.yaml", True),
         ("xbench/models/weights/demo.safetensors", True),
         ("callbacks/evaluation.py", True),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from xbench.geometry.grid import FULL_VIEW, View
-from xbench.scoring.measures import MEASURES, Measurer, measure_plain
+from xbench.scoring.map_measures import MEASURES, Measurer, measure_plain
 
 VIEWS: list[View] = [FULL_VIEW, (0.125, 0.0, 0.875, 1.0), (-0.2, -0.1, 1.2, 1.1), (0.4, 0.3, 0.41, 0.31)]
 

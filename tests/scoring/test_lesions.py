@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from xbench.metrics import LesionDetections
 from xbench.scoring.boxes import pairwise_iou
-from xbench.scoring.lesions import LesionDetections
 from xbench.scoring.protocols.common import components, mask_overlaps
 from xbench.scoring.protocols.detections import Froc, average_precision, froc, match
 

@@ -17,8 +17,7 @@ from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
 from xbench.geometry.regions import Coverage
 from xbench.metrics import pointing_hits
 from xbench.report.schema import NEAR
-from xbench.scoring.measures import Measurer
-from xbench.scoring.peaks import least_distance
+from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.types import Query, Truth
 
 MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(

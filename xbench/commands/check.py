@@ -27,7 +27,7 @@ from xbench.data.workers.isolation import one_thread
 from xbench.findings.published import paper
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.answering import AnsweringModel
-from xbench.models.base import VLM, SaliencyModel
+from xbench.models.base import SaliencyModel
 from xbench.report.tiles import SIDE, film_tile, sheet, shown
 from xbench.runtime.errors import UserError
 from xbench.types import Failure, Note, Sample
@@ -65,7 +65,7 @@ def check(
             console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)
         problems += report.problems
         if not isinstance(model, UserError):
-            problems += check_model(model, data.findings)
+            problems += model.problems(data.findings)
     listing = folder / "problems.txt"
     if not problems:
         listing.unlink(missing_ok=True)
@@ -149,25 +149,6 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
             if scored and query.text is None:
                 report.regions[query.name].append(record)
     return report
-
-
-def check_model(model: SaliencyModel, findings: Sequence[str]) -> list[str]:
-    """Return what is wrong with a model that could be built: its checkpoint fitted, for otherwise it would not be.
-
-    One behind a server is looked for there, and sent nothing.
-    """
-    if isinstance(model, AnsweringModel):
-        return model.problems(findings)
-    if not isinstance(model, VLM):
-        return []
-    problems = []
-    for finding in findings:
-        try:
-            if not [*model.prompts_of(finding)]:
-                problems.append(f"{model.name} has no prompt for {finding}.")
-        except UserError as error:
-            problems.append(str(error))
-    return list(dict.fromkeys(problems))
 
 
 def check_versions() -> list[str]:

@@ -90,12 +90,12 @@ def _numbers(run: FinishedRun) -> Iterator[Compared]:
                 yield Compared(f"{name} / SHA-256", stored.tables.get(name, _ABSENT), file_sha256(run.folder / name))
     evaluation = stored.provenance.get("evaluation") or {}
     thresholds = len(stored.grounding.thresholds)
-    if stored.answers is None and len(rows.counts.row):
+    if stored.masks > 1 and len(rows.counts.row):
         thresholds = rows.counts.mask.shape[1]
     place = f"{RESULTS} / provenance / evaluation / thresholds"
     yield Compared(place, evaluation.get("thresholds", thresholds), thresholds)
     with reading(run.folder):
-        answers = None if run.answers is None else [*chain(*run.answers.values())]
+        answers = [*chain(*run.answers.values())] if stored.answered else None
         if thresholds < 3 or thresholds % 2 == 0:
             raise ValueError(f"{PAIRS} has {thresholds} thresholds, and those of a run are odd in number")
         names = stored.model, stored.dataset, stored.split
@@ -120,9 +120,8 @@ def _measured_again(run: FinishedRun) -> Iterator[Compared]:
     from xbench.commands.rescore import score_batch
 
     FinishedRun.open(run.folder, IMAGES, PREDICTIONS, TRUTH)
-    answers = run.results.answers
-    read_as = {} if answers is None else {"family": answers.family, "frame": answers.frame}
-    if answers is None:
+    read_as = run.results.read_as
+    if not read_as:
         columns = ["image_id", "query", "condition", "logit", "probability"]
         with reading(run.folder):
             stored, again = (Table(run.folder / name).read(columns=columns) for name in (PAIRS, PREDICTIONS))

@@ -57,25 +57,15 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         timeout: Seconds after which an image that is still being decoded counts as one that cannot be read, as on a
             network file system that hangs. On Linux and with `num_workers` above 0, which also keep a decoder that
             crashes apart from the run: each worker decodes in a process of its own that can be replaced.
-
-    Attributes:
-        name: Short name in results and run folders; the class name in lower case unless the class sets it.
-        findings: The C findings, in the order of the results.
-        classes: Names of all classes that its labels know, the findings among them; empty if it has no others. A model
-            whose scores depend on what is asked together may ask for all of them.
-        splits: Names of the splits; the first is the default.
-        neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
-            such options of its own adds them to those of its parent.
-        records: The images of the split, from `setup` on.
-        notes: What is odd about the annotation files; `read_records` fills it.
-        batch_arrived: When the last batch was there, before it went to the device, as `time.perf_counter` gave it.
-        finished: Numbers of the batches that an earlier attempt of the run has done, which loaders leave out.
     """
 
-    name: str = ""
-    findings: tuple[str, ...]
+    name: str = ""  # short name in results and run folders; the class name in lower case unless the class sets it
+    findings: tuple[str, ...]  # in the order of the results
+    # All classes that its labels know, the findings among them; empty if it has no others. A model whose scores depend
+    # on what is asked together may ask for all of them.
     classes: tuple[str, ...] = ()
-    splits: tuple[str, ...] = ("test",)
+    splits: tuple[str, ...] = ("test",)  # the first is the default
+    # Options that move no number: runs that differ in these alone are the same run. A class adds its own to these.
     neutral_options: ClassVar[frozenset[str]] = frozenset({"cache", "num_workers", "timeout"})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -118,11 +108,11 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.gamma = gamma
         self.cache = cache
         self.timeout = timeout
-        self.records: Sequence[Record] = ()
-        self.notes: list[Note] = []
+        self.records: Sequence[Record] = ()  # the images of the split, from `setup` on
+        self.notes: list[Note] = []  # what is odd about the annotation files; `read_records` fills it
         self.prepared: PreparedStore | None = None
-        self.batch_arrived = 0.0
-        self.finished: frozenset[int] = frozenset()
+        self.batch_arrived = 0.0  # when the last batch was there, before it went to the device
+        self.finished: frozenset[int] = frozenset()  # numbers of the batches that an earlier attempt has done
 
     def options(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the options that may move a number, as plain values, for the results to tell runs apart by them.

@@ -28,24 +28,16 @@ def covers_nothing(finding: str) -> str:
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample | Failure]):
-    """Records turned into samples on demand, in worker processes.
-
-    Attributes:
-        load: Decodes an image and draws its annotations.
-        preprocessing: The model's.
-        gamma: Share of a grid pixel that an annotation must cover.
-        store: Prepared images, to be read instead wherever it has them.
-        timeout: Seconds that decoding an image in a worker process may take.
-    """
+    """Records turned into samples on demand, in worker processes."""
 
     records: Sequence[Record]
-    load: Callable[[Record], Radiograph]
+    load: Callable[[Record], Radiograph]  # decodes an image and draws its annotations
     findings: Sequence[str]
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing  # the model's
     grid: Grid
-    gamma: float
-    store: PreparedStore | None = None
-    timeout: float = TIMEOUT
+    gamma: float  # share of a grid pixel that an annotation must cover
+    store: PreparedStore | None = None  # prepared images, to be read instead wherever it has them
+    timeout: float = TIMEOUT  # seconds that decoding an image in a worker process may take
 
     def __len__(self) -> int:
         """Return the number of images."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torchmetrics import Metric
 
 from xbench.geometry.grid import FULL_VIEW
 from xbench.predictions.answer import Answer
 from xbench.scoring.boxes import answer_columns
-from xbench.scoring.measures import Measurer, Measures
+from xbench.scoring.map_measures import Measurer, Measures, check_ties
 from xbench.scoring.metrics import RowMetric
 from xbench.scoring.numbers import (
     BOX_COUNTS,
@@ -29,7 +30,8 @@ from xbench.scoring.numbers import (
     mean,
     summed,
 )
-from xbench.scoring.pointing_game import check_ties
+from xbench.scoring.protocols.base import mean as defined_mean
+from xbench.scoring.protocols.detections import IOUS, MOST, Floats, average_precision, froc, match
 from xbench.scoring.sweep import check_thresholds, threshold_values
 from xbench.types import TieRule
 
@@ -39,21 +41,17 @@ class _PerClass(RowMetric):
 
     _thresholds = 2
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes)
+    def __init__(self, num_classes: int, **shapes: tuple[int, ...]) -> None:
+        super().__init__(num_classes, **shapes)
         self.num_classes = num_classes
         self._measurer = Measurer()
 
     def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
         """Add the valid pairs of a batch.
 
-        Args:
-            saliency: (B, C, h, w) floating, raw values.
-            regions: (B, C, H, W) bool on the evaluation grid.
-            valid: (B, C) bool, true where the class is positive and has a region.
-
-        Raises:
-            ValueError: Shapes or dtypes do not fit, or a valid pair's map is not finite or its region is empty.
+        Saliency (B, C, h, w) is floating, raw values; regions (B, C, H, W) are bool on the evaluation grid; valid
+        (B, C) bool is true where the class is positive and has a region. A ValueError if shapes or dtypes do not fit,
+        or a valid pair's map is not finite or its region is empty.
         """
         if saliency.ndim == 4 and saliency.shape[1] != self.num_classes:
             raise ValueError(
@@ -76,12 +74,14 @@ class _PerClass(RowMetric):
         self.add(self._sums_of(measures, classes.cpu().numpy()))
 
     @abstractmethod
-    def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
-        """Return what pairs that were measured at `_thresholds` add to the states."""
+    def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums: ...
 
     def _mean(self, name: str) -> Tensor:
         totals = self.totals()
         return torch.from_numpy(mean(totals[name], totals["count"])).to(self.device)
+
+    def _count(self) -> Tensor:
+        return torch.from_numpy(self.totals()["count"]).clone().to(self.device)
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         # torchmetrics squeezes every result of one element, so that with one class (C,) would become a scalar.
@@ -116,22 +116,13 @@ class PointingGame(_PerClass):
     """
 
     def __init__(self, num_classes: int, ties: TieRule = "share") -> None:
-        super().__init__(num_classes)
+        super().__init__(num_classes, count=(num_classes,), hit_sum=(num_classes,))
         check_ties(ties)
         self.ties: TieRule = ties
-        self.add_sums(count=(num_classes,), hit_sum=(num_classes,))
 
     def compute(self) -> dict[str, Tensor]:
-        """Average over the valid pairs.
-
-        Returns:
-            `pointing_game` (C,) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
-            valid pairs.
-        """
-        return {
-            "pointing_game": self._mean("hit_sum"),
-            "count": torch.from_numpy(self.totals()["count"]).clone().to(self.device),
-        }
+        """Return `pointing_game` (C,) float64, NaN for a class without valid pairs, and their `count` (C,) int64."""
+        return {"pointing_game": self._mean("hit_sum"), "count": self._count()}
 
     def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
         hits = measures.hits(self.ties).numpy()
@@ -161,25 +152,20 @@ class ThresholdSweep(_PerClass):
     """
 
     def __init__(self, num_classes: int, thresholds: int = 101) -> None:
-        super().__init__(num_classes)
         check_thresholds(thresholds)
-        self.thresholds = self._thresholds = thresholds
         shape = (num_classes, thresholds)
-        self.add_sums(count=(num_classes,), dice_sum=shape, iou_sum=shape)
+        super().__init__(num_classes, count=(num_classes,), dice_sum=shape, iou_sum=shape)
+        self.thresholds = self._thresholds = thresholds
 
     def compute(self) -> dict[str, Tensor]:
         """Average over the valid pairs.
 
         Returns:
-            `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
-            valid pairs; `thresholds` (T,) float32.
+            `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; their `count` (C,) int64; `thresholds`
+            (T,) float32.
         """
-        return {
-            "dice": self._mean("dice_sum"),
-            "iou": self._mean("iou_sum"),
-            "count": torch.from_numpy(self.totals()["count"]).clone().to(self.device),
-            "thresholds": threshold_values(self.thresholds).to(self.device),
-        }
+        curves = {"dice": self._mean("dice_sum"), "iou": self._mean("iou_sum"), "count": self._count()}
+        return curves | {"thresholds": threshold_values(self.thresholds).to(self.device)}
 
     def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
         counts = measures.counts()
@@ -196,17 +182,13 @@ class BoxScores(RowMetric):
 
     No box is a miss and counts as 0; how many answers had none, and why, stands beside.
 
-    States are counts and, of scores that are no counts, sums of whole multiples of 2**-40, so neither the order of the
-    pairs nor the number of processes changes a bit.
-
     Args:
         num_classes: Number of findings.
-        **kwargs: Options of every torchmetrics metric.
     """
 
-    def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(num_classes, **kwargs)
-        self.add_sums(counts=(num_classes, len(BOX_COUNTS)), score_sum=(num_classes, len(BOX_SUMS)))
+    def __init__(self, num_classes: int) -> None:
+        shapes = {"counts": (num_classes, len(BOX_COUNTS)), "score_sum": (num_classes, len(BOX_SUMS))}
+        super().__init__(num_classes, **shapes)
 
     def update(
         self,
@@ -215,14 +197,10 @@ class BoxScores(RowMetric):
         annotated: Sequence[ArrayLike | None],
         instances: bool = True,
     ) -> None:
-        """Add pairs of image and finding.
+        """Add pairs: an answer, a finding and the annotated boxes (M, 4) of each, as fractions of the radiograph.
 
-        Args:
-            answers: One per pair.
-            classes: The finding of each.
-            annotated: The annotated boxes of each (M, 4), as fractions of the radiograph; None for an image that does
-                not show the finding, where any box is a false alarm.
-            instances: Whether each annotated box is a lesion; otherwise only their union is known.
+        None stands for an image that does not show the finding, where any box is a false alarm. Unless `instances`,
+        only the union of the annotated boxes is known.
         """
         if not answers:
             return
@@ -256,3 +234,60 @@ def _check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
         raise ValueError(
             f"valid must be a bool tensor {tuple(pairs)} beside this saliency, not {tuple(valid.shape)} {valid.dtype}"
         )
+
+
+class LesionDetections(Metric):
+    """FROC and COCO's mean average precision of scored detections, boxes or connected parts of maps, per class.
+
+    Detections of all images are kept with what they find at each overlap, and put in the order of images before
+    anything is counted, so that neither the order of updates nor processes change a bit.
+
+    Args:
+        num_classes: C, the number of findings, at least 1.
+        ious: Overlaps at which a detection finds a lesion.
+        most: How many detections of an image count, those with the highest scores, as in COCO.
+    """
+
+    full_state_update = False
+    detections: list[Tensor]
+    images: Tensor
+    lesions: Tensor
+
+    def __init__(self, num_classes: int, ious: Sequence[float] = IOUS, most: int = MOST) -> None:
+        super().__init__()
+        if num_classes < 1 or not ious or not all(0 < iou <= 1 for iou in ious) or most < 1:
+            raise ValueError("there must be a class, overlaps in (0, 1] and a detection")
+        self.ious, self.most = tuple(ious), most
+        self.add_state("detections", [], dist_reduce_fx="cat")
+        for name in ("images", "lesions"):
+            self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, index: int, column: int, scores: Floats, iou: Floats) -> None:
+        """Add the detections of one image and finding: scores (D,), IoU with its L lesions (D, L), and its index."""
+        kept = np.argsort(-scores, kind="stable")[: self.most]
+        hits = [match(iou[kept], scores[kept], least) >= 0 for least in self.ious]
+        places = [np.full(len(kept), place) for place in (column, index)]
+        rows = np.stack([*places, np.arange(len(kept)), scores[kept], *hits], axis=1).astype(np.float64)
+        self.detections.append(torch.from_numpy(rows).to(self.device))
+        self.images[column] += 1
+        self.lesions[column] += iou.shape[1]
+
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Gather the states of all processes, with no row from one that saw no image, in the shape of the others."""
+        if not len(self.detections):
+            self.detections = [torch.zeros(0, 4 + len(self.ious), dtype=torch.float64, device=self.device)]
+        super().sync(*args, **kwargs)
+
+    def compute(self) -> list[Mapping[str, Any]]:
+        """Return per class and overlap `froc` (a `Froc`) and `ap`, None if undefined, and `map`, the mean `ap`."""
+        parts = self.detections if isinstance(self.detections, list) else [self.detections]
+        rows = torch.cat(parts).cpu().numpy() if parts else np.zeros((0, 4 + len(self.ious)))
+        rows = rows[np.lexsort(rows[:, 2::-1].T)]
+        numbers: list[Mapping[str, Any]] = []
+        for column, (images, lesions) in enumerate(zip(self.images.tolist(), self.lesions.tolist(), strict=True)):
+            of_class = rows[rows[:, 0] == column]
+            hits = {iou: of_class[:, 4 + place] > 0 for place, iou in enumerate(self.ious)}
+            ap = {iou: average_precision(of_class[:, 3], hit, lesions) for iou, hit in hits.items()}
+            curves = {iou: froc(of_class[:, 3], hit, lesions, images) for iou, hit in hits.items()}
+            numbers.append({"froc": curves, "ap": ap, "map": defined_mean(ap.values())})
+        return numbers

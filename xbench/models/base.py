@@ -129,6 +129,10 @@ class SaliencyModel(pl.LightningModule, ABC):
             return Prediction(None, None, Maps(torch.zeros(0, 1, 1))) if len(batch) else None
         return self.predict(batch)
 
+    def problems(self, findings: Sequence[str]) -> list[str]:
+        """Return what `check` finds wrong with a model that could be built, a sentence each."""
+        return []
+
     def provenance(self) -> dict[str, Any]:
         """Return what the numbers depend on beyond the code, as plain values."""
         return {}
@@ -217,6 +221,17 @@ class VLM(SaliencyModel):
                 exit_status=2,
             )
         return self.word_prompts(finding, self._given_prompts[finding])
+
+    def problems(self, findings: Sequence[str]) -> list[str]:
+        """Return which of these findings it has no words for."""
+        problems = []
+        for finding in findings:
+            try:
+                if not [*self.prompts_of(finding)]:
+                    problems.append(f"{self.name} has no prompt for {finding}.")
+            except UserError as error:
+                problems.append(str(error))
+        return list(dict.fromkeys(problems))
 
     @abstractmethod
     def default_prompts(self, finding: str) -> Sequence[str]:

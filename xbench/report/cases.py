@@ -219,7 +219,7 @@ def read_maps(runs: Sequence[RunAnalysis], cases: Iterable[ChosenCase]) -> Itera
 
 def answer_of(run: Run, pair: ScoredPair) -> AnswerRow | None:
     """Return what a run's model answered about the place of a pair; None of a model with maps."""
-    rows = [] if run.stored.answers is None else run.stored.answers[pair.image_id]
+    rows = run.stored.answers.get(pair.image_id, [])
     return next((row for row in rows if row.query == "locate" and row.finding == pair.finding), None)
 
 

@@ -75,9 +75,9 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     yield from _disagreement(entry)
     for warning in filter(None, (results.sign_warning(), entry.auroc_warning)):
         yield f"{run.label}: {warning}"
-    if results.answers is not None:
+    if results.answered:
         yield (
-            f"{run.label} answers with {results.answers.kind}, which are one mask: what a sweep of thresholds gives is "
+            f"{run.label} answers with {results.answered}, which are one mask: what a sweep of thresholds gives is "
             "a dash. Its Dice and IoU at 0.5 compare with the cross-fitted ones of maps, as in the paired tests, never "
             "with their best."
         )
@@ -91,7 +91,7 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
             f"{run.label} left out {count_of(len(skipped), 'image')} that could not be scored; the first is "
             f"{skipped[0].image_id}: {skipped[0].reason}"
         )
-    if results.answers is None and (count := int(np.isnan(run.images.peak_x[run.images.scored]).sum())):
+    if not results.answered and (count := int(np.isnan(run.images.peak_x[run.images.scored]).sum())):
         yield f"{run.label} lacks the maps of {count_of(count, 'scored pair')}, which count as misses."
     if count := results.counts.constant_maps.count:
         yield (

@@ -264,7 +264,7 @@ def _settings(results: Results) -> tuple[dict[str, str], frozenset[str]]:
         "split": results.split,
         "precision": provenance.get("precision"),
         "limit": data.get("limit"),
-        "answers": None if results.answers is None else results.answers.kind,
+        "answers": results.answered or None,
         **{key: value for key, value in model.items() if key not in _NO_SETTING},
         **(provenance.get("evaluation") or {}),
         "scored_images": results.counts.images,

@@ -82,10 +82,10 @@ class FinishedRun:
         return Images.of(self.rows)
 
     @cached_property
-    def answers(self) -> dict[str, list[AnswerRow]] | None:
-        """What a model that answers was asked, and what it said, by image; None of any other."""
-        if self.results.answers is None:
-            return None
+    def answers(self) -> dict[str, list[AnswerRow]]:
+        """What a model that answers was asked, and what it said, by image; nothing of any other."""
+        if not self.results.answered:
+            return {}
         found: dict[str, list[AnswerRow]] = {image_id: [] for image_id in self.rows.image_ids}
         asked = {image_id: {query[:2] for query in queries} for image_id, queries in self.queries.items()}
         with reading(self.folder):
@@ -164,8 +164,7 @@ class FinishedRun:
         with reading(self.folder):
             if len(rows.image_ids) != results.counts.images:
                 raise ValueError(f"{RESULTS} counts {results.counts.images} images, {PAIRS} has {len(rows.image_ids)}")
-            thresholds = {len(results.grounding.thresholds)} if results.answers is None else {1}
-            if len(rows.counts.row) and rows.counts.mask.shape[1] not in thresholds:
+            if len(rows.counts.row) and rows.counts.mask.shape[1] != results.masks:
                 raise ValueError(f"{PAIRS} has {rows.counts.mask.shape[1]} thresholds, unlike {RESULTS}")
 
     def check_maps(self) -> None:
@@ -288,9 +287,9 @@ class FinishedRun:
         if drawn := [image.saliency for image in images if image.saliency is not None]:
             maps = np.concatenate(drawn)
             prediction.shown = Maps(torch.from_numpy(maps), torch.from_numpy(no_maps(maps)))
-        if self.answers is not None and self.results.answers is not None:
-            by = family_named(family or self.results.answers.family)
-            numbers = Convention.named(frame or self.results.answers.frame)
+        if read_as := self.results.read_as:
+            by = family_named(family or read_as["family"])
+            numbers = Convention.named(frame or read_as["frame"])
             prediction.shown = shown = Answers([None] * len(pairs))
             before = 0
             for place, image in enumerate(images):

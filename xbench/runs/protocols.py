@@ -32,10 +32,10 @@ _Pair = tuple[dict[str, Any], PairView, PairTruth]
 def run_view(run: FinishedRun) -> RunView:
     """Return what decides which protocols can score a run."""
     shows = set() if np.isnan(run.image_scores.probabilities).all() else {"score"}
-    if run.results.answers is None:
+    if not run.results.answered:
         return RunView(run.folder, frozenset(shows | ({"map"} if run.draws_maps else set())), run.map_scale or "none")
     located = [*_located(run)]
-    shows |= {"boxes"} if run.results.answers.kind == "boxes" else set()
+    shows |= {run.results.answered} & {"boxes"}
     shows |= {"points"} if any(answer.points and not answer.boxes for answer in located) else set()
     unranked = (answer for answer in located if None in (answer.confidence or ()))
     first = next((f"a box of {answer.finding} on {answer.image_id}" for answer in unranked), "")
@@ -129,7 +129,7 @@ def _pairs_of_scores(run: FinishedRun) -> Iterator[_Pair]:
 
 
 def _located(run: FinishedRun) -> Iterator[AnswerRow]:
-    for answers in (run.answers or {}).values():
+    for answers in run.answers.values():
         yield from (answer for answer in answers if answer.query == "locate")
 
 

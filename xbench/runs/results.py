@@ -286,6 +286,26 @@ class Results(_Part):
         """Means over findings, of grounding and of recognition."""
         return {**self.grounding.macro, **self.classification.macro}
 
+    @property
+    def answered(self) -> str:
+        """What the model answers with, `boxes` or `points`; empty for one that shows maps."""
+        return self.answers.kind if self.answers else ""
+
+    @property
+    def box_numbers(self) -> Mapping[str, Mapping[str, float | None]]:
+        """What boxes score by finding, and their means as `MACRO`; nothing of a model that shows maps."""
+        return self.answers.per_class | {MACRO: self.answers.macro} if self.answers else {}
+
+    @property
+    def masks(self) -> int:
+        """How many masks a pair has: one for each threshold, or the only one of an answer."""
+        return 1 if self.answers else len(self.grounding.thresholds)
+
+    @property
+    def read_as(self) -> dict[str, str]:
+        """Family and frame by which answers were read; nothing of a model that shows maps."""
+        return {"family": self.answers.family, "frame": self.answers.frame} if self.answers else {}
+
     def sign_warning(self) -> str | None:
         """Return in a sentence that the maps may have the wrong sign; None where nothing speaks for it."""
         test = self.grounding.sign_test
@@ -307,7 +327,7 @@ def write_results(path: Path, results: Results) -> None:
     """Write `results.json`; raise a ValueError for NaN and infinity, which the schema does not know."""
     with atomic_writer(path) as file:
         content = asdict(results)
-        if results.answers is None:
+        if not results.answers:
             del content["answers"]
         text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
         # A curve on one line instead of a hundred. Line breaks within strings are escaped, so none can match.
@@ -360,10 +380,10 @@ def _contradiction(results: Results) -> str | None:
     for part, kind in _LOOKED_INTO.items():
         if not isinstance(results.provenance.get(part), kind | None):
             return f"provenance / {part} is {results.provenance[part]!r:.60}"
-    if results.answers is not None and results.provenance.get("model") is None:
+    if results.answered and results.provenance.get("model") is None:
         return "its provenance does not say which model answered"
     findings, grounding = [*results.findings], results.grounding
-    answers = None if results.answers is None else results.answers.per_class
+    answers = results.answers.per_class if results.answers else None
     by_finding: list[Mapping[str, Any] | None] = [results.counts.per_finding, results.scored_on, answers]
     by_finding += [grounding.per_class, results.classification.per_class]
     if any(part is not None and [*part] != findings for part in by_finding):

@@ -51,11 +51,8 @@ class GridScores(NamedTuple):
 def union_areas(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
     """Return the areas of the intersection and of the union of two unions of boxes, exact but for rounding.
 
-    The plane is cut at all edges, and strips between them are summed, so the order of the boxes changes nothing.
-
-    Args:
-        one: (N, 4) corners x0, y0, x1, y1.
-        other: (M, 4), in the same units; one may be empty.
+    The plane is cut at all edges, and strips between them are summed, so the order of the boxes changes nothing. Boxes
+    are corners x0, y0, x1, y1, (N, 4) and (M, 4); one may be empty.
 
     Examples:
         >>> union_areas([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]], [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]])
@@ -102,12 +99,8 @@ def pairwise_iou(predicted: ArrayLike, annotated: ArrayLike) -> NDArray[np.float
 def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
     """Return how many pairs the best one-to-one matching has.
 
-    It has as many pairs with an IoU of at least the threshold as possible, and of these matchings the largest sum of
-    IoU. Unlike greedy ones it depends on no order, and no greedy one has more.
-
-    Args:
-        iou: (N, M), of `pairwise_iou`.
-        threshold: Smallest IoU of a pair.
+    It has as many pairs with an IoU (N, M) of at least the threshold as possible, and of these matchings the largest
+    sum of IoU. Unlike greedy ones it depends on no order, and no greedy one has more.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -122,13 +115,8 @@ def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
 def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = True) -> BoxPair:
     """Score the boxes answered for one pair of image and finding.
 
-    Args:
-        predicted: (N, 4) corners x0, y0, x1, y1 as fractions of the radiograph; N may be 0.
-        annotated: (M, 4), in the same units.
-        instances: Whether each annotated box is a lesion; otherwise only their union is known.
-
-    Raises:
-        ValueError: There is no annotated box, or a box has no area.
+    Both are corners x0, y0, x1, y1 as fractions of the radiograph, (N, 4) and (M, 4), of which N may be 0. Unless
+    `instances`, only the union of the annotated boxes is known. A ValueError if there is none, or one has no area.
 
     Examples:
         >>> score_boxes([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]], [[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]])
@@ -155,10 +143,7 @@ def draw_boxes(boxes: ArrayLike, size: tuple[int, int], gamma: float = 0.5) -> N
     """Draw the union of boxes on a grid of (H, W) pixels, by the rule for annotated regions.
 
     A pixel belongs to it if the union covers at least the share `gamma` of it; of boxes that touch each other and cover
-    no pixel wholly those that they cover most belong to it too.
-
-    Returns:
-        (H, W) bool; empty only without a box.
+    no pixel wholly those that they cover most belong to it too. It is empty only without a box.
 
     Examples:
         >>> draw_boxes([[0, 0, 0.5, 0.25], [0.9, 0.9, 0.95, 0.95]], (4, 4)).astype(int)
@@ -193,15 +178,8 @@ def score_on_grid(
     Dice and IoU are of the boxes as `draw_boxes` draws them, and the pointing game is hit by the share of their pixels
     that lies in the region. Of points alone, it is hit by the share of the points whose pixel does, or as `ties` says
     by any of them, or by the first. Without either, nobody pointed anywhere, so that is a miss, and not the chance
-    hit of a map of zeros.
-
-    Args:
-        boxes: (N, 4) corners as fractions of the radiograph.
-        region: The annotated region.
-        points: (K, 2) x and y as fractions; not looked at if there is a box.
-        gamma: Share of a pixel that boxes cover at least.
-        drawn: What `draw_boxes` gave for them, if that is at hand.
-        ties: What counts of several points.
+    hit of a map of zeros. Boxes (N, 4) and points (K, 2) are fractions of the radiograph, `gamma` is the share of a
+    pixel that boxes cover at least, and `drawn` what `draw_boxes` gave for them, if that is at hand.
 
     Examples:
         >>> score_on_grid([[0, 0, 0.5, 1]], np.array([[True, True], [False, False]]))
@@ -224,11 +202,8 @@ def score_on_grid(
 def answer_columns(answer: Answer, annotated: ArrayLike | None, one_by_one: bool = True) -> dict[str, Any]:
     """Return the columns of a row that an answer alone decides, and with annotated boxes what it scores without a grid.
 
-    Args:
-        answer: To the question where the finding is.
-        annotated: The annotated boxes (M, 4), as fractions of the radiograph; None for an image that does not show the
-            finding, where any box is a false positive.
-        one_by_one: Whether each annotated box is a lesion; otherwise only their union is known.
+    Annotated boxes (M, 4) are fractions of the radiograph; without `one_by_one` only their union is known. None stands
+    for an image that does not show the finding, where any box is a false positive.
     """
     columns: dict[str, Any] = {"answer_status": answer.status, "boxes": len(answer.boxes), "points": len(answer.points)}
     columns |= vars(answer.counts) | {"suspect_frame": answer.suspect_frame}
@@ -256,13 +231,7 @@ def _parts(corners: Boxes) -> Iterator[Boxes]:
 
 
 def _coverage(corners: Boxes, size: tuple[int, int], window: tuple[int, int, int, int]) -> NDArray[np.float64]:
-    """Return which share of each pixel of a window the union of boxes covers: all edges cut the pixels into cells.
-
-    Args:
-        corners: (N, 4), as fractions of the grid.
-        size: Of the grid, (H, W).
-        window: Pixels x0, y0, x1, y1 of the grid that are looked at.
-    """
+    """Return which share of each pixel of a window x0, y0, x1, y1 of the grid (H, W) the union of boxes covers."""
     left, top, right, bottom = window
     scaled = corners * [size[1], size[0], size[1], size[0]]
     # Band by band, so that thousands of boxes take no more memory than a hundred.

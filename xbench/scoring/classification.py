@@ -13,19 +13,12 @@ from xbench.scoring.numbers import recognition_macro, recognition_numbers
 
 @dataclass(frozen=True)
 class ClassificationScores:
-    """Scores of one finding as fractions in [0, 1], and the number of images labelled 1 and 0.
+    """Scores of one finding as fractions in [0, 1], and the number of images labelled 1 and 0."""
 
-    Args:
-        auroc: Area under the ROC curve, tied pairs counting one half; None unless both labels are present.
-        average_precision: Step-wise area under the precision-recall curve; None unless both labels are present.
-        f1: F1 of `probability >= 0.5`; None without a positive.
-        accuracy: Accuracy of `probability >= 0.5`; None without a labelled image.
-    """
-
-    auroc: float | None
-    average_precision: float | None
-    f1: float | None
-    accuracy: float | None
+    auroc: float | None  # area under the ROC curve, tied pairs counting one half; None unless both labels are present
+    average_precision: float | None  # step-wise area under the precision-recall curve; None unless both are present
+    f1: float | None  # of `probability >= 0.5`; None without a positive
+    accuracy: float | None  # of `probability >= 0.5`; None without a labelled image
     positives: int
     negatives: int
 
@@ -45,15 +38,9 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
     """Return the scores of each finding over all images, one entry per class.
 
     The images must all be at hand on one process; nothing is synchronised. Ranking is exact: torchmetrics' areas, built
-    on float32 rates, err in the seventh digit.
-
-    Args:
-        labels: (N, C) integer: 1 positive, 0 negative, -1 unknown and left out.
-        probabilities: (N, C) floating in [0, 1], wherever the label is known. Hand over float64: in float32,
-            confident scores near 1 tie.
-
-    Raises:
-        ValueError: Shapes or dtypes do not fit, or a label or probability is out of range.
+    on float32 rates, err in the seventh digit. Labels (N, C) are integers: 1 positive, 0 negative, -1 unknown and left
+    out. Probabilities (N, C) lie in [0, 1] wherever the label is known; hand over float64, for in float32 confident
+    scores near 1 tie. A ValueError for anything else.
 
     Examples:
         >>> labels = torch.tensor([[1], [0], [1], [-1]])

@@ -22,14 +22,10 @@ TOLERANCE = 15 / 224
 def cnr(saliency: Map, region: Region, *, absolute: bool = False, sample: bool = False) -> float:
     """Return the contrast-to-noise ratio (mean inside - mean outside) / root of the sum of both variances.
 
-    Args:
-        saliency: (H, W).
-        region: (H, W).
-        absolute: Drop the sign, as BioViL's paper does; then maps that are upside down score as well as sound ones.
-        sample: Divide the squares by one less than the number of pixels.
+    `absolute` drops the sign, as BioViL's paper does; then maps that are upside down score as well as sound ones.
+    `sample` divides the squares by one less than the number of pixels.
 
-    Returns:
-        NaN if there is nothing inside or outside, or nothing varies.
+    NaN if there is nothing inside or outside, or nothing varies.
 
     Examples:
         >>> cnr(np.array([[3.0, 5.0, 1.0, 1.0]]), np.array([[True, True, False, False]]))
@@ -49,10 +45,7 @@ def rank_accuracy(saliency: Map, region: Region) -> float:
     """Return the share of the region among the |R| highest pixels; pixels tied for the last places share them.
 
     After Arras et al., Information Fusion 2022. It depends on the order of pixels alone: no threshold and no
-    scale enters. Chance level: the region's share of the grid.
-
-    Returns:
-        From 0 to 1; NaN without a region.
+    scale enters. Chance level: the region's share of the grid. NaN without a region.
 
     Examples:
         >>> rank_accuracy(np.array([[9.0, 1.0, 1.0, 0.0]]), np.array([[True, True, False, False]]))
@@ -73,10 +66,8 @@ def rank_accuracy(saliency: Map, region: Region) -> float:
 def mass_accuracy(saliency: Map, region: Region) -> float:
     """Return the share of a map's sum that lies in the region ("energy pointing game", Wang et al. 2020).
 
-    Negative values count as 0. Where there are some the number depends on where the scale has its zero.
-
-    Returns:
-        From 0 to 1; NaN without a region, or where nothing is above 0.
+    Negative values count as 0. Where there are some the number depends on where the scale has its zero. NaN without a
+    region, or where nothing is above 0.
 
     Examples:
         >>> mass_accuracy(np.array([[3.0, -5.0, 1.0]]), np.array([[True, True, False]]))
@@ -92,10 +83,7 @@ def pixel_ranking(saliency: Map, region: Region) -> tuple[float, float]:
 
     AUROC: the share of all pairs of a pixel inside and one outside in which the one inside is higher, ties counting one
     half. Average precision: sum of (recall gained) x precision over the distinct values from the top. Chance levels:
-    1/2 and the region's share of the grid.
-
-    Returns:
-        From 0 to 1; NaN if nothing is inside, or nothing outside.
+    1/2 and the region's share of the grid. NaN if nothing is inside, or nothing outside.
 
     Examples:
         >>> pixel_ranking(np.array([[3.0, 2.0, 2.0, 1.0]]), np.array([[True, False, True, False]]))

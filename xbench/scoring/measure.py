@@ -16,9 +16,8 @@ from xbench.predictions.answer import Answer, Point
 from xbench.runtime.errors import UserError
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
-from xbench.scoring.measures import Measurer
+from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.scoring.numbers import dice, iou
-from xbench.scoring.peaks import least_distance
 from xbench.scoring.rows import SCHEMA
 from xbench.types import Answers, Maps, Prediction, Rules, Truth
 

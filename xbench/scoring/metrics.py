@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,28 +17,19 @@ from xbench.scoring.rows import Rows
 
 
 class RowMetric(Metric):
-    """Numbers by finding over rows that were measured; the sums are whole numbers, so no order changes a bit.
-
-    Args:
-        findings: Number of findings.
-    """
+    """Numbers by finding from sums of whole numbers, so that no order changes a bit; `shapes` are those of the sums."""
 
     is_differentiable = False
     higher_is_better = True
     full_state_update = False
 
-    def __init__(self, findings: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, findings: int, **shapes: tuple[int, ...]) -> None:
+        super().__init__()
         if findings < 1:
             raise ValueError(f"the number of findings must be at least 1, not {findings}")
-        self.findings = findings
-        self._names: tuple[str, ...] = ()
-
-    def add_sums(self, **shapes: tuple[int, ...]) -> None:
-        """Declare states of whole numbers that are summed over processes."""
+        self.findings, self._names = findings, tuple(shapes)
         for name, shape in shapes.items():
             self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
-        self._names = tuple(shapes)
 
     def add(self, sums: Mapping[str, NDArray[np.int64]]) -> None:
         """Add sums to the states."""
@@ -50,53 +41,26 @@ class RowMetric(Metric):
         return {name: getattr(self, name).cpu().numpy() for name in self._names}
 
 
-class PointingGame(RowMetric):
-    """Share of scored rows whose maximum lies in the region, by finding."""
+class ScoredRows(RowMetric):
+    """Numbers by finding of rows that were measured, by the two functions of `numbers` that make them."""
 
-    def __init__(self, findings: int, **kwargs: Any) -> None:
-        super().__init__(findings, **kwargs)
-        self.add_sums(count=(findings,), hit_sum=(findings,))
-
-    def update(self, rows: Rows) -> None:
-        """Add rows."""
-        self.add(numbers.pointing_sums(rows, rows.finding, self.findings))
-
-    def compute(self) -> list[Numbers]:
-        """Return the numbers of each finding, as `pointing_numbers` does."""
-        return numbers.pointing_numbers(self.totals())
-
-
-class ThresholdSweep(RowMetric):
-    """Mean Dice and IoU of scored rows at each of T thresholds, by finding; T is 1 for answers."""
-
-    def __init__(self, findings: int, thresholds: int = 101, **kwargs: Any) -> None:
-        super().__init__(findings, **kwargs)
-        self.add_sums(count=(findings,), dice_sum=(findings, thresholds), iou_sum=(findings, thresholds))
+    def __init__(
+        self,
+        findings: int,
+        sums_of: Callable[[Rows, NDArray[np.int64], int], Sums],
+        numbers_of: Callable[[Sums], list[Numbers]],
+        **shapes: tuple[int, ...],
+    ) -> None:
+        super().__init__(findings, **shapes)
+        self._sums_of, self._numbers_of = sums_of, numbers_of
 
     def update(self, rows: Rows) -> None:
         """Add rows."""
-        if len(rows.counts.row):
-            self.add(numbers.sweep_sums(rows, rows.finding, self.findings))
+        self.add(self._sums_of(rows, rows.finding, self.findings))
 
     def compute(self) -> list[Numbers]:
-        """Return the numbers of each finding, as `sweep_numbers` does."""
-        return numbers.sweep_numbers(self.totals())
-
-
-class BoxScores(RowMetric):
-    """What boxes score without a grid, by finding, and over all findings together as the last entry."""
-
-    def __init__(self, findings: int, **kwargs: Any) -> None:
-        super().__init__(findings, **kwargs)
-        self.add_sums(counts=(findings, len(numbers.BOX_COUNTS)), score_sum=(findings, len(numbers.BOX_SUMS)))
-
-    def update(self, rows: Rows) -> None:
-        """Add rows."""
-        self.add(numbers.box_sums(rows, rows.finding, self.findings))
-
-    def compute(self) -> list[Numbers]:
-        """Return the numbers of each finding, as `box_numbers` does, then those of all rows together."""
-        return numbers.box_numbers(numbers.with_all(self.totals()))
+        """Return the numbers of each finding."""
+        return self._numbers_of(self.totals())
 
 
 class Classification(RowMetric):
@@ -104,12 +68,12 @@ class Classification(RowMetric):
 
     rows: list[Tensor]
 
-    def __init__(self, findings: int, **kwargs: Any) -> None:
-        super().__init__(findings, **kwargs)
+    def __init__(self, findings: int) -> None:
+        super().__init__(findings)
         self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, rows: Rows) -> None:
-        """Add rows whose label is known."""
+        """Add rows of findings whose label is known."""
         finding = numbers.recognised_findings(rows)
         known = (rows["label"] >= 0) & (finding >= 0)
         bits = numbers.counted_probabilities(rows)[known].view(np.int64)
@@ -135,11 +99,13 @@ class Classification(RowMetric):
         ]
 
 
-def metrics_of(findings: int, thresholds: int, answers: bool) -> dict[str, RowMetric]:
-    """Return the metrics of a run by the part of its numbers; the mask of an answer has one threshold."""
+def metrics_of(findings: int, thresholds: int) -> dict[str, RowMetric]:
+    """Return the metrics of a run by the part of its numbers; `thresholds` is 1 for answers, which are one mask."""
+    n, curves = findings, (findings, thresholds)
+    boxes = {"counts": (n, len(numbers.BOX_COUNTS)), "score_sum": (n, len(numbers.BOX_SUMS))}
     return {
-        "pointing": PointingGame(findings),
-        "sweep": ThresholdSweep(findings, 1 if answers else thresholds),
-        "boxes": BoxScores(findings),
-        "classification": Classification(findings),
+        "pointing": ScoredRows(n, numbers.pointing_sums, numbers.pointing_numbers, count=(n,), hit_sum=(n,)),
+        "sweep": ScoredRows(n, numbers.sweep_sums, numbers.sweep_numbers, count=(n,), dice_sum=curves, iou_sum=curves),
+        "boxes": ScoredRows(n, numbers.box_sums, numbers.box_numbers_and_all, **boxes),
+        "classification": Classification(n),
     }

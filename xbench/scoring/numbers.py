@@ -192,6 +192,11 @@ def box_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
     return found
 
 
+def box_numbers_and_all(sums: Sums) -> list[Numbers]:
+    """Return what `box_numbers` does, and the numbers of all rows together as the last."""
+    return box_numbers(with_all(sums))
+
+
 def share(part: int, whole: int) -> float | None:
     """Return the quotient of two whole numbers; None for a whole of 0. Python divides them exactly, rounding once."""
     return part / whole if whole else None

@@ -51,49 +51,28 @@ _LONGEST = 16
 
 @dataclass(frozen=True)
 class ScoredPixels:
-    """Pixels of the S scored rows.
+    """Pixels of the S scored rows."""
 
-    Attributes:
-        row: Place of each among the rows (S,).
-        grid: Pixels of the evaluation grid (S,).
-        region: Pixels of the region (S,).
-        mask: Pixels where the normalised map reaches the threshold (S, T), int32; T = 1 for answers.
-        overlap: Those of them in the region (S, T), int32.
-    """
-
-    row: NDArray[np.int64]
-    grid: NDArray[np.int64]
-    region: NDArray[np.int64]
-    mask: NDArray[np.int32]
-    overlap: NDArray[np.int32]
+    row: NDArray[np.int64]  # place among the rows (S,)
+    grid: NDArray[np.int64]  # pixels of the evaluation grid (S,)
+    region: NDArray[np.int64]  # pixels of the region (S,)
+    mask: NDArray[np.int32]  # pixels where the normalised map reaches the threshold (S, T); T = 1 for answers
+    overlap: NDArray[np.int32]  # those of them in the region (S, T)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """R rows of a run, in the order of the dataset.
+    """R rows of a run, in the order of the dataset."""
 
-    Attributes:
-        findings: Names of the findings of the run.
-        index: Positions in the dataset of the N images that have a row.
-        image_ids: Their names.
-        patient_ids: Whose image each is; None where the dataset does not say.
-        queries: Names of the queries, each once.
-        image: Place of each row's image among the N (R,).
-        query: Place of each row's query (R,).
-        finding: Place of each row's finding (R,), or that of `PHRASES` for a query without one.
-        columns: All other columns but the lists, by name (R,): null is NaN in numbers and "" in texts.
-        counts: Pixels of the scored rows.
-    """
-
-    findings: tuple[str, ...]
-    index: NDArray[np.int64]
+    findings: tuple[str, ...]  # names of the findings of the run
+    index: NDArray[np.int64]  # positions in the dataset of the N images that have a row
     image_ids: tuple[str, ...]
-    patient_ids: tuple[str | None, ...]
-    queries: tuple[str, ...]
-    image: NDArray[np.int64]
-    query: NDArray[np.int64]
-    finding: NDArray[np.int64]
-    columns: Mapping[str, NDArray[Any]]
+    patient_ids: tuple[str | None, ...]  # None where the dataset does not say
+    queries: tuple[str, ...]  # names of the queries, each once
+    image: NDArray[np.int64]  # place of each row's image among the N (R,)
+    query: NDArray[np.int64]  # place of each row's query (R,)
+    finding: NDArray[np.int64]  # place of each row's finding, or that of `PHRASES` for a query without one (R,)
+    columns: Mapping[str, NDArray[Any]]  # all others but lists (R,): null is NaN in numbers and "" in texts
     counts: ScoredPixels
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Pixel counts of binarised saliency maps at every threshold, exactly, in one pass over the pixels."""
+"""Maps stretched to [0, 1], and pixel counts of their masks at every threshold, exactly, in one pass."""
 
 from __future__ import annotations
 
@@ -38,11 +38,7 @@ class PixelCounts:
 def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") -> Tensor:
     """Return the thresholds t_k = k / (T - 1) as (T,) float32, each the float32 nearest to the fraction.
 
-    `torch.linspace(0, 1, 101)` misses that by an ulp at 20 of its 101 values.
-
-    Args:
-        thresholds: T, from 2 to `MAX_THRESHOLDS`.
-        device: Where the result is wanted.
+    `torch.linspace(0, 1, 101)` misses that by an ulp at 20 of its 101 values. T is from 2 to `MAX_THRESHOLDS`.
 
     Examples:
         >>> threshold_values(5)
@@ -52,16 +48,39 @@ def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") 
     return (torch.arange(thresholds, dtype=torch.float64) / (thresholds - 1)).to(device, torch.float32)
 
 
+def normalise(maps: Tensor) -> Tensor:
+    """Stretch maps to [0, 1]: (M - min) / (max - min) over the last two dimensions.
+
+    The division is a real one, without an epsilon, so the maximum is exactly 1 and the mask at threshold 1 is never
+    empty. A constant map becomes all zeros.
+
+    Maps (..., H, W) of any floating dtype become float32. A ValueError if a value is not finite, or a range is beyond
+    float32.
+
+    Examples:
+        >>> normalise(torch.tensor([[[1.0, 2.0, 5.0]], [[7.0, 7.0, 7.0]]]))
+        tensor([[[0.0000, 0.2500, 1.0000]],
+        <BLANKLINE>
+                [[0.0000, 0.0000, 0.0000]]])
+    """
+    maps = maps.to(torch.float32)
+    low = maps.amin((-2, -1), keepdim=True)
+    span = maps.amax((-2, -1), keepdim=True) - low
+    # Of a map with NaN the least and the greatest value are NaN, which compares as false.
+    finite = span[..., 0, 0] < torch.inf
+    if not finite.all():
+        position = tuple((~finite).nonzero()[0].tolist())
+        raise ValueError(
+            f"the saliency map at position {position} has NaN or infinite values, or a range beyond float32"
+        )
+    return (maps - low).div_(span.masked_fill(span == 0, 1.0))
+
+
 def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelCounts:
     """Count the pixels of `maps >= t` and of `(maps >= t) & regions` at every threshold, exactly.
 
-    Args:
-        maps: (N, H, W) float32 in [0, 1].
-        regions: (N, H, W) bool.
-        thresholds: T, the number of evenly spaced thresholds from 0 to 1.
-
-    Raises:
-        ValueError: Shapes, dtypes or the number of thresholds do not fit, or a value lies outside [0, 1].
+    Maps (N, H, W) float32 lie in [0, 1], regions (N, H, W) are bool, and the T thresholds evenly spaced from 0 to 1. A
+    ValueError for anything else.
 
     Examples:
         >>> maps = torch.tensor([[[0.0, 0.5], [0.75, 1.0]]])

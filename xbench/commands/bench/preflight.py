@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from xbench.commands.bench.config import Job
-from xbench.commands.check import check_dataset, check_model, check_versions
+from xbench.commands.check import check_dataset, check_versions
 from xbench.commands.options import build, resolve_class, run_parser
 from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
@@ -137,7 +137,7 @@ def check_all(planned: Iterable[Planned], console: Console) -> Iterator[str]:
         if model_key not in seen:
             console.print(f"Loading the model of {plan.job.name}", style="dim", highlight=False)
             model = build(plan.config["model"])
-            problems = [str(model)] if isinstance(model, UserError) else check_model(model, data.findings)
+            problems = [str(model)] if isinstance(model, UserError) else model.problems(data.findings)
             yield from (f"{plan.job.name}: {problem}" for problem in problems)
         if data not in seen:
             console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim", highlight=False)

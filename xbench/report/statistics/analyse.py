@@ -99,13 +99,13 @@ def _dataset(
 
 def analyse_run(run: Run, measures: Measures) -> RunAnalysis:
     """Return a run with its numbers, without those of a sweep if it is of boxes, which are one mask."""
-    sample, answers = measures.sample, run.results.answers
+    sample, answered = measures.sample, run.results.answered
     last = max(1, sample.dice.shape[1] - 1)
     # Points have no area either.
-    kept = ("dice_fixed", "iou_fixed") if answers is not None and answers.kind == "boxes" else ()
+    kept = ("dice_fixed", "iou_fixed") if answered == "boxes" else ()
 
     def existing(numbers: Mapping[str, Estimate]) -> dict[str, Estimate]:
-        lost = {key for key in numbers if answers and key.startswith(("dice_", "iou_")) and key not in kept}
+        lost = {key for key in numbers if answered and key.startswith(("dice_", "iou_")) and key not in kept}
         return {**numbers, **dict.fromkeys(lost, Estimate(None))}
 
     return RunAnalysis(
@@ -114,7 +114,7 @@ def analyse_run(run: Run, measures: Measures) -> RunAnalysis:
         clusters=len(sample.clusters),
         macro=existing(measures.macro()),
         findings={name: existing(numbers) for name, numbers in measures.findings().items()},
-        dice_curve=measures.curve() if answers is None else (),
+        dice_curve=measures.curve() if not answered else (),
         thresholds={
             finding: {name: tuple((of[own][of[own] >= 0] / last).tolist()) for name, of in measures.thresholds.items()}
             for own, finding in enumerate(sample.findings)

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.findings.names import MACRO
 from xbench.geometry.regions import Coverage
 from xbench.report.names import CEILINGS
 from xbench.report.runs import Run
@@ -42,7 +43,7 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
         keys = [key for key in NUMBERS if key not in ("f1", "accuracy")]
         floors.append(_reference("Random", "floor", drawn[0], keys, folds, drawn[1]))
     for one in runs:
-        boxes = {} if one.run.results.answers is None else one.run.results.answers.macro
+        boxes = one.run.results.box_numbers.get(MACRO, {})
         if one.run.model in CEILINGS:
             ceilings.append(Reference(one.run.label, "ceiling", one.macro, one.findings, boxes=boxes))
         # A run of random maps is one draw of what stands there already.

@@ -48,7 +48,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         (analysis.heading(dataset), entry, entry.run.results.answers)
         for dataset in analysis.datasets
         for entry in in_order(dataset.runs).values()
-        if entry.run.results.answers is not None
+        if entry.run.results.answers
     ]
     if not runs:
         return
@@ -153,7 +153,7 @@ def _recognised(where: str, entry: RunAnalysis, asked: Recognised) -> Row:
 
 
 def _examples(entry: RunAnalysis) -> list[AnswerRow]:
-    rows = [row for rows in (entry.run.stored.answers or {}).values() for row in rows if row.query == "locate"]
+    rows = [row for rows in entry.run.stored.answers.values() for row in rows if row.query == "locate"]
     # Those in which something is wrong come before those that say there is nothing.
     statuses = [[row for row in rows if row.status == status and not row.boxes] for status in _WITHOUT_BOX]
     groups = [*statuses[:2], [row for row in rows if row.suspect_frame], statuses[2]]

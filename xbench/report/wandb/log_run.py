@@ -47,7 +47,7 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
         for row in rows:
             target.log(row)
     panels = {"findings": _findings_table(results), "per_image": _pairs_table(run), **_charts(results)}
-    if run.stored.answers is not None:
+    if results.answered:
         panels["answers"] = _answers_table(run)
     if chosen := read_chosen_maps(entry, pictures):
         images = [_overlay(case, shown, results) for case, shown in chosen]
@@ -69,14 +69,14 @@ def _summary(entry: RunAnalysis, others: Sequence[Reference]) -> Iterator[tuple[
                 for other in others:
                     title = other.title.lower().replace(" ", "_")
                     yield f"{part}/{name}_{title}", other.macro.get(name, Estimate(None)).value
-    for finding, values in results.answers.per_class.items() if results.answers is not None else ():
-        for name, value in values.items():
+    for finding in results.findings:
+        for name, value in results.box_numbers.get(finding, {}).items():
             yield f"answers/{name}/{finding}", value
 
 
 def _curves(results: Results) -> list[dict[str, float | None]]:
     """Return macro Dice and IoU at each threshold; nothing of boxes, which are one mask."""
-    scored = [scores for scores in results.grounding.per_class.values() if scores.count and results.answers is None]
+    scored = [scores for scores in results.grounding.per_class.values() if scores.count and results.masks > 1]
     curves = {f"curves/{kind}": [getattr(one, f"{kind}_curve") for one in scored] for kind in ("dice", "iou")}
     return [
         {"threshold": threshold, **{name: macro_mean(one[place] for one in of) for name, of in curves.items()}}
@@ -127,7 +127,7 @@ def _pairs_table(run: Run) -> wandb.Table:
 def _answers_table(run: Run) -> wandb.Table:
     """Return what a model answered, of long answers the end."""
     columns = ("image_id", "finding", "query", "status", "boxes", "suspect_frame", "probability", "raw")
-    answers = [answer for of_image in (run.stored.answers or {}).values() for answer in of_image][:_LONGEST]
+    answers = [answer for of_image in run.stored.answers.values() for answer in of_image][:_LONGEST]
     shown = [
         vars(one) | {"boxes": None if one.boxes is None else len(one.boxes), "raw": excerpt(one.raw)} for one in answers
     ]
@@ -138,7 +138,7 @@ def _charts(results: Results) -> dict[str, Any]:
     grounded = {finding: scores for finding, scores in results.grounding.per_class.items() if scores.count}
     charts: dict[str, Any] = {}
     # Boxes are one mask: there is nothing to sweep.
-    for kind, title in (("dice", "Dice"), ("iou", "IoU")) if grounded and results.answers is None else ():
+    for kind, title in (("dice", "Dice"), ("iou", "IoU")) if grounded and results.masks > 1 else ():
         charts[f"{kind}_curve"] = wandb.plot.line_series(
             xs=results.grounding.thresholds,
             ys=[getattr(scores, f"{kind}_curve") for scores in grounded.values()],
@@ -184,7 +184,7 @@ def _log_files(target: Any, run: Run) -> None:
         metadata={"settings": dict(run.settings), "macro": results.macro},
     )
     # Neither maps nor pictures: whoever may read the numbers need not be allowed to see the patients' images.
-    answers = [PREDICTIONS] if results.answers is not None else []
+    answers = [PREDICTIONS] if results.answered else []
     for name in ("results.json", PAIRS, "config.yaml", *answers):
         artifact.add_file(str(run.folder / name), name)
     commit = results.provenance.get("git_commit")

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
+from typing import get_args
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.geometry.grid import Upsampling, View, chunk_pixels, runs_of_views, saliency_on_grid, seen_on_grid
-from xbench.scoring.peaks import least_distance
 from xbench.scoring.sweep import PixelCounts, histograms, reached
 from xbench.types import TieRule
 
@@ -40,13 +41,9 @@ MOST_THRESHOLDS = 2048
 
 @dataclass(frozen=True)
 class Measures:
-    """Of N pairs, on the host.
+    """Of N pairs, on the host."""
 
-    Args:
-        table: (N, MEASURES + 2 T) int64, as the names above say.
-    """
-
-    table: Tensor
+    table: Tensor  # (N, MEASURES + 2 T) int64, as the names above say
 
     def __getitem__(self, pairs: Tensor) -> Measures:
         """Return the measures of some pairs."""
@@ -83,7 +80,7 @@ class Measures:
     def peaks(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return where maps are highest on grids of height and width (N, 2): x, y and distance to the region (3, N).
 
-        x and y are from 0 at the first edge to 1 at the last, the mean of tied places; `peak_distance` has the third.
+        x and y are from 0 at the first edge to 1 at the last, the mean of tied places.
         """
         height, width = sizes.T
         y, x, tied, least = self.table[:, [SUM_Y, SUM_X, TIED, DISTANCE]].numpy().T
@@ -98,10 +95,7 @@ class Measurer:
     """Measures pairs: those on CUDA by the kernel, which has to prove itself first, all others on the host.
 
     The first pairs that the kernel measures are measured on the host as well. If it fails, or the tables differ by a
-    bit, that is warned of, and the host measures from then on.
-
-    Attributes:
-        problem: Why the kernel is not used although the maps are on CUDA; None as long as it is.
+    bit, that is warned of, and the host measures from then on; `problem` says why.
     """
 
     def __init__(self, kernel: Measure | None = None) -> None:
@@ -118,16 +112,10 @@ class Measurer:
         mode: Upsampling = "bilinear",
         scores: tuple[Tensor, Tensor] | None = None,
     ) -> Measures:
-        """Measure N raw maps.
+        """Measure N raw maps (N, h, w) of any floating dtype at T thresholds, from 2 to `MAX_THRESHOLDS`.
 
-        Args:
-            saliency: (N, h, w), any floating dtype.
-            regions: The region of each map (H, W) bool, not empty, of any size; None where only the flag of what is not
-                finite and the scores are wanted.
-            views: Part of the radiograph that each map covers.
-            thresholds: T, from 2 to `MAX_THRESHOLDS`.
-            mode: How maps are enlarged to their region's grid.
-            scores: Logits and probabilities (N,) that are to come back with the rest, as float64.
+        Regions (H, W) bool are not empty, of any size, and None where only the flag of what is not finite and the
+        scores are wanted: logits and probabilities (N,), which come back with the rest as float64.
         """
         scores = scores or (saliency.new_zeros(len(saliency)),) * 2
         given = saliency.detach(), regions, views, thresholds, mode, scores
@@ -260,3 +248,79 @@ def pointing_game(tied: Tensor, inside: Tensor, first_inside: Tensor, ties: TieR
     if ties == "share":
         return inside.to(torch.float64) / tied
     return (inside > 0 if ties == "any" else first_inside).to(torch.float64)
+
+
+def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Tensor:
+    """Score the pointing game of each pair: does the maximum of the raw map lie in the region?
+
+    Several pixels often share the maximum (saliency from attention or ReLU saturates), and then `ties` decides:
+    `"share"` gives the share of the tied pixels that lie in the region, `"any"` 1 if at least one does (the scripts of
+    MedKLIP), `"first"` looks at the first of them in row-major order alone (CheXlocalize). After Zhang et al.,
+    "Top-down Neural Attention by Excitation Backprop", IJCV 2018.
+
+    Maps (N, H, W) float32 on the evaluation grid, not normalised, and regions (N, H, W) bool give (N,) float64 in
+    [0, 1]. A ValueError if `ties` is no rule, the shapes differ, or a map's maximum is not finite.
+
+    Examples:
+        >>> maps = torch.tensor([[[9.0, 1.0], [9.0, 0.0]]])
+        >>> regions = torch.tensor([[[False, False], [True, True]]])
+        >>> [pointing_hits(maps, regions, ties).item() for ties in ("share", "any", "first")]
+        [0.5, 1.0, 0.0]
+    """
+    check_ties(ties)
+    if maps.ndim != 3 or maps.shape != regions.shape:
+        raise ValueError(f"maps and regions must both be (N, H, W), not {tuple(maps.shape)} and {tuple(regions.shape)}")
+    row_peak = maps.amax(2)
+    peak = row_peak.amax(1, keepdim=True)
+    if not peak.isfinite().all():
+        raise ValueError(f"the maximum of map {(~peak.isfinite()).nonzero()[0, 0]} is not finite")
+    return pointing_game(*tally(places_of(maps, row_peak, peak), regions), ties)
+
+
+def check_ties(ties: TieRule) -> None:
+    """Check that `ties` is one of the three rules."""
+    if ties not in get_args(TieRule):
+        raise ValueError(f"ties must be one of {', '.join(map(repr, get_args(TieRule)))}, not {ties!r}")
+
+
+_DISTANCES = 2**22
+"""Distances in memory: 100 MB with what they are made of."""
+_FEW = 64
+"""Tied maxima whose distances cost less than finding their border."""
+
+
+def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
+    """Return the square of the distance from the nearest of the tied maxima to the nearest pixel of the region.
+
+    It lies between the centres of pixels on the film taken as a unit square, in whole numbers: (dx H)^2 + (dy W)^2 with
+    dx and dy in pixels. The root, over H W, is the distance; 0 where a tied maximum lies in the region. `tied` are rows
+    and columns (K, 2), at least one; the region (H, W) is not empty.
+
+        >>> region = np.array([[False, False, False, True], [False, False, False, False]])
+        >>> (least_distance(np.array([[0, 1], [1, 0]]), region) ** 0.5) / (2 * 4)
+        0.5
+    """
+    height, width = region.shape
+    if region[tied[:, 0], tied[:, 1]].any():
+        return 0
+    # Between sets of pixels that do not meet, the nearest pixels lie on the borders of both.
+    down, across = _border(region)
+    if len(tied) > _FEW:
+        peak = np.zeros_like(region)
+        peak[tied[:, 0], tied[:, 1]] = True
+        tied = np.stack(_border(peak), 1)
+    step = max(1, _DISTANCES // len(down))
+    parts = (tied[start : start + step, :, None] for start in range(0, len(tied), step))
+    return min(
+        int((((part[:, 0] - down) * width) ** 2 + ((part[:, 1] - across) * height) ** 2).min()) for part in parts
+    )
+
+
+def _border(pixels: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of the pixels (H, W) with a neighbour left, right, above or below that is not one of them."""
+    left, top, width, height = cv2.boundingRect(pixels.view(np.uint8))
+    box = pixels[top : top + height, left : left + width]
+    cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
+    within = cv2.erode(box.view(np.uint8), cross, borderType=cv2.BORDER_CONSTANT, borderValue=0)
+    down, across = np.divmod(np.flatnonzero(box & (within == 0)), width)
+    return down + top, across + left
