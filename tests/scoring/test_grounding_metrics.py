@@ -195,7 +195,7 @@ def test_pairs_count_as_a_batch_does(
     for batch, chunks, portions in zip(metrics(classes), metrics(classes), metrics(classes), strict=True):
         batch.update(saliency, regions, valid)
         with pytest.MonkeyPatch.context() as patches:
-            for module in ("measures", "sweep"):
+            for module in ("map_measures", "sweep"):
                 patches.setattr(f"xbench.scoring.{module}.chunk_pixels", lambda device: pixels)
             chunks.update(saliency, regions, valid)
         assert_same(chunks, batch)

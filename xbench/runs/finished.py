@@ -333,8 +333,9 @@ class FinishedRun:
     @cached_property
     def pairs_of(self) -> list[NDArray[np.int64]]:
         """Places of the rows of each image, in the order of its queries."""
-        ends = np.bincount(self.rows.image, minlength=len(self.rows.image_ids)).cumsum()
-        return np.split(np.argsort(self.rows.image, kind="stable"), ends[:-1])
+        images = len(self.rows.image_ids)
+        ends = np.bincount(self.rows.image, minlength=images).cumsum()
+        return np.split(np.argsort(self.rows.image, kind="stable"), ends[:-1])[:images]
 
     @cached_property
     def queries(self) -> dict[str, list[Query]]:
