@@ -8,12 +8,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from phrases import Phrases
 from run_files import files_of
+from toys import Brightness
 
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.findings.queries import PHRASES
+from xbench.models import UniformRandom
 from xbench.runs.finished import FinishedRun
+from xbench.types import Batch
 
 DATA = ("--data", "phrases.Phrases", "--data.images", "22", "--data.batch_size", "4", "--data.num_workers", "0")
 QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
@@ -71,3 +76,36 @@ def test_phrases_go_all_the_way(model, mirrored, tmp_path, monkeypatch):
         first = {row["condition"]: np.reshape(row["map"], row["map_shape"]) for row in maps if row["query"] == "dark-1"}
         assert not np.array_equal(first[""], first["mirrored"])
         assert np.array_equal(first[""], first["mirrored"][:, ::-1])
+
+
+def test_a_batch_is_scored_with_each_of_its_texts_once():
+    data, model = Phrases(images=8, num_workers=0), Brightness()
+    data.setup("test")
+    model.findings, model.queries = data.findings, None
+    samples = data.samples(model.preprocessing)
+    batch = Batch.collate([samples[place] for place in (0, 1, 3)])
+    output = model.predict(batch)
+    # The words of a phrase are encoded alone, and once in a run; those of a finding are the model's own.
+    assert model.times_encoded == 3
+    assert [query.name for query in batch.truth.queries] == ["dark-1", "bright-1", "Square", "dark-1"]
+    alone = model(batch.images, model.encode_prompts([["dark"], ["bright"]]))
+    assert torch.equal(output.shown.values, alone.saliency[[0, 0, 2, 2], [0, 1, 1, 0]])
+    assert torch.equal(output.logits, alone.logits[[0, 0, 2, 2], [0, 1, 1, 0]])
+    assert torch.equal(model.predict(batch.only([2])).logits, output.logits[2:]) and model.times_encoded == 4
+    text_free = UniformRandom()
+    text_free.findings = data.findings
+    assert len(text_free.predict(batch).logits) == 4
+
+
+def test_predictions_of_phrases_are_scored_from_their_files(tmp_path):
+    config = tmp_path / "phrases.yaml"
+    config.write_text("data: {class_path: phrases.Phrases, init_args: {images: 12, num_workers: 0}}")
+    options = ("--config", str(config), *QUIET, "--trainer.default_root_dir", str(tmp_path))
+    assert main(["test", "--model", "toys.Brightness", *options]) == 0
+    assert main(["predict", "--model", "toys.Brightness", "--overlays", "dark-1", *options]) == 0
+    (tested,) = (path.parent for path in tmp_path.glob("brightness_phrases/*/results.json"))
+    (predicted,) = (path.parent for path in tmp_path.glob("**/predictions.parquet") if path.parent != tested)
+    assert len([*predicted.glob("overlays/*/dark-1.png")]) == 6
+    assert main(["score", "--predictions", str(predicted), "--name", "again", *options]) == 0
+    (scored,) = tmp_path.glob("again_phrases/*/pairs.parquet")
+    assert pq.read_table(scored).equals(pq.read_table(tested / "pairs.parquet"))
