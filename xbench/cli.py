@@ -53,7 +53,7 @@ def _run(words: Sequence[str]) -> int:
             return 0
         command, run = COMMANDS[given.command], getattr(given, "run", None)
         # Wrong words and missing files are told before torch is imported, which takes seconds.
-        if builds := command["function"].startswith("run:"):
+        if builds := command["function"].startswith("run:run_"):
             more = ["--help" if word == "--help-all" else word for word in words[1:]]
             look(given.command, more)
         elif given.command == "score":

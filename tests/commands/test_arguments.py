@@ -306,6 +306,8 @@ def test_a_switch_is_spelled_either_way(files, spelling, last):
     parse = command_parser()[0].parse_args
     for given in (["--card", "runs"], ["--card=true", "runs"], ["--card", "true", "runs"]):
         assert parse(["report", *given]).card == "true"
+    # Whatever may be true or false may stand alone.
+    parse(["test", "--data.cache", "--trainer.logger", "--resume"])
     assert parse(["report", "runs"]).card is None and parse(["bench", "--report", "false"]).report == "false"
 
 

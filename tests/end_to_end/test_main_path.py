@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import replace
 
@@ -132,14 +131,6 @@ def test_text_is_encoded_once(command, toy_config, monkeypatch):
     assert [model.times_encoded for model in models] == [1]
 
 
-def test_saved_configuration_repeats_the_run(command, toy_config):
-    first = command("test", "--config", toy_config, "--data.limit", "7", "--model.gain", "3.5")
-    assert first.results["counts"]["images"] == 7
-    again = command("test", "--config", first.folder / "config.yaml")
-    assert again.status == 0
-    assert again.rows == first.rows
-
-
 def test_skipped_images_are_counted_and_named(command, toy_config):
     # Positions 4 to 7 are a whole batch.
     options = ("--data.unreadable", "[1, 4, 5, 6, 7]", "--data.on_error", "skip")
@@ -159,15 +150,6 @@ def test_nothing_to_ground(grid, command, toy_config):
     assert run.status == 0, run.errors
     assert set(run.results["grounding"]["macro"].values()) == {None}
     assert [row["region_area"] for row in run.rows] == [None] * 3
-
-
-def test_provenance(run_of):
-    provenance = run_of().results["provenance"]
-    assert provenance["versions"]["torch"].startswith(torch.__version__.split("+")[0])
-    assert provenance["seed"] == 0
-    assert provenance["prompts"]["Hole"] == ["a dark Hole"]
-    assert provenance["data"]["grid"] == [224, 224]
-    assert all(math.isfinite(seconds) for seconds in provenance["seconds"].values())
 
 
 def test_other_grid_and_thresholds(command, toy_config, tmp_path):
@@ -240,14 +222,6 @@ def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, crop
             assert one == two
 
 
-@pytest.mark.parametrize("grid", ["natural", "0", "[224, 0]", "[224]"])
-def test_other_grids_are_refused(grid, command, toy_config):
-    run = command("test", "--config", toy_config, "--data.grid", grid)
-    assert run.status == 2
-    assert "grid" in run.errors
-    assert "Traceback" not in run.errors
-
-
 def test_notes_count_images_whatever_the_batches(command, toy_config, run_of):
     options = ("--data.odd", "[3, 9, 15, 1, 5, 4]", "--data.unreadable", "[5]", "--data.on_error", "skip")
     expected = [
@@ -284,7 +258,7 @@ def test_predict_needs_no_annotations(command, toy_config, expected):
     assert images[0]["crop"] == [0, 0, 1, 1] and len(images) == 20
 
 
-@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "16-true", "64-true"])
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
 def test_the_precision_of_the_model_does_not_touch_the_metrics(precision, command, toy_config, run_of, tmp_path):
     oracle = tmp_path / "oracle_toy.yaml"
     oracle.write_text(toy_config.read_text().replace("toys.Brightness", "xbench.models.Oracle"))

@@ -57,7 +57,7 @@ def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:
     end = "COMMAND --help shows the options of a command. First steps, and what each number means: README.md."
     parser = CommandParser(prog="xbench", usage="xbench COMMAND [options]", epilog=end)
     parser.add_argument("--version", action="version", version=f"xbench {xbench.__version__}")
-    parts = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog="xbench", required=True)
+    parts = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND ...", prog="xbench", required=True)
     for name, about in COMMANDS.items():
         summary = about["summary"]
         part = parts.add_parser(

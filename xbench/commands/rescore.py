@@ -45,7 +45,7 @@ from xbench.runs.protocols import is_native, run_view, score_images, score_witho
 from xbench.runs.results import Results, write_results
 from xbench.runs.summary import numbers_of, summarise
 from xbench.runs.tables import about_tables, read_rows, write_tables
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
@@ -69,14 +69,14 @@ def rescore(given: Namespace) -> None:
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     workers = min(_USUAL_WORKERS, usable_cores()) if given.workers is None else given.workers
     if workers > _MOST_WORKERS:
-        raise UserError(f"--workers {workers}: give a number from 0 to {_MOST_WORKERS}.", exit_status=2)
+        raise UsageError(f"--workers {workers}: give a number from 0 to {_MOST_WORKERS}.")
     read_as = _reading(run, given.family, given.frame)
     names, every = list(dict.fromkeys(given.protocol)), "all" in given.protocol
     if every:
         shows = run_view(run).shows
         names = [name for name, protocol in PROTOCOLS.items() if protocol.takes & shows]
         if not names:
-            raise UserError(f"No protocol scores what {run.folder} shows.", exit_status=2)
+            raise UsageError(f"No protocol scores what {run.folder} shows.")
     tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
     same = rules == run.rules and read_as == _reading(run, None, None)
     if names and given.images is None and given.out is None and same:
@@ -115,7 +115,7 @@ def _add_protocols(
     for name in names:
         if reason := PROTOCOLS[name].refuses(view, name in tuning):
             if not every:
-                raise UserError(reason, exit_status=2)
+                raise UsageError(reason)
             refused[name] = reason
     tables = _protocol_tables(run, [name for name in names if name not in refused], workers)
     shown = Table("Protocol", "Number", "Value", "Undefined as 0", "Undefined", "Pairs", box=None)
@@ -143,35 +143,33 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
     wanted = [PROTOCOLS[name] for name in names if PROTOCOLS[name].tunes]
     if not wanted:
         tuned = " and ".join(protocol.name for protocol in PROTOCOLS.values() if protocol.tunes)
-        raise UserError(f"--tune is for --protocol {tuned}, and neither is given.", exit_status=2)
+        raise UsageError(f"--tune is for --protocol {tuned}, and neither is given.")
     paths, findings = [path.expanduser() for path in given], run.results.findings
     if any(path.suffix == ".csv" for path in paths):
         read = {protocol.name: protocol.read_tuning(paths, findings) for protocol in wanted}
         settings = {name: tuned for name, tuned in read.items() if tuned is not None}
         if not settings:
-            raise UserError(f"--tune takes a run, not CSV files, for --protocol {' '.join(read)}.", exit_status=2)
+            raise UsageError(f"--tune takes a run, not CSV files, for --protocol {' '.join(read)}.")
         return settings
     if len(paths) > 1:
-        raise UserError("--tune takes one run, or CheXlocalize's CSV files.", exit_status=2)
+        raise UsageError("--tune takes one run, or CheXlocalize's CSV files.")
     folder = paths[0]
     other = FinishedRun.open(folder, PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
     if other.results.findings != findings:
-        raise UserError(f"--tune {folder} is a run on other findings than {run.folder}.", exit_status=2)
+        raise UsageError(f"--tune {folder} is a run on other findings than {run.folder}.")
     if shared := {*other.rows.image_ids} & {*run.rows.image_ids}:
-        raise UserError(
+        raise UsageError(
             f"--tune {folder} has {len(shared)} images of {run.folder} (first: {min(shared)}): thresholds that are "
-            "tuned on the images they are scored on come out too good. Give a run on another split.",
-            exit_status=2,
+            "tuned on the images they are scored on come out too good. Give a run on another split."
         )
     if any(protocol.scales for protocol in wanted) and other.map_scale != run.map_scale:
-        raise UserError(
-            f"--tune {folder} has maps of another scale ({other.map_scale}) than {run.folder} ({run.map_scale}).",
-            exit_status=2,
+        raise UsageError(
+            f"--tune {folder} has maps of another scale ({other.map_scale}) than {run.folder} ({run.map_scale})."
         )
     tables = _protocol_tables(other, [protocol.name for protocol in wanted], workers)
     tuning = {name: PROTOCOLS[name].tune(groups_of(table, findings)) for name, table in tables.items()}
     if not tuning:
-        raise UserError(f"--tune {folder} has no image whose labels are known.", exit_status=2)
+        raise UsageError(f"--tune {folder} has no image whose labels are known.")
     return {name: tuned for name, tuned in tuning.items() if tuned is not None}
 
 
@@ -193,9 +191,7 @@ def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[st
     stored = run.results.answers
     if stored is None:
         if family or frame:
-            raise UserError(
-                f"--family and --frame say how answers are read, and {run.results.model} shows maps.", exit_status=2
-            )
+            raise UsageError(f"--family and --frame say how answers are read, and {run.results.model} shows maps.")
         return {}
     by = family_named(family or stored.family)
     same = by.name == stored.family
@@ -204,12 +200,11 @@ def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[st
 
 def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
-        raise UserError(
-            f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101.",
-            exit_status=2,
+        raise UsageError(
+            f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101."
         )
     if gamma is not None and not 0 < gamma <= 1:
-        raise UserError(f"--gamma {gamma} must lie in (0, 1].", exit_status=2)
+        raise UsageError(f"--gamma {gamma} must lie in (0, 1].")
     changes: dict[str, Any] = {"thresholds": thresholds, "ties": ties, "gamma": gamma}
     return replace(run.rules, **{name: value for name, value in changes.items() if value is not None})
 
@@ -218,18 +213,16 @@ def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--images {path} cannot be read: {error}.", exit_status=2) from None
+        raise UsageError(f"--images {path} cannot be read: {error}.") from None
     known = {*run.rows.image_ids}
     unknown = [name for name in names if name not in known]
     if not names or unknown:
         problem = (
             f"names {len(unknown)} images that the run did not score (first: {unknown[0]})" if names else "is empty"
         )
-        raise UserError(
-            f"--images {path} {problem}: it must hold names of images one a line, as in {PAIRS}.", exit_status=2
-        )
+        raise UsageError(f"--images {path} {problem}: it must hold names of images one a line, as in {PAIRS}.")
     if not is_name(path.stem):
-        raise UserError(f"--images {path}: the results are named after the file, which has no fit name.", exit_status=2)
+        raise UsageError(f"--images {path}: the results are named after the file, which has no fit name.")
     return frozenset(names)
 
 
@@ -242,7 +235,7 @@ def _new_folder(run: Path, out: Path | None) -> Path:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            raise UserError(f"{out} exists already: give a new folder with --out.", exit_status=2) from None
+            raise UsageError(f"{out} exists already: give a new folder with --out.") from None
         return folder
 
 

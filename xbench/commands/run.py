@@ -1,13 +1,15 @@
-"""The commands that build a model and a dataset: `test`, `predict`, `prepare` and `check`."""
+"""The commands that build a model and a dataset: `test`, `predict`, `score`, `prepare` and `check`."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import signal
 import sys
 import warnings
+from argparse import Namespace as Arguments
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,6 +91,19 @@ def run_check(words: Sequence[str]) -> None:
     name = "" if isinstance(data, UserError) else data.name
     folder = Path(config.trainer.default_root_dir or ".").expanduser() / "check" / name
     check(data, model, folder, progress=_progress_wanted(config.trainer))
+
+
+def score(given: Arguments, more: Sequence[str]) -> None:
+    """Score predictions as `test` scores a model, and write the results as a run; `more` are options of `test`."""
+    about = {name: value for name, value in vars(given).items() if name not in ("command", "config", "name")}
+    # An option that is not given stays away, so that the defaults have one home: the class.
+    about = {name: value for name, value in about.items() if value is not None}
+    model = {"class_path": "xbench.models.external.External", "init_args": {"label": given.name, **about}}
+    words = ["--config", json.dumps({"model": model})]
+    words += [word for name in given.config for word in ("--config", name)]
+    if given.sizes == "any":
+        words += ["--data.batch_size", "1"]
+    run_test([*words, "--trainer.accelerator", "cpu", *more])
 
 
 @_one_paragraph()

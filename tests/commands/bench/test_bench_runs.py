@@ -16,13 +16,11 @@ from typing import Any
 import pytest
 from processes import held, start, until
 
-import xbench.commands.bench.preflight
 import xbench.commands.bench.worker
 import xbench.commands.report
 from xbench.cli import main
 from xbench.commands.bench.config import plan, read_bench
-from xbench.commands.bench.preflight import look
-from xbench.commands.bench.worker import Process, Share
+from xbench.commands.bench.worker import Process, Share, look
 from xbench.commands.options import RunParser, resolve_class, run_parser
 from xbench.runs.fingerprint import versions
 from xbench.runs.journal import finished_batches
@@ -117,7 +115,7 @@ def parser() -> RunParser:
 @pytest.fixture
 def bench(tmp_path: Path, command, parser: RunParser, monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench(tmp_path, command)
-    monkeypatch.setattr(xbench.commands.bench.preflight, "run_parser", lambda command: parser)
+    monkeypatch.setattr(xbench.commands.bench.worker, "run_parser", lambda command: parser)
     monkeypatch.setattr(xbench.commands.bench.worker, "Process", bench.process)
     monkeypatch.setattr(
         xbench.commands.report, "write_report", lambda runs, out: bench.reports.append([*map(str, runs)])
@@ -211,9 +209,9 @@ def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, parser
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "pinned", raising=False)
-    monkeypatch.setattr(xbench.commands.bench.preflight, "run_parser", lambda command: parser)
+    monkeypatch.setattr(xbench.commands.bench.worker, "run_parser", lambda command: parser)
     jobs = plan(read_bench(["pinned.yaml"]), Path("runs"), ["--model.prompts", "words.yaml"])
-    ((planned,), problems) = look(jobs, Path("runs"))
+    ((planned,), problems, _) = look(jobs, Path("runs"))
     assert not problems and planned.finished is not None
     assert planned.finished.changed.startswith(reason) if reason else planned.finished.changed == ""
     assert planned.done == (not reason)
@@ -393,7 +391,7 @@ def test_two_at_once_are_stopped_by_ctrl_c_and_go_on(bench: Bench, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     with monkeypatch.context() as patch:
         patch.setattr(xbench.commands.bench.worker, "Process", Process)
-        patch.setattr(xbench.commands.bench.preflight, "run_parser", run_parser)
+        patch.setattr(xbench.commands.bench.worker, "run_parser", run_parser)
         stopped = start(words, bench.folder)
     until(lambda: journaled(bench) == 2)
     stopped.kill(signal.SIGINT)
@@ -412,7 +410,7 @@ def test_what_a_killed_benchmark_left_running_is_not_done_twice(bench: Bench, mo
     words = slow(bench)
     with monkeypatch.context() as patch:
         patch.setattr(xbench.commands.bench.worker, "Process", Process)
-        patch.setattr(xbench.commands.bench.preflight, "run_parser", run_parser)
+        patch.setattr(xbench.commands.bench.worker, "run_parser", run_parser)
         killed = start(words, bench.folder)
     until(lambda: journaled(bench) == 1)
     killed.kill(signal.SIGKILL)

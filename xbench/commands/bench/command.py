@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 from argparse import Namespace
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,7 @@ from xbench.runtime.locks import folder_lock
 from xbench.runtime.processes import usable_cores
 
 if TYPE_CHECKING:
-    from xbench.commands.bench.preflight import Planned, Problem
-    from xbench.commands.bench.worker import Share
+    from xbench.commands.bench.worker import Planned, Share
 
 _EVERY_RUN = re.compile(r"--(model\.|data\.|trainer\.(?!default_root_dir)|threads|seed_everything|oversubscribe)")
 
@@ -36,20 +36,22 @@ def bench(given: Namespace, more: Sequence[str]) -> None:
         console.print("There is nothing to run in this part.")
         return
     # Imported only now, for torch takes seconds and wrong words are answered at once.
-    from xbench.commands.bench.preflight import look
-    from xbench.commands.bench.worker import Interrupted, interruptible
+    from xbench.commands.bench.worker import Interrupted, interruptible, look
 
     try:
         with interruptible():
             with console.status("Looking at configurations, data and weights"):
-                planned, problems = look(jobs, out)
+                planned, problems, missing = look(jobs, out)
+            reasons = {job.name: text for text, hindered in problems.items() for job in hindered}
             if given.dry_run == "true":
-                _dry_run(jobs, planned, problems, console)
+                _dry_run(jobs, planned, reasons, console)
             elif given.check == "true":
                 _check(jobs, planned, problems, console)
+            elif problems and not (missing and given.missing == "skip"):
+                _refuse(jobs, problems, missing, console)
             else:
                 with folder_lock(out / "bench", shared=given.part is not None or given.report == "false"):
-                    _work(jobs, planned, problems, out, given, console)
+                    _work(jobs, planned, reasons, out, given, console)
     except Interrupted as error:
         raise UserError(f"Stopped by {error}. The same command goes on where it was.") from None
 
@@ -73,19 +75,15 @@ def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
 def _work(
     jobs: Sequence[Job],
     planned: Sequence[Planned],
-    problems: Sequence[Problem],
+    reasons: Mapping[str, str],
     out: Path,
     given: Namespace,
     console: Console,
 ) -> None:
+    """Do what can be done, and leave out what cannot for the `reasons` given by name."""
     from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary
 
-    missing = all(problem.kind == "missing" for problem in problems)
-    if problems and not (missing and given.missing == "skip"):
-        _refuse(problems, len(jobs), missing, console)
-    reasons = {job.name: problem.text for problem in problems for job in problem.jobs}
-    stopped = ""
-    status = console.status("")
+    stopped, status = "", console.status("")
     worker = Worker(out, len(jobs), _shares(given.jobs or 1, console), status)
     try:
         with status:
@@ -97,19 +95,20 @@ def _work(
         stopped = f"Stopped by {error}"
     outcomes = [worker.outcomes.get(job.name, Outcome(job, "not begun")) for job in jobs]
     print_summary(console, outcomes)
-    names = {status: [one.job.name for one in outcomes if one.status == status] for status in ("busy", "failed")}
-    names["failed"] = [one.job.name for one in outcomes if one.status in ("failed", "changed")]
+    names = defaultdict(list)
+    for outcome in outcomes:
+        names[outcome.status].append(outcome.job.name)
     if stopped:
-        done = sum(outcome.status in ("finished", "skipped") for outcome in outcomes)
+        done = len(names["finished"] + names["skipped"])
         raise UserError(f"{stopped} after {done} of {len(jobs)} runs. The same command goes on where it was.")
     alone = given.part is None and given.report != "false"
     if alone and any(outcome.results is not None for outcome in outcomes):
         from xbench.commands.report import write_report
 
         write_report([out], out / "report")
-    if busy := names["busy"] if alone or len(names["busy"]) == len(jobs) else []:
+    if (busy := names["busy"]) and (alone or len(busy) == len(jobs)):
         raise UserError(f"Other processes are at work on {', '.join(busy)}: wait for them to end.")
-    if failed := names["failed"]:
+    if failed := names["failed"] + names["changed"]:
         raise UserError(
             f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}. Logs are in {out / 'bench' / 'logs'}; the "
             "same command tries again what failed."
@@ -133,24 +132,25 @@ def _shares(jobs: int, console: Console) -> list[Share]:
     return dealt
 
 
-def _dry_run(jobs: Sequence[Job], planned: Sequence[Planned], problems: Sequence[Problem], console: Console) -> None:
+def _dry_run(jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[str, str], console: Console) -> None:
     """Print each run with its command, or why it would not be done."""
-    texts = {job.name: f"would run: xbench test {shlex.join(job.options)}" for job in jobs}
-    finished = {one.job.name: "finished and unchanged, would be skipped" for one in planned if one.done}
-    hindered = {job.name: f"cannot run: {problem.text}" for problem in problems for job in problem.jobs}
-    for name, text in {**texts, **finished, **hindered}.items():
-        console.print(f"{name}: {text}", soft_wrap=True, markup=False)
+    finished = {one.job.name for one in planned if one.done} - {*reasons}
+    for job in jobs:
+        text = "finished and unchanged, would be skipped" if job.name in finished else ""
+        text = text or f"would run: xbench test {shlex.join(job.options)}"
+        text = f"cannot run: {reasons[job.name]}" if job.name in reasons else text
+        console.print(f"{job.name}: {text}", soft_wrap=True, markup=False)
     console.print(
-        f"Of {len(jobs)} runs {len(jobs) - len(finished) - len(hindered)} would run, {len(finished)} are finished, "
-        f"{len(hindered)} cannot run. Nothing was run."
+        f"Of {len(jobs)} runs {len(jobs) - len(finished) - len(reasons)} would run, {len(finished)} are finished, "
+        f"{len(reasons)} cannot run. Nothing was run."
     )
 
 
-def _check(jobs: Sequence[Job], planned: Sequence[Planned], problems: Sequence[Problem], console: Console) -> None:
+def _check(jobs: Sequence[Job], planned: Sequence[Planned], problems: Iterable[str], console: Console) -> None:
     """Look at models and images as well."""
-    from xbench.commands.bench.preflight import check_all
+    from xbench.commands.bench.worker import check_all
 
-    texts = [*dict.fromkeys([*(problem.text for problem in problems), *check_all(planned, console)])]
+    texts = [*dict.fromkeys([*problems, *check_all(planned, console)])]
     _print_problems(texts, console)
     if texts:
         raise UserError(f"Problems: {len(texts)}, listed above, in a benchmark of {len(jobs)} runs.")
@@ -158,22 +158,21 @@ def _check(jobs: Sequence[Job], planned: Sequence[Planned], problems: Sequence[P
     console.print(f"Nothing is wrong. Of {len(jobs)} runs {done} are finished and unchanged.")
 
 
-def _refuse(problems: Sequence[Problem], total: int, missing: bool, console: Console) -> None:
+def _refuse(jobs: Sequence[Job], problems: Mapping[str, Sequence[Job]], missing: bool, console: Console) -> None:
     """Say what is wrong, and which runs it keeps from being done."""
     texts = []
-    for problem in problems:
-        names = [job.name for job in problem.jobs]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        texts.append(f"{', '.join(names[:3])}{more}: {problem.text}")
+    for text, hindered in problems.items():
+        more = f" and {len(hindered) - 3} more" if len(hindered) > 3 else ""
+        texts.append(f"{', '.join(job.name for job in hindered[:3])}{more}: {text}")
     _print_problems(texts, console)
-    hindered = len({job.name for problem in problems for job in problem.jobs})
+    count = len({job.name for hindered in problems.values() for job in hindered})
+    more = ", or leave those runs out with --missing skip" if missing else ""
     raise UsageError(
-        f"{hindered} of {total} runs cannot be done (problems: {len(texts)}, listed above), so none was begun: correct "
-        "this, choose others with --models and --datasets"
-        f"{', or leave those runs out with --missing skip' if missing else ''}."
+        f"{count} of {len(jobs)} runs cannot be done (problems: {len(texts)}, listed above), so none was begun: "
+        f"correct this, choose others with --models and --datasets{more}."
     )
 
 
-def _print_problems(texts: Sequence[str], console: Console) -> None:
+def _print_problems(texts: Iterable[str], console: Console) -> None:
     for text in texts:
         console.print(f"- {text}", style="red", soft_wrap=True, markup=False)

@@ -1,30 +1,179 @@
-"""Runs in fresh processes, several at once, each with its output in a file, and what the screen shows of them."""
+"""The runs of a benchmark: what is looked at before any begins, and the runs in fresh processes, several at once.
+
+Each has its output in a file; the screen shows what comes of it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
 from xbench.commands.bench.config import Job
-from xbench.commands.bench.preflight import Planned
+from xbench.commands.check import check_dataset, check_versions
+from xbench.commands.options import build, resolve_class, run_parser
+from xbench.commands.run import silence_libraries
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.runs.files import RESULTS, RunFileError
+from xbench.runs.fingerprint import changes, fingerprint, of_results
+from xbench.runs.finished import FinishedRun
+from xbench.runs.journal import read_about
 from xbench.runs.results import Results
+from xbench.runtime.errors import UserError
 from xbench.runtime.locks import Busy, try_lock
+
+_LOOKED_AT = 8
+"""Images of each dataset that `--check` decodes."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run; `changed` says what is no longer as it was then, and is empty if nothing is."""
+
+    folder: Path
+    results: Results
+    changed: str
+
+
+@dataclass
+class Planned:
+    """A run that can be started or is done, its fingerprint today, and the newest finished run of its settings."""
+
+    job: Job
+    config: dict[str, Any]
+    data: ChestXrayDataModule
+    depends_on: dict[str, Any]
+    finished: Finished | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it need not be run again: nothing has changed, and it did not end in an error.
+
+        A run whose every scored map is constant ends in one after its files are written.
+        """
+        if self.finished is None or self.finished.changed:
+            return False
+        counts = self.finished.results.counts
+        scored = sum(count.with_region for count in counts.per_finding.values())
+        return not scored or counts.constant_maps.count < scored
+
+    def look(self, out: Path) -> Finished | None:
+        """Look again for the newest finished run of its settings, which is the one that reports take."""
+        now = of_results(self.depends_on)
+        # Names of folders begin with the time.
+        for path in sorted(out.glob(f"*/*/{RESULTS}"), key=lambda path: path.parent.name, reverse=True):
+            with suppress(RunFileError):
+                results = FinishedRun.open(path.parent).results
+                before = results.provenance.get("fingerprint")
+                if isinstance(before, dict) and before.get("settings") == now["settings"]:
+                    self.finished = Finished(path.parent, results, ", ".join(changes(before, now)))
+                    return self.finished
+        return None
+
+    def begun(self, out: Path) -> bool:
+        """Tell whether a run of its fingerprint was begun and can be continued."""
+        journals = [path for path in out.glob("*/*/journal") if not (path.parent / RESULTS).is_file()]
+        return any(read_about(path) == self.depends_on for path in journals)
+
+
+def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], dict[str, list[Job]], bool]:
+    """Read all options, list all images, compare with the finished runs, and see whether the weights are there.
+
+    Return the runs that can be started or are done; what keeps others from it, by the paragraph that says so; and
+    whether that is nothing but missing data or weights.
+    """
+    silence_libraries()
+    parser = run_parser("test")
+    problems: defaultdict[str, list[Job]] = defaultdict(list)
+    # What was built, or why it could not be, by its options.
+    datasets: dict[str, ChestXrayDataModule | UserError] = {}
+    weights: dict[str, str] = {}
+    planned, missing = [], True
+    for job in jobs:
+        for text in job.unset:
+            problems[text].append(job)
+        if job.unset:
+            continue
+        try:
+            config = parser.resolve(job.options)
+        except UserError as error:
+            problems[str(error)].append(job)
+            missing = False
+            continue
+        key = json.dumps(config["data"], sort_keys=True, default=str)
+        data = datasets[key] if key in datasets else datasets.setdefault(key, _set_up(config["data"]))
+        plan = None
+        if isinstance(data, UserError):
+            problems[str(data)].append(job)
+        else:
+            plan = Planned(job, config, data, fingerprint(config, resolve_class(config["model"]["class_path"]), data))
+            plan.look(out)
+        if not (plan and plan.done) and (problem := _weights_problem(config["model"], weights)):
+            problems[problem].append(job)
+        elif plan is not None:
+            planned.append(plan)
+    return planned, problems, missing
+
+
+def check_all(planned: Iterable[Planned], console: Console) -> Iterator[str]:
+    """Load every model, read its prompts, and decode the first images of every dataset; yield what is wrong."""
+    yield from check_versions()
+    seen: set[object] = set()
+    for plan in planned:
+        data = plan.data
+        model_key = (json.dumps(plan.config["model"], default=str), *data.findings)
+        if model_key not in seen:
+            console.print(f"Loading the model of {plan.job.name}", style="dim", highlight=False)
+            model = build(plan.config["model"])
+            problems = [str(model)] if isinstance(model, UserError) else model.problems(data.findings)
+            yield from (f"{plan.job.name}: {problem}" for problem in problems)
+        if data not in seen:
+            console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim", highlight=False)
+            data.limit = min(data.limit or _LOOKED_AT, _LOOKED_AT)
+            yield from check_dataset(data, None, progress=False).problems
+        seen |= {model_key, data}
+
+
+def _set_up(chosen: dict[str, Any]) -> ChestXrayDataModule | UserError:
+    data: ChestXrayDataModule | UserError = build(chosen)
+    try:
+        if not isinstance(data, UserError):
+            data.setup("test")
+    except UserError as error:
+        return error
+    return data
+
+
+def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
+    """Say what is wrong with the weights of a model, as far as can be seen without reading much of them."""
+    arguments = chosen.get("init_args") or {}
+    if isinstance(given := arguments.get("checkpoint"), str):
+        place = Path(given.removeprefix("local-dir:")).expanduser()
+        name = chosen["class_path"].rpartition(".")[2]
+        return "" if place.exists() else f"The weights of {name} are not there: {place} does not exist."
+    # Without a file there is an error at once, or weights are fetched, which then need not be done in the midst.
+    key = json.dumps([chosen["class_path"], arguments.get("architecture"), arguments.get("pretrained")])
+    if "checkpoint" in arguments and key not in known:
+        model = build(chosen)
+        known[key] = str(model) if isinstance(model, UserError) else ""
+    return known.get(key, "")
+
 
 _TIME_TO_END = 30
 """Seconds that runs have to end once they are told to; one that goes on in the end is killed."""
@@ -37,14 +186,10 @@ _STYLES |= dict.fromkeys(("left out", "busy", "stopped", "not begun"), "yellow")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """What came of a run, why, and how long it took now.
 
-    Attributes:
-        status: In a word: it `finished` now, was `skipped` as finished and unchanged, `failed`, finished but had what
-            it depends on `changed` meanwhile, was `left out` because data or weights are missing, is `busy` in another
-            process, was `stopped` by the user, or `not begun` by then.
-        reason: Why, in words.
-        seconds: How long it took now.
+    It `finished` now, was `skipped` as finished and unchanged, `failed`, had what it depends on `changed` meanwhile,
+    was `left out` because data or weights are missing, is `busy` in another process, was `stopped`, or is `not begun`.
     """
 
     job: Job
@@ -157,16 +302,9 @@ class _Running:
 
 
 class Worker:
-    """Does the runs of a benchmark, and shows what comes of each.
+    """Does the runs of a benchmark, as many at once as there are shares, and shows what comes of each.
 
-    Args:
-        out: The folder of runs.
-        total: Number of all runs, also of those that cannot be started.
-        shares: What each of the runs at once may use.
-        status: A line on the console, below what is printed.
-
-    Attributes:
-        outcomes: By name of the run.
+    `total` counts those that cannot be started too; `outcomes` has what came of each by its name.
     """
 
     def __init__(self, out: Path, total: int, shares: Sequence[Share], status: Status) -> None:
