@@ -63,7 +63,7 @@ def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:
         part = parts.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=about.get("notes")
         )
-        if about["function"].startswith("run:"):
+        if about["function"].startswith("run:run_"):
             part.add_argument("--help-all", action="store_true", help="show all options, several screens")
         for title, options in about["options"].items():
             group = part.add_argument_group(title)
