@@ -9,7 +9,7 @@ from official.dicom import write_dicom
 from PIL import Image
 
 from xbench.data.phantom import FINDINGS, draw_phantom
-from xbench.report.tiles import SIDE, file_names, map_tile, sheet
+from xbench.report.tiles import SIDE, file_names, map_tile
 
 PLACES = ("a.png", "scan/IM1", "ward 3/a: b.png", "ward 3/a? b.dcm")
 QUIET = ("--data.num_workers", "0", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu")
@@ -121,9 +121,3 @@ def test_the_cross_lies_at_the_peak_and_a_flat_map_has_none():
     marked = np.asarray(map_tile(film, saliency, "Nodule", 0.5))[:448]
     rows, columns = (marked == 255).all(axis=2).nonzero()
     assert (rows.mean().round(), columns.mean().round()) == (100, 50)
-
-
-@pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 2), (3, 3), (9, 5), (11, 4), (22, 6)])
-def test_a_sheet_is_somewhat_wider_than_high(count, columns):
-    page = sheet([Image.new("RGB", (448, 478))] * count, "words " * 30)
-    assert page.width // 448 == columns

@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
 
 @pytest.mark.parametrize(
     "names",
-    ["x", "[]", '{"a": 1}', '{"a": "Nodule", "a": "Mass"}', '{"a": {"b": "c"}}', "[" * 100_000, '{"a":' * 100_000],
+    ["x", "[]", '{"a": 1}', '{"a": "Nodule", "a": "Mass"}', '{"a":' * 100_000],
 )
 def test_names_that_are_no_words_of_findings_are_refused(command, names):
     run = command(*SCORE, "--predictions", "s.csv", "--names", names)
@@ -430,7 +430,6 @@ def test_the_recipe_of_the_page_runs_on_own_data(command, tmp_path, monkeypatch,
     ("shape", "frame", "said"),
     [
         ((own.WIDTH, own.HEIGHT), "whole", "rows and columns exchanged"),
-        ((45, 40), "longest:64,pad:64", "neither square nor"),
         ((own.HEIGHT, own.WIDTH), "whole", ""),
     ],
 )

@@ -6,7 +6,6 @@ import csv
 import json
 import re
 
-import own
 import pytest
 
 from xbench.runs.finished import FinishedRun
@@ -101,8 +100,6 @@ def test_no_box_is_a_miss_and_a_box_on_a_negative_an_alarm(command, truth, tmp_p
         ("image,finding,x0,y0,x1,y1\na,Nodule,0,0,1,1\n", ["--frame", "fraction_whole"], "--extra ignore"),
         ("image,finding,x0,y0,x1,y1\n", ["--frame", "fraction_whole"], "not one pair"),
         ("image,finding,x0,y0,x1\na,b,1,2,3\n", ["--frame", "fraction_whole"], "cannot be read"),
-        ("image,finding,x0,y0,x1,y1\na,b,1,2,3,nan\n", ["--frame", "fraction_whole"], "not a number"),
-        ("image,finding,x0,y0,x1,y1,score\na,b,1,2,3,4,7\n", ["--frame", "fraction_whole"], "not from 0 to 1"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", [], "give --frame"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", ["--frame", "whole"], "whole"),
         ("image,finding,x0,y0,x1,y1\n", ["--scores", "none"], "--scores says nothing about boxes"),
@@ -185,28 +182,3 @@ def test_what_is_ignored_is_counted(command, truth, tmp_path, share):
     (note,) = (one for one in run.results["counts"]["notes"] if "--extra ignore" in one["note"])
     assert ("half" in note["note"]) == (share == "half")
     assert note["note"].startswith(f"{len(lost)} of {len(boxes)} ") and note["first"][0].startswith("x-")
-
-
-def test_coco_results_go_by_the_numbers_of_the_own_coco_file(command, tmp_path):
-    root = own.write_coco(own.write_images(own.make(tmp_path / "data")))
-    drawn = json.loads((root / "annotations.json").read_text())["annotations"]
-    results = [{name: one[name] for name in ("image_id", "category_id", "bbox")} for one in drawn]
-    (tmp_path / "mine.json").write_text(json.dumps(results))
-    words = ["score", "--config", "coco", "--data.root", root, "--data.findings", json.dumps(own.LABELS)]
-    words += [
-        "--name",
-        "me",
-        *QUIET[2:],
-        "--data.shapes",
-        "boxes",
-        "--predictions",
-        "mine.json",
-        "--frame",
-        "pixels_sent",
-    ]
-    run = command(*words)
-    assert run.status == 0, run.errors
-    assert run.results["answers"]["macro"]["box_iou"] == pytest.approx(1, abs=1e-9)
-    (tmp_path / "mine.json").write_text(json.dumps([*results, results[0] | {"image_id": 77}]))
-    run = command(*words)
-    assert run.status == 2 and "id 77" in run.errors

@@ -152,22 +152,6 @@ def test_nothing_to_ground(grid, command, toy_config):
     assert [row["region_area"] for row in run.rows] == [None] * 3
 
 
-def test_other_grid_and_thresholds(command, toy_config, tmp_path):
-    overlay = tmp_path / "eleven.yaml"
-    overlay.write_text(
-        "trainer:\n  callbacks:\n"
-        "    - {class_path: xbench.callbacks.evaluation.Evaluation, init_args: {thresholds: 11, ties: any}}\n"
-        "    - {class_path: xbench.callbacks.results_writer.ResultsWriter}\n"
-    )
-    run = command("test", "--config", toy_config, "--config", overlay, "--data.grid", "[80, 64]")
-    assert run.status == 0, run.errors
-    results = run.results
-    assert results["grounding"]["thresholds"] == [k / 10 for k in range(11)]
-    # At native resolution the region is exactly the 12 x 10 square that was drawn.
-    areas = {row["region_area"] for row in run.rows if row["has_region"]}
-    assert areas == {120 / (80 * 64)}
-
-
 @pytest.mark.parametrize(("grid", "crop"), [("224", True), ("native", False), ("native", True)])
 def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, crop, command, toy_config, monkeypatch):
     """Every image has a view of its own, and its own pixels are the grid if that is native; in plain loops."""
