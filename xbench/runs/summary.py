@@ -65,7 +65,7 @@ def numbers_of(rows: Rows) -> RunNumbers:
     return RunNumbers(
         numbers.pointing_numbers(numbers.pointing_sums(rows, group, count)),
         numbers.sweep_numbers(numbers.sweep_sums(rows, group, count)),
-        numbers.box_numbers(numbers.with_all(numbers.box_sums(rows, group, count))),
+        numbers.box_numbers_and_all(numbers.box_sums(rows, group, count)),
         [
             numbers.recognition_numbers(rows["label"][recognised == place], probabilities[recognised == place])
             for place in range(count)

@@ -130,11 +130,6 @@ BOX_COUNTS = (
 BOX_SUMS = ("box_iou", "centre_hit", "best_iou", "false_area")
 
 
-def with_all(sums: Sums) -> Sums:
-    """Return sums with those of all groups together as a further group, the last."""
-    return {name: np.concatenate([part, part.sum(0, keepdims=True)]) for name, part in sums.items()}
-
-
 def box_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
     """Return counts (groups, K) and sums (groups, 4) of what boxes score without a grid, over rows with an answer.
 
@@ -194,7 +189,7 @@ def box_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
 
 def box_numbers_and_all(sums: Sums) -> list[Numbers]:
     """Return what `box_numbers` does, and the numbers of all rows together as the last."""
-    return box_numbers(with_all(sums))
+    return box_numbers({name: np.concatenate([part, part.sum(0, keepdims=True)]) for name, part in sums.items()})
 
 
 def share(part: int, whole: int) -> float | None:
