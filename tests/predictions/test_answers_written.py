@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from xbench.metrics import box_iou
 from xbench.predictions import FAMILIES, Box, Convention, Size
 from xbench.predictions.answer import Answer, outline_boxes
-from xbench.predictions.grammars import Family
+from xbench.predictions.families import Family
 
 SIZES = [(1024, 1024), (512, 1537), (3056, 2544), (641, 480), (301, 4999)]
 CONVENTIONS = {name: [family.convention] for name, family in FAMILIES.items()}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers.models.florence2.processing_florence2 import Florence2PostProcessor
 
 from xbench.predictions import FAMILIES, Answer, Convention, Counts, Family, family_named
-from xbench.predictions.grammars import keep_strongest
+from xbench.predictions.families import keep_strongest
 from xbench.runtime.errors import UserError
 
 FIXTURES = Path(__file__).with_name("fixtures")

@@ -12,7 +12,7 @@ from plain import pointing
 from torch import Tensor
 
 from xbench.metrics import normalise, upsample
-from xbench.scoring.map_measures import pointing_hits
+from xbench.scoring.pointing_game import pointing_hits
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1 / 3, 7.0, 1e-40, 3e38])

@@ -22,10 +22,11 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.datasets.downloaded import Source
 from xbench.data.decoding import unreadable
 from xbench.data.records import Radiograph, Record
-from xbench.data.samples import Samples, covers_nothing
+from xbench.data.samples import Samples
 from xbench.data.workers.isolation import one_thread
 from xbench.findings.published import paper
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.regions import covers_nothing
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.report.tiles import SIDE, film_tile, sheet, shown

@@ -16,14 +16,9 @@ from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import TimedOutError, isolated
 from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.regions import Coverage
+from xbench.geometry.regions import Coverage, covers_nothing
 from xbench.runtime.errors import UserError
 from xbench.types import Failure, Note, Sample, Truth
-
-
-def covers_nothing(finding: str) -> str:
-    """Return the note on an image whose annotation of a finding that is present leaves no region."""
-    return f"the annotation of {finding} covers no pixel, so grounding is not scored on it"
 
 
 @dataclass(frozen=True)

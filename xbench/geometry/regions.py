@@ -1,6 +1,8 @@
 """Annotated regions on the evaluation grid as exact shares of covered pixels, from which any gamma is cut.
 
-Needs no torch, so that reports start fast.
+A region that reaches gamma nowhere keeps the pixels that it covers most, so none is lost. An annotation that covers no
+pixel at all is an empty region: grounding is not scored on it, and `covers_nothing` is noted. Needs no torch, so that
+reports start fast.
 """
 
 from __future__ import annotations
@@ -92,6 +94,11 @@ class Coverage:
         region[self.partial[self.share >= gamma]] = True
         region[self.kept] = True
         return region.reshape(self.shape)
+
+
+def covers_nothing(finding: str) -> str:
+    """Return the note on an image whose annotation of a finding that is present leaves no region."""
+    return f"the annotation of {finding} covers no pixel, so grounding is not scored on it"
 
 
 def area_and_centre(region: NDArray[np.bool_]) -> tuple[float, float, float]:

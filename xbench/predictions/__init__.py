@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Size, Status
 from xbench.predictions.conventions import Convention, smart_resize
-from xbench.predictions.grammars import FAMILIES, Family, family_named
+from xbench.predictions.families import FAMILIES, Family, family_named
 
 __all__ = [
     "FAMILIES",

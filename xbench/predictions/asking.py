@@ -8,7 +8,7 @@ from typing import Literal
 
 from xbench.predictions.answer import Answer, Finish
 from xbench.predictions.conventions import Convention
-from xbench.predictions.grammars import Family
+from xbench.predictions.families import Family
 from xbench.predictions.recognition import Recognition, listed_yes_probability, read_decision, yes_probability
 
 Kind = Literal["locate", "recognise", "again"]

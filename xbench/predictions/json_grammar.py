@@ -1,4 +1,4 @@
-"""Answers in JSON, or what models take for it: a scan that finds boxes by their keys, and no parse.
+"""Boxes in JSON as Qwen, MedGemma and others write it, or what they take for it: found by their keys, without a parse.
 
 It goes through the text once, whatever the text, so that 100,000 brackets neither overflow a stack nor take hours.
 """

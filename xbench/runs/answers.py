@@ -18,7 +18,7 @@ import pyarrow as pa
 from xbench.predictions.answer import Answer, Box, Finish, Point, Status
 from xbench.predictions.asking import Kind, Question, Reply
 from xbench.predictions.conventions import Convention
-from xbench.predictions.grammars import Family
+from xbench.predictions.families import Family
 from xbench.predictions.recognition import Way
 from xbench.runs.files import PREDICTIONS, SCHEMAS, Table
 from xbench.runtime.errors import UserError

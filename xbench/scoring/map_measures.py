@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import get_args
 
 import cv2
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.geometry.grid import Upsampling, View, chunk_pixels, runs_of_views, saliency_on_grid, seen_on_grid
+from xbench.scoring.pointing_game import places_of, pointing_game, tally
 from xbench.scoring.sweep import PixelCounts, histograms, reached
 from xbench.types import TieRule
 
@@ -224,63 +224,6 @@ def _measure(maps: Tensor, inside: Tensor, views: Sequence[View], thresholds: in
         mine = places[ends[pair] - int(rows[pair, TIED]) : ends[pair]]
         rows[pair, DISTANCE] = least_distance(mine, inside[pair].numpy())
     return rows
-
-
-def places_of(maps: Tensor, of_rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Map, row and column of each pixel (n, H, W) that has the wanted value (n, 1), row-major (K,) each.
-
-    `of_rows` (n, H) is the extreme of each row, so that only rows that reach it are compared.
-    """
-    pair, row = (of_rows == wanted).nonzero(as_tuple=True)
-    line, column = (maps[pair, row] == wanted[pair]).nonzero(as_tuple=True)
-    return pair[line], row[line], column
-
-
-def tally(places: tuple[Tensor, Tensor, Tensor], inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each map: how many places, how many in the region, whether the first is."""
-    hit = inside[places]
-    number = torch.bincount(places[0], minlength=len(inside))
-    return number, torch.bincount(places[0][hit], minlength=len(inside)), hit[number.cumsum(0) - number]
-
-
-def pointing_game(tied: Tensor, inside: Tensor, first_inside: Tensor, ties: TieRule) -> Tensor:
-    """Return the pointing game of maps of so many tied maxima, in the region so many, by a rule (N,) float64."""
-    if ties == "share":
-        return inside.to(torch.float64) / tied
-    return (inside > 0 if ties == "any" else first_inside).to(torch.float64)
-
-
-def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Tensor:
-    """Score the pointing game of each pair: does the maximum of the raw map lie in the region?
-
-    Several pixels often share the maximum (saliency from attention or ReLU saturates), and then `ties` decides:
-    `"share"` gives the share of the tied pixels that lie in the region, `"any"` 1 if at least one does (the scripts of
-    MedKLIP), `"first"` looks at the first of them in row-major order alone (CheXlocalize). After Zhang et al.,
-    "Top-down Neural Attention by Excitation Backprop", IJCV 2018.
-
-    Maps (N, H, W) float32 on the evaluation grid, not normalised, and regions (N, H, W) bool give (N,) float64 in
-    [0, 1]. A ValueError if `ties` is no rule, the shapes differ, or a map's maximum is not finite.
-
-    Examples:
-        >>> maps = torch.tensor([[[9.0, 1.0], [9.0, 0.0]]])
-        >>> regions = torch.tensor([[[False, False], [True, True]]])
-        >>> [pointing_hits(maps, regions, ties).item() for ties in ("share", "any", "first")]
-        [0.5, 1.0, 0.0]
-    """
-    check_ties(ties)
-    if maps.ndim != 3 or maps.shape != regions.shape:
-        raise ValueError(f"maps and regions must both be (N, H, W), not {tuple(maps.shape)} and {tuple(regions.shape)}")
-    row_peak = maps.amax(2)
-    peak = row_peak.amax(1, keepdim=True)
-    if not peak.isfinite().all():
-        raise ValueError(f"the maximum of map {(~peak.isfinite()).nonzero()[0, 0]} is not finite")
-    return pointing_game(*tally(places_of(maps, row_peak, peak), regions), ties)
-
-
-def check_ties(ties: TieRule) -> None:
-    """Check that `ties` is one of the three rules."""
-    if ties not in get_args(TieRule):
-        raise ValueError(f"ties must be one of {', '.join(map(repr, get_args(TieRule)))}, not {ties!r}")
 
 
 _DISTANCES = 2**22

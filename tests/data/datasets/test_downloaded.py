@@ -13,8 +13,8 @@ from downloads import CUT_OFF, notes_of, records_of, write_small
 from xbench.data.annotations.items import Annotation
 from xbench.data.annotations.tables import read_csv
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
-from xbench.data.samples import covers_nothing
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.regions import covers_nothing
 from xbench.geometry.shapes import UNKNOWN, Shape
 from xbench.runtime.errors import UserError
 from xbench.types import Failure

@@ -2,6 +2,7 @@
 
 Images leave the machine only for a host that the user names: redirects are not followed, and proxies of the environment
 are not used unless allowed. The key is read from the environment when a request is made, and stands in no message.
+Requests that fail are tried again, `_patiently`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Grammars of the families of models that answer: how each writes boxes in words, read and written here."""
+"""Families of models that answer: how each writes boxes, in tags and words here, in JSON in `json_grammar.py`."""
 
 from __future__ import annotations
 
