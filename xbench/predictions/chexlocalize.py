@@ -29,7 +29,8 @@ Tuned = dict[str, dict[str, Any]]
 
 _LARGEST = 2**31
 _MOST_STEPS = 10_000  # of a pickle: a heat map takes a few hundred
-_REFUSED = {"DICT", "ADDITEMS", "FROZENSET", "PERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEXT_BUFFER"}
+_REFUSED = {"ADDITEMS", "FROZENSET", "PERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEXT_BUFFER"}
+_REFUSED |= {"NEWOBJ", "NEWOBJ_EX"}
 _MAGIC = 0x1950A86A20F9469CFC6C, 1001  # what a storage in PyTorch's format of pickled tensors begins with
 _STORAGES = {
     **{"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BoolStorage": "?", "ByteStorage": "u1"},
@@ -173,9 +174,22 @@ class _Names(dict[Any, Any]):
 class _Unpickler(pickle._Unpickler):
     """Builds plain values and `_Known`. It is the one written in Python, which takes no memory in advance."""
 
+    def load_dict(self: Any) -> None:
+        names, items = _Names(), self.pop_mark()
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            names[key] = value
+        self.append(names)
+
+    def load_reduce(self: Any) -> None:
+        if not isinstance(self.stack[-1], tuple):  # a text would become as many arguments as it has letters
+            raise ValueError("it calls a function with what are no arguments")
+        pickle._Unpickler.dispatch[pickle.REDUCE[0]](self)
+
     dispatch: ClassVar[dict[int, Callable[..., None]]] = {
         **pickle._Unpickler.dispatch,
         pickle.EMPTY_DICT[0]: lambda self: self.append(_Names()),
+        pickle.DICT[0]: load_dict,
+        pickle.REDUCE[0]: load_reduce,
     }
 
     def find_class(self, module: str, name: str) -> _Known:
@@ -184,7 +198,7 @@ class _Unpickler(pickle._Unpickler):
         return _Known(kind)
 
     def persistent_load(self, pid: Any) -> _Known:
-        return _Known("elsewhere", *pid)
+        return _Known("elsewhere", *pid[:5])
 
 
 def _load(file: io.BytesIO) -> Any:
@@ -196,7 +210,7 @@ def _load(file: io.BytesIO) -> Any:
         if step >= _MOST_STEPS:
             raise ValueError(f"it takes more than {_MOST_STEPS} steps, and no map needs so many")
     file.seek(begin)
-    return _Unpickler(file).load()
+    return _Unpickler(file, encoding="latin1").load()  # as Python 2 wrote the bytes of arrays
 
 
 def _array(what: Any) -> NDArray[Any]:
