@@ -21,7 +21,7 @@ from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.data.phantom import FINDINGS, Phantom, draw_phantom
 from xbench.geometry.grid import upsample
 from xbench.models.base import VLM, SaliencyModel, first_layer_input
-from xbench.types import Batch, ModelOutput
+from xbench.types import Batch, Maps, ModelOutput
 
 # Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.
 _ROUNDING = 1e-3
@@ -287,8 +287,11 @@ def _trainer(callback: Callback) -> Trainer:
 @torch.inference_mode()
 def _score(model: SaliencyModel, batch: Batch) -> ModelOutput:
     output = model.score(batch)
-    assert isinstance(output, ModelOutput), "only models that draw maps and give scores can be tested here"
-    return output
+    if isinstance(output, ModelOutput):
+        return output
+    parts = output.logits, output.probabilities, output.shown.values if isinstance(output.shown, Maps) else None
+    assert all(part is not None for part in parts), "only models that draw maps and give scores can be tested here"
+    return ModelOutput(*(part.unflatten(0, (len(batch), -1)) for part in parts if part is not None))
 
 
 def _parts(output: ModelOutput) -> Iterator[tuple[str, Tensor]]:
