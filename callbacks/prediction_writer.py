@@ -19,12 +19,13 @@ from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
 from xbench.models.base import SaliencyModel
 from xbench.report.tiles import file_names, film_tile, map_tile, sheet, shown
-from xbench.runs.files import IMAGES, PREDICTIONS, writing
+from xbench.runs.files import IMAGES, PREDICTIONS
 from xbench.runs.folder import PARTS, open_run_folder
 from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
 from xbench.runs.provenance import collect_outputs
 from xbench.runs.tables import about_tables, write_tables
 from xbench.runtime.errors import UserError
+from xbench.runtime.files import writing
 from xbench.types import Batch, Failure, Maps, Prediction
 
 from .case_keeper import tables_of

@@ -10,12 +10,13 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS, SCHEMAS, writing
+from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS, SCHEMAS
 from xbench.runs.fingerprint import fingerprint, of_results
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
 from xbench.runs.results import Results, write_results
 from xbench.runs.tables import about_tables, write_tables
+from xbench.runtime.files import writing
 from xbench.runtime.yaml_files import load_yaml
 from xbench.types import Batch, Prediction
 

@@ -31,6 +31,7 @@ from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.report.tiles import SIDE, film_tile, sheet, shown
 from xbench.runtime.errors import UserError
+from xbench.runtime.files import writing
 from xbench.types import Failure, Note, Sample
 
 # What is listed on the screen of one kind; all are in the file.
@@ -224,11 +225,9 @@ def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[t
         radiograph = data.load(record)
         height, width = radiograph.image.shape
         tiles.append(film_tile(outlined(radiograph, finding), f"{finding}  {width} x {height}", record.image_id))
-    try:
+    with writing(f"The contact sheet {path} cannot be written", "Give another --trainer.default_root_dir."):
         path.parent.mkdir(parents=True, exist_ok=True)
         sheet(tiles, data.name).save(path)
-    except OSError as error:
-        raise UserError(f"The contact sheet {path} cannot be written: {error.strerror or error}.") from error
 
 
 def outlined(radiograph: Radiograph, finding: str) -> NDArray[np.uint8]:

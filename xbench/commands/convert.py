@@ -13,7 +13,8 @@ from xbench.commands.configs import compose
 from xbench.commands.look import check_options
 from xbench.commands.options import RunParser, class_arguments, resolve_class
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UsageError, UserError
+from xbench.runtime.errors import UsageError
+from xbench.runtime.files import writing
 
 
 def convert(given: Namespace, more: Sequence[str]) -> None:
@@ -36,11 +37,9 @@ def convert(given: Namespace, more: Sequence[str]) -> None:
     model = model_class(checkpoint=given.checkpoint, **dict(options))
     tensors = {key: tensor.detach().clone().contiguous() for key, tensor in model.weights().items()}
     remarks = {"model": given.model, "converted_from": file_sha256(model.checkpoint), **model.remarks()}
-    try:
+    with writing(f"{target} cannot be written", "Give another file to write."):
         target.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, target, metadata=remarks)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror or error}.") from error
     size = target.stat().st_size / 1e6
     # soft_wrap: a path that the terminal breaks cannot be copied.
     Console(highlight=False).print(f"{len(tensors)} tensors, {size:.1f} MB in {target}", soft_wrap=True)

@@ -36,7 +36,7 @@ from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import answer_rows, answers_table, read_answers
-from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH, writing
+from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH
 from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
@@ -46,7 +46,7 @@ from xbench.runs.results import Results, write_results
 from xbench.runs.summary import numbers_of, summarise
 from xbench.runs.tables import about_tables, read_rows, write_tables
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import atomic_writer, writing
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.runtime.yaml_files import load_yaml

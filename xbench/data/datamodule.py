@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from xbench.data.decoding import unreadable
 from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.data.store.fingerprint import describe, digest
+from xbench.data.store.fingerprint import describe
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
@@ -30,6 +30,7 @@ from xbench.findings.names import findings_problem, is_folder_name, is_name
 from xbench.findings.queries import PHRASES, Query
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runs.fingerprint import plain
+from xbench.runtime.digests import digest
 from xbench.runtime.distributed import shared_counter
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import cache_folder, expand
@@ -269,7 +270,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         if self.cache is False:
             raise UserError("--data.cache false leaves no place for prepared images.", exit_status=2)
         description = describe(self, preprocessing)
-        return PreparedStore(self._cache_folder() / f"{self.name}-{digest(description)}", description)
+        return PreparedStore(self._cache_folder() / f"{self.name}-{digest(description)[:16]}", description)
 
     def find_store(self, preprocessing: Preprocessing) -> PreparedStore | None:
         """Return the store of the prepared images if there is one to read, else None."""

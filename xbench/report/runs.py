@@ -14,11 +14,11 @@ import numpy as np
 from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
 from xbench.runs.by_finding import Images
 from xbench.runs.files import CONFIG, PAIRS, RESULTS, RunFileError
-from xbench.runs.fingerprint import digest
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import is_of_a_run
 from xbench.runs.images import ScoredPairs
 from xbench.runs.results import Results
+from xbench.runtime.digests import digest
 from xbench.runtime.errors import UserError
 from xbench.scoring.rows import Rows
 

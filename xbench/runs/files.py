@@ -107,15 +107,6 @@ def reading(folder: Path) -> Iterator[None]:
         ) from None
 
 
-@contextmanager
-def writing(failed: str, hint: str) -> Iterator[None]:
-    """Turn an OSError of writing into a UserError: what failed, why, and what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{failed}: {error.strerror or error}. {hint}") from error
-
-
 class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
     """A table of a run, called `name` there; its errors name its file, as pyarrow's own do not.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import xbench
-from xbench.runtime.digests import file_sha256, source_sha256
+from xbench.runtime.digests import digest, file_sha256, files_sha256, source_sha256
 
 if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule
@@ -78,11 +78,6 @@ def of_results(content: Mapping[str, Any]) -> dict[str, Any]:
 def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a run's provenance that, with the images, determines its logits and maps."""
     return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
-
-
-def digest(value: Any) -> str:
-    """Return the SHA-256 of plain values, in hexadecimal: the same for equal values, whatever the order of keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def names_digest(names: Iterable[str]) -> str:
@@ -196,6 +191,4 @@ def _digests(value: Any, option: str, folders: bool = False) -> Iterator[tuple[s
         if os.path.isfile(path):
             yield option, file_sha256(path)
         elif folders and os.path.isdir(path):
-            inside = [file for file in sorted(path.rglob("*")) if file.is_file()]
-            lines = (f"{file.relative_to(path)} {file_sha256(file)}\n" for file in inside)
-            yield option, hashlib.sha256("".join(lines).encode()).hexdigest()
+            yield option, files_sha256(path, path.rglob("*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -32,12 +33,18 @@ def file_sha256(path: Path) -> str:
 
 
 def files_sha256(root: Path, paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of the content of several files and of their places below `root`; folders do not count."""
-    found = hashlib.sha256()
-    for path in sorted(path for path in paths if path.is_file()):
-        content = path.read_bytes()
-        found.update(f"{path.relative_to(root)} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+    """Return the SHA-256 of the digests of several files and of their places below `root`; folders do not count."""
+    files = sorted({path for path in paths if path.is_file()})
+    lines = (f"{path.relative_to(root)} {file_sha256(path)}\n" for path in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def digest(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """Return the SHA-256 of plain values, in hexadecimal: the same for equal values, whatever the order of keys.
+
+    `default` makes plain what is not; without it that is a TypeError.
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=default).encode()).hexdigest()
 
 
 def source_sha256(*classes: type | Callable[..., Any], files: tuple[str, ...] = ()) -> str:

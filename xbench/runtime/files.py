@@ -10,20 +10,33 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from xbench.runtime.errors import UserError
+
 
 @contextmanager
-def atomic_writer(path: Path, shared: bool = False) -> Iterator[BinaryIO]:
+def writing(failed: str, hint: str) -> Iterator[None]:
+    """Turn an OSError of writing into a UserError: what failed, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{failed}: {error.strerror or error}. {hint}") from error
+
+
+@contextmanager
+def atomic_writer(path: Path, shared: bool = False, forced: bool = True) -> Iterator[BinaryIO]:
     """Open a binary file that appears under its name complete or not at all.
 
-    Several processes may write a `shared` one at once; the last one wins.
+    Several processes may write a `shared` one at once; the last one wins. After a crash of the machine, one that is not
+    `forced` to the disk may be torn: its reader must have a checksum.
     """
     # With one writer the partial file has one name, so that the next attempt replaces what a killed one left.
     partial = path.with_name(f".{path.name}{f'.{uuid4().hex}' if shared else ''}.partial")
     try:
         with partial.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if forced:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)

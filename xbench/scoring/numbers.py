@@ -6,8 +6,6 @@ so no order changes a bit. A group is any code per row: a finding, a fold, a fin
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.runtime.digests import digest
 from xbench.scoring.rows import Rows
 
 Sums = dict[str, NDArray[np.int64]]
@@ -276,20 +275,10 @@ def scored_on(rows: Rows) -> dict[str, dict[str, str]]:
         own = rows.finding == place
         parts = {"labels": (own & (rows["label"] >= 0), "label"), "regions": (own & rows["scored"], "region_digest")}
         found[finding] = {
-            part: pairs_digest(zip(names[kept].tolist(), rows[column][kept].tolist(), strict=True))
+            part: digest(sorted(zip(names[kept].tolist(), rows[column][kept].tolist(), strict=True)))
             for part, (kept, column) in parts.items()
         }
     return found
-
-
-def labels_digest(labels: Iterable[tuple[str, int]]) -> str:
-    """Return the digest of what is known of a finding: names and labels of images, in any order, as in `scored_on`."""
-    return pairs_digest((image_id, label) for image_id, label in labels if label >= 0)
-
-
-def pairs_digest(pairs: Iterable[tuple[str, int | str]]) -> str:
-    """Return the SHA-256 of pairs of a name and a value, in any order."""
-    return hashlib.sha256(json.dumps(sorted(pairs)).encode()).hexdigest()
 
 
 def constant_maps(rows: Rows) -> list[tuple[str, str]]:

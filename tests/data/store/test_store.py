@@ -29,12 +29,13 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.datasets.downloaded import DownloadedDataset
 from xbench.data.datasets.phantom import PhantomCXR
 from xbench.data.records import PreparedImage, Record
-from xbench.data.store.fingerprint import describe, digest, record_key
+from xbench.data.store.fingerprint import describe, record_key
 from xbench.data.store.store import PreparedStore, pack, unpack
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.runtime import digests
+from xbench.runtime.digests import digest
 from xbench.runtime.errors import UserError
 
 GEOMETRY = Preprocessing(stretch((32, 32)))

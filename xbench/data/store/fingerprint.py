@@ -25,8 +25,7 @@ from xbench.data.records import Record
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.shapes import Shape
 from xbench.runs.fingerprint import IMAGE_PACKAGES, package_versions
-from xbench.runs.fingerprint import digest as plain_digest
-from xbench.runtime.digests import modules_of, outside, source_sha256
+from xbench.runtime.digests import digest, modules_of, outside, source_sha256
 from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,11 +86,6 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
     }
 
 
-def digest(description: dict[str, Any]) -> str:
-    """Return the digest of a description, 16 hexadecimal digits."""
-    return plain_digest(description)[:16]
-
-
 def record_key(record: Record) -> str | None:
     """Return the key of a record's image, 64 hexadecimal digits, from the record and the present state of its files.
 
@@ -102,7 +96,7 @@ def record_key(record: Record) -> str | None:
             about: tuple[Any, ...] = (record.image_id, record.source, state)
             if record.queries is not None:
                 about = (*about, [query.name for query in record.queries])
-            return hashlib.sha256(_text(about).encode()).hexdigest()
+            return digest(about, _plain)
     return None
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from xbench.data.store.fingerprint import record_key
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
+from xbench.runtime.files import atomic_writer, writing
 
-_SUFFIX, _PARTIAL = ".image", ".partial"
+_SUFFIX = ".image"
 _CRC_BYTES = 4
 _COVERAGE = ("whole", "partial", "share", "kept")
 
@@ -72,7 +73,7 @@ class PreparedStore:
         try:
             with self._naming_the_folder():
                 # What a killed process left.
-                for path in self.folder.glob(f"*{_PARTIAL}"):
+                for path in self.folder.glob("*.partial"):
                     path.unlink()
                 (self.folder / "about.json").write_text(json.dumps(self._description, indent=2) + "\n")
             yield
@@ -84,16 +85,9 @@ class PreparedStore:
 
         `key` is that of the record before the image was read.
         """
-        partial = self.folder / f"{key}{_PARTIAL}"
-        try:
-            with self._naming_the_folder():
-                # Without fsync, which can take longer than decoding: the checksum finds what a crash has torn.
-                partial.write_bytes(content)
-                partial.replace(partial.with_suffix(_SUFFIX))
-        except UserError:
-            with suppress(OSError):
-                partial.unlink()
-            raise
+        # Not forced to the disk, which can take longer than decoding: the checksum finds what a crash has torn.
+        with self._naming_the_folder(), atomic_writer(self.folder / f"{key}{_SUFFIX}", forced=False) as file:
+            file.write(content)
 
     def _files(self) -> list[Path]:
         try:
@@ -102,15 +96,12 @@ class PreparedStore:
         except OSError:
             return []
 
-    @contextmanager
-    def _naming_the_folder(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"Prepared images cannot be written to {self.folder}: {error.strerror or error}. Those written so far "
-                "are kept: make room or give another folder with --data.cache, and run the command again."
-            ) from error
+    def _naming_the_folder(self) -> AbstractContextManager[None]:
+        return writing(
+            f"Prepared images cannot be written to {self.folder}",
+            "Those written so far are kept: make room or give another folder with --data.cache, and run the command "
+            "again.",
+        )
 
 
 def pack(image: PreparedImage) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import yaml
 
 from xbench.findings.prompts import phrase
+from xbench.runtime.digests import digest
 from xbench.runtime.errors import UserError
 from xbench.runtime.yaml_files import load_yaml
 
@@ -101,5 +100,4 @@ class Questions:
     @property
     def sha256(self) -> str:
         """Digest of all that is in it."""
-        content = asdict(self) | {"file": None}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return digest(asdict(self) | {"file": None})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xbench.runs.fingerprint import digest
-from xbench.runtime.errors import UserError
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.digests import digest
+from xbench.runtime.files import atomic_writer, writing
 
 
 class AnswerCache:
@@ -32,16 +32,12 @@ class AnswerCache:
     def put(self, request: Mapping[str, Any], response: Any, **about: Any) -> None:
         """Keep the response to a request, plain values both, and more about it, or raise a UserError."""
         path = self._file(request)
-        try:
+        # What is nested so deeply that it can be read and not written is asked again if need be.
+        with suppress(RecursionError), writing(f"The answer cannot be kept in {path}", "Give another --model.cache."):
             self.folder.mkdir(parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             with atomic_writer(path, shared=True) as file:
                 file.write(json.dumps({"request": request, "response": response, **about}).encode())
-        except RecursionError:
-            return  # nested so deeply that it can be read and not written: asked again if need be
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"The answer cannot be kept in {path}: {reason}. Give another --model.cache.") from error
 
     def _file(self, request: Mapping[str, Any]) -> Path:
         name = digest(request)

@@ -22,7 +22,7 @@ from xbench.models.base import check_at_least_one
 from xbench.predictions.answer import Size
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import smart_resize
-from xbench.runs.fingerprint import digest
+from xbench.runtime.digests import digest
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import cache_folder, expand
 from xbench.types import Batch

@@ -6,7 +6,6 @@ in how long they may answer. No code of a checkpoint is ever run.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -28,8 +27,7 @@ from xbench.models.base import check_at_least_one
 from xbench.models.networks.checkpoint import explained, first_line
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.recognition import first_tokens
-from xbench.runs.fingerprint import digest
-from xbench.runtime.digests import file_sha256
+from xbench.runtime.digests import digest, files_sha256
 from xbench.runtime.errors import UserError
 from xbench.types import Batch
 
@@ -317,12 +315,13 @@ class Local(AnsweringModel):
         self.network.generation_config = transformers.GenerationConfig(**self._settings)
 
     def provenance(self) -> dict[str, Any]:
+        processor, kinds = self.processor_source, ("*.json", "*.txt", "*.jinja", "*.model")
         return {
             **super().provenance(),
-            "checkpoint_sha256": _digest(self.checkpoint, "*.safetensors"),
+            "checkpoint_sha256": files_sha256(self.checkpoint, self.checkpoint.glob("*.safetensors")),
             "network": type(self.network).__name__,
             "transformers": transformers.__version__,
-            "processor_sha256": _digest(self.processor_source, "*.json", "*.txt", "*.jinja", "*.model"),
+            "processor_sha256": files_sha256(processor, (one for kind in kinds for one in processor.glob(kind))),
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "generation": dict(self._settings),
             "together": self._together,
@@ -368,9 +367,3 @@ def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any
         listed = "; ".join(f"{len(names)} {kind} ({', '.join(names[:3])})" for kind, names in misfits.items() if names)
         raise UserError(f"The weights in {folder} do not fit {cls.__name__}: {listed}. {advice}")
     return network.eval().requires_grad_(False)
-
-
-def _digest(folder: Path, *patterns: str) -> str:
-    """Return the digest of files of a folder, by name and content."""
-    files = sorted({path for pattern in patterns for path in folder.glob(pattern)})
-    return hashlib.sha256("".join(f"{path.name} {file_sha256(path)}\n" for path in files).encode()).hexdigest()

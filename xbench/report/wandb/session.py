@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import wandb
 
 from xbench.runtime.errors import UserError
+from xbench.runtime.files import writing
 
 
 def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = None) -> Any:
@@ -29,13 +30,9 @@ def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = N
     """
     # wandb's service process resolves relative paths in the folder that it was once started in.
     folder = folder.expanduser().absolute()
-    try:
+    hint = "Give a folder that you may write to with --trainer.default_root_dir, or do without: --trainer.logger false."
+    with writing(f"Weights & Biases cannot write to {folder}", hint):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"Weights & Biases cannot write to {folder}: {error.strerror}. Give a folder that you may write to with "
-            "--trainer.default_root_dir, or do without with --trainer.logger false."
-        ) from error
     # By default wandb stages the bytes of artifacts in the home folder, and a sync from elsewhere would lose them.
     os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb"))
     online = server_answers() if offline is None else not offline
