@@ -209,6 +209,8 @@ CONTENTS = (
 @given(content=CONTENTS)
 @example(content=b"%YAML 1." + b"9" * 5_000 + b"\n--- a")
 @example(content=b"!%ff%fe a: b")
+@example(content=b"a: !!int")
+@example(content=b"a: !!timestamp x")
 @example(content=b"\xff\xfea\x00:\x00 \x00b\x00")
 def test_whatever_the_file_holds_only_user_errors_come_out(folder: Path, content: bytes) -> None:
     for name in ("any.json", "any.yaml"):

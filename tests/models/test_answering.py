@@ -31,7 +31,7 @@ def asked(model: AnsweringModel, images: int = 4, widths=(64, 200)):
     data = Squares(num_workers=0, images=images, widths=widths)
     data.setup("test")
     model.findings = data.findings
-    model._texts = {(kind, finding): text for finding in data.findings for kind, text in model.words(finding).items()}
+    model._words = {finding: model.words(finding) for finding in data.findings}
     samples = data.samples(model.preprocessing)
     batch = Batch.collate([samples[place] for place in range(images)])
     return batch, model.score(batch)
@@ -72,7 +72,7 @@ def test_nothing_is_asked_of_images_without_anything_to_ask():
     model.ask = None
     data = Squares(num_workers=0, images=3)
     data.setup("test")
-    model.findings, model._texts = data.findings, {}
+    model.findings, model._words = data.findings, {}
     output = model.score(Batch.collate([data.samples(model.preprocessing)[2]]))
     assert output.shown.answers == [None] * 3 and output.shown.replies == []
 

@@ -46,7 +46,7 @@ from xbench.runs.results import Results, write_results
 from xbench.runs.summary import numbers_of, summarise
 from xbench.runs.tables import about_tables, read_rows, write_tables
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.files import atomic_writer, writing
+from xbench.runtime.files import write_whole, writing
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.runtime.yaml_files import load_yaml
@@ -380,5 +380,4 @@ def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool, read_
     except (yaml.YAMLError, TypeError, LookupError, ValueError, AttributeError):
         # A run that was started from Python has no configuration, and a stranger's may be anything.
         pass
-    with atomic_writer(folder / CONFIG) as file:
-        file.write(text.encode())
+    write_whole(folder / CONFIG, text)

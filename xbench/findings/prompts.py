@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Literal, TypeGuard, get_args
 import yaml
 
 from xbench.runtime.errors import UserError
-from xbench.runtime.strict import unique_keys
+from xbench.runtime.strict import read_json, unique_keys
 from xbench.runtime.yaml_files import check_yaml
 
 ASPECTS = ("border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture")
@@ -50,7 +49,7 @@ def wording(finding: str) -> Wording:
     found = _find(finding)
     if found is None:
         raise UserError(
-            f"The package has no wording for the finding {_short(finding)}, so it cannot be described to the model. "
+            f"The package has no wording for the finding {finding!r:.80}, so it cannot be described to the model. "
             "Give prompts of your own for it, in a file of prompts or as a template, or use a canonical name: "
             "`xbench list findings` prints them.",
             exit_status=2,
@@ -118,12 +117,13 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
     file = Path(os.path.expanduser(path))
     kind = "JSON" if file.suffix.lower() == ".json" else "YAML"
     try:
-        text = file.read_text(encoding="utf-8-sig")
-        entries = json.loads(text, object_pairs_hook=unique_keys) if kind == "JSON" else _from_yaml(text)
+        entries = read_json(file, 2**27) if kind == "JSON" else _from_yaml(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise _problem(file, f"cannot be read ({error.strerror}): give the path of a JSON or YAML file.") from error
-    # Beside broken syntax: bytes that are not UTF-8, numbers and escapes beyond all bounds, nesting without end.
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise _problem(
+            file, f"cannot be read ({error.strerror or error}): give the path of a JSON or YAML file."
+        ) from error
+    # Beside broken syntax: bytes that are not UTF-8, values that do not fit their tags, nesting without end.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise _problem(
             file,
@@ -142,7 +142,7 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
         if not _is_text(name) or not texts or not all(map(_is_text, texts)):
             raise _problem(
                 file,
-                f"gives {_short(name)} something other than a text or a list of texts, none of them empty: write "
+                f"gives {name!r:.80} something other than a text or a list of texts, none of them empty: write "
                 "those. In YAML a text that holds a colon, or could be read as a number, needs quotes.",
             )
         prompts[name] = texts
@@ -171,8 +171,3 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 def _problem(file: Path, what: str) -> UserError:
     return UserError(f"The file of prompts {file} {what}", exit_status=2)
-
-
-def _short(value: object) -> str:
-    written = repr(value)
-    return written if len(written) <= 80 else f"{written[:77]}..."

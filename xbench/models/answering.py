@@ -18,7 +18,7 @@ from xbench.predictions import family_named
 from xbench.predictions.asking import READER, Kind, Question, Reply
 from xbench.predictions.conventions import Convention
 from xbench.runtime.errors import UserError
-from xbench.types import Answers, Batch, Prediction, Query
+from xbench.types import Answers, Batch, Prediction
 
 
 class AnsweringModel(SaliencyModel):
@@ -64,7 +64,7 @@ class AnsweringModel(SaliencyModel):
     def setup(self, stage: str) -> None:
         """Word the questions about the findings of the dataset."""
         super().setup(stage)
-        self._texts = {(kind, finding): text for finding in self.findings for kind, text in self.words(finding).items()}
+        self._words = {finding: self.words(finding) for finding in self.findings}
 
     def words(self, finding: str) -> dict[Kind, str]:
         """Return what is asked about a finding; a UserError if there are no words for it."""
@@ -95,15 +95,12 @@ class AnsweringModel(SaliencyModel):
             asked.append(("recognise", 0, (truth.labels >= 0) & [query.text is None for query in truth.queries]))
         system = None if self.questions is None else self.questions.system
         return [
-            Question(kind, int(truth.image[pair]), pair, query.name, self._worded(kind, query), system, turn)
+            Question(kind, int(truth.image[pair]), pair, query.name, words["locate" if turn else kind], system, turn)
             for kind, turn, pairs in asked
             for pair in np.flatnonzero(pairs).tolist()
             for query in (truth.queries[pair],)
+            for words in (self._words[query.name] if query.text is None else self.words(query.text),)
         ]
-
-    def _worded(self, kind: Kind, query: Query) -> str:
-        kind = "recognise" if kind == "recognise" else "locate"
-        return self._texts[kind, query.name] if query.text is None else self.words(query.text)[kind]
 
     def score(self, batch: Batch) -> Prediction:
         """Ask about a batch, and read the replies."""
@@ -130,15 +127,8 @@ class AnsweringModel(SaliencyModel):
         logits, probabilities = torch.from_numpy(scores)
         return Prediction(logits, probabilities, shown) if self._recognise else Prediction(None, None, shown)
 
-    def problems(self, findings: Sequence[str]) -> list[str]:
-        """Return what `check` finds wrong, a sentence each: by default with the questions about these findings."""
-        problems = []
-        for finding in findings:
-            try:
-                self.words(finding)
-            except UserError as error:
-                problems.append(str(error))
-        return list(dict.fromkeys(problems))
+    def check_words(self, finding: str) -> None:
+        self.words(finding)
 
     def asked_of(self, positive: int, negative: int, annotated: int) -> int:
         """Return how many queries there are about a finding, given the numbers of its images."""
@@ -153,7 +143,7 @@ class AnsweringModel(SaliencyModel):
         """Return how the model is asked, and how its answers are read."""
         about: dict[str, Any] = {"family": self.family.name, "frame": self.convention.name, "reader": READER}
         if (questions := self.questions) is not None:
-            about["prompts"] = {name: [text] for (kind, name), text in self._texts.items() if kind == "locate"}
+            about["prompts"] = {finding: [words["locate"]] for finding, words in self._words.items()}
             about |= {"questions_sha256": questions.sha256, "questions_source": questions.source}
         return about
 

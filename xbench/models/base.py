@@ -130,8 +130,17 @@ class SaliencyModel(pl.LightningModule, ABC):
         return self.predict(batch)
 
     def problems(self, findings: Sequence[str]) -> list[str]:
-        """Return what `check` finds wrong with a model that could be built, a sentence each."""
-        return []
+        """Return what `check` finds wrong with a model that could be built, a sentence each: findings without words."""
+        problems: dict[str, None] = {}
+        for finding in findings:
+            try:
+                self.check_words(finding)
+            except UserError as error:
+                problems[str(error)] = None
+        return [*problems]
+
+    def check_words(self, finding: str) -> None:
+        """Raise a UserError if the model has no words for a finding; by default it needs none."""
 
     def provenance(self) -> dict[str, Any]:
         """Return what the numbers depend on beyond the code, as plain values."""
@@ -222,16 +231,9 @@ class VLM(SaliencyModel):
             )
         return self.word_prompts(finding, self._given_prompts[finding])
 
-    def problems(self, findings: Sequence[str]) -> list[str]:
-        """Return which of these findings it has no words for."""
-        problems = []
-        for finding in findings:
-            try:
-                if not [*self.prompts_of(finding)]:
-                    problems.append(f"{self.name} has no prompt for {finding}.")
-            except UserError as error:
-                problems.append(str(error))
-        return list(dict.fromkeys(problems))
+    def check_words(self, finding: str) -> None:
+        if not [*self.prompts_of(finding)]:
+            raise UserError(f"{self.name} has no prompt for {finding}.")
 
     @abstractmethod
     def default_prompts(self, finding: str) -> Sequence[str]:

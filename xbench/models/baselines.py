@@ -6,22 +6,23 @@ import hashlib
 import json
 import os
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.geometry.shapes import Shape
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.predictions.answer import Box
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.files import named
+from xbench.runs.files import TRUTH, Table
+from xbench.runs.images import shapes_of
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Maps, Prediction
@@ -187,7 +188,7 @@ class PriorKnowledge(BoxBaseline):
     def __init__(self, elsewhere: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         path = None if elsewhere is None else Path(elsewhere).expanduser()
-        self._path = path / "truth.parquet" if path is not None and path.is_dir() else path
+        self._path = path / TRUTH if path is not None and path.is_dir() else path
         self._elsewhere: dict[str, tuple[Box, ...]] = {}
         self._images: frozenset[str] = frozenset()
         if self._path is not None:
@@ -303,15 +304,13 @@ def prior_box(elsewhere: tuple[Box, ...]) -> Box:
 
 def _boxes_elsewhere(path: Path) -> tuple[dict[str, tuple[Box, ...]], frozenset[str]]:
     """Return the boxes around the items in the `truth.parquet` of a run, by finding, and the names of its images."""
-    boxes: dict[str, list[Box]] = {}
+    boxes: defaultdict[str, list[Box]] = defaultdict(list)
     with named(path):
-        rows = pq.read_table(path, columns=["image_id", "finding", "shapes"]).to_pylist()
-        for finding, shapes in ((row["finding"], row["shapes"]) for row in rows):
-            for values in shapes:
-                item = Shape.checked(**values | {"coordinates": np.array(values["coordinates"], np.float64)})
-                if (box := item.box()) is not None:
-                    boxes.setdefault(finding, []).append(Box(*box))
-    if not boxes:
+        rows = [*Table(path, TRUTH).rows()]
+        for row in rows:
+            found = (item.box() for item in shapes_of(row))
+            boxes[row["finding"]] += [Box(*box) for box in found if box is not None]
+    if not any(boxes.values()):
         raise UserError(f"{path} has no annotated item, so it does not say where findings lie.", exit_status=2)
     return {finding: tuple(of) for finding, of in boxes.items()}, frozenset(row["image_id"] for row in rows)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import pickle
 import pickletools
@@ -19,7 +18,7 @@ from xbench.findings.names import canonical
 from xbench.geometry.shapes import coco_runs, mask_of
 from xbench.predictions.files import named, read_csv
 from xbench.runtime.errors import UserError
-from xbench.runtime.strict import decimal, unique_keys
+from xbench.runtime.strict import decimal, read_json
 
 Pair = tuple[str, str]
 """An image and a finding."""
@@ -67,9 +66,7 @@ def read_pickle(content: bytes) -> tuple[NDArray[Any], float | None]:
 def read_drawn(path: Path) -> dict[Pair, Any] | None:
     """Return the masks (for `decoded`) or points that people drew, by image and finding; None for other JSON."""
     with named(path):
-        if path.stat().st_size > _LARGEST:
-            raise ValueError(f"it has {path.stat().st_size} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
+        content = read_json(path, _LARGEST)
     if not isinstance(content, dict) or not all(isinstance(of, dict) for of in content.values()):
         return None
     return {(image, finding): entry for image, of in content.items() for finding, entry in of.items()}

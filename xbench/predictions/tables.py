@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from xbench.predictions.chexlocalize import Pair, drawn_in, read_points
 from xbench.predictions.files import named, read_csv
-from xbench.runtime.strict import check_distinct, decimal, unique_keys
+from xbench.runtime.files import check_readable
+from xbench.runtime.strict import check_distinct, decimal, read_json, unique_keys
 
 Scores = dict[Pair, tuple[float, float]]
 """Logit and probability by image and finding, as the file calls them."""
@@ -71,8 +72,7 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
     texts: dict[Pair, str] = {}
     suffix = path.suffix.lower()
     with named(path):
-        if path.stat().st_size > _LARGEST:
-            raise ValueError(f"it has {path.stat().st_size} bytes")
+        check_readable(path, _LARGEST)
         if suffix == ".json" and drawn_in(path) == "points":
             drawn = read_points(path)
             return "boxes", {
@@ -188,7 +188,7 @@ def _entries(path: Path, suffix: str) -> Iterator[tuple[str, Any]]:
                     except ValueError as error:
                         raise ValueError(f"line {number}: {error}") from None
     else:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
+        content = read_json(path, _LARGEST)
         if not isinstance(content, list):
             raise ValueError("it is no list of COCO results")
         yield from ((f"entry {number}", entry) for number, entry in enumerate(content, start=1))

@@ -12,7 +12,7 @@ from xbench.report.names import model_title
 from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis, floor_of, number_of
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.tables.table import escaped
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import write_whole
 
 # What the hub calls tasks and metrics.
 _TASKS = {
@@ -34,8 +34,7 @@ def write_cards(analysis: Analysis, folder: Path) -> list[Path]:
     written = []
     for model in dict.fromkeys(run.run.model for run in analysis.runs):
         path = folder / (re.sub(r"[^\w.-]+", "_", model) + ".md")
-        with atomic_writer(path) as file:
-            file.write(card(analysis, model).encode())
+        write_whole(path, card(analysis, model))
         written.append(path)
     return written
 

@@ -15,7 +15,7 @@ from xbench.report.runs import Run
 from xbench.report.schema import Analysis, in_order
 from xbench.report.sentences import answer, in_short, on_dataset
 from xbench.report.tables.table import Table, each_note_once, escaped, notes_of, to_markdown
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import write_whole
 
 _SECTIONS = (
     ("Grounding", ("grounding",), ("intervals_pointing_game",)),
@@ -99,9 +99,8 @@ def write_analysis(path: Path, analysis: Analysis) -> None:
     What does not exist is null; a number that is NaN or infinite is a ValueError.
     """
     content = {"schema": 1, **vars(analysis)}
-    with atomic_writer(path) as file:
-        text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False, default=_plain)
-        file.write(f"{text}\n".encode())
+    text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False, default=_plain)
+    write_whole(path, f"{text}\n")
 
 
 def _plain(value: Any) -> Any:

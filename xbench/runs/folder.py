@@ -17,7 +17,7 @@ from xbench.runs.files import CONFIG, PREDICTIONS, RESULTS
 from xbench.runs.fingerprint import difference
 from xbench.runs.journal import ABOUT, finished_batches, read_about
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import write_whole
 from xbench.runtime.locks import Busy, try_lock
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def open_journaled_folder(
             run = RunFolder(_create(trainer, parent))
             run.journal.mkdir()
             if about is not None:
-                with atomic_writer(run.journal / ABOUT) as file:
-                    file.write(json.dumps(about, indent=1).encode())
+                write_whole(run.journal / ABOUT, json.dumps(about, indent=1))
             _lock(run.path)
             return run
         finished = [*finished_batches(folder / _JOURNAL).items()]
@@ -196,6 +195,5 @@ def _create(trainer: Trainer, parent: Path) -> Path:
     text = "# This run was started from Python and not from the command line, which alone knows the configuration.\n"
     if saved is not None:
         text = saved.parser.dump(saved.config, skip_none=False)
-    with atomic_writer(folder / CONFIG) as file:
-        file.write(text.encode())
+    write_whole(folder / CONFIG, text)
     return folder

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import write_whole
 from xbench.types import Failure, Note
 
 ABOUT = "about.json"
@@ -40,8 +40,7 @@ def append_record(folder: Path, record: BatchRecord) -> None:
     """Write a batch to the journal in a folder; it counts as finished from here on."""
     content = _encode(record)
     # Not forced to the disk, which would take longer than the batch: the checksum tells what did not get there.
-    with atomic_writer(folder / f"{record.batch:06d}-{zlib.crc32(content):08x}.arrow", forced=False) as file:
-        file.write(content)
+    write_whole(folder / f"{record.batch:06d}-{zlib.crc32(content):08x}.arrow", content, forced=False)
 
 
 def finished_batches(folder: Path) -> dict[int, Path]:

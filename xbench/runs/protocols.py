@@ -18,7 +18,7 @@ from xbench.runs.files import Table as TableFile
 from xbench.runs.finished import FinishedRun
 from xbench.runs.images import SavedImage, no_maps
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import atomic_writer, write_whole
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import PairTruth, PairView, RunView, Table
 
@@ -185,8 +185,8 @@ def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapp
     with atomic_writer(folder / f"{name}.parquet") as file:
         pq.write_table(pa.table(columns), file, **WRITING)
     content = {**numbers, "table_sha256": file_sha256(folder / f"{name}.parquet")}
-    with atomic_writer(path := folder / f"{name}.json") as file:
-        file.write(f"{json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)}\n".encode())
+    path = folder / f"{name}.json"
+    write_whole(path, f"{json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)}\n")
     return path
 
 

@@ -62,7 +62,7 @@ def collect_provenance(
         "command": [utf8(word) for word in sys.orig_argv],
         "seed": int(seed) if seed is not None else None,
         "devices": {
-            "accelerator": _accelerator(trainer),
+            "accelerator": type(trainer.accelerator).__name__.removesuffix("Accelerator").lower(),
             "processes": trainer.world_size,
             "nodes": trainer.num_nodes,
             "threads": torch.get_num_threads(),
@@ -83,10 +83,6 @@ def collect_provenance(
         else {"store": store.folder.name, "images": sum(map(store.holds, data.records))},
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
-
-
-def _accelerator(trainer: pl.Trainer) -> str:
-    return trainer.accelerator.__class__.__name__.removesuffix("Accelerator").lower()
 
 
 def _git_commit() -> str | None:

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 
 from xbench.findings.names import MACRO, findings_problem, is_folder_name, is_name
 from xbench.runs.files import SCHEMAS
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import write_whole
 
 SIGN_LEVEL = 0.01
 """Chance of ever taking maps that know nothing for upside down, over all findings of a run and all together."""
@@ -325,14 +325,13 @@ class Results(_Part):
 
 def write_results(path: Path, results: Results) -> None:
     """Write `results.json`; raise a ValueError for NaN and infinity, which the schema does not know."""
-    with atomic_writer(path) as file:
-        content = asdict(results)
-        if not results.answers:
-            del content["answers"]
-        text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
-        # A curve on one line instead of a hundred. Line breaks within strings are escaped, so none can match.
-        text = re.sub(r"\[\n\s+([-+.e\d\s,]+?)\n\s+\]", lambda m: f"[{re.sub(chr(10) + ' +', ' ', m[1])}]", text)
-        file.write((text + "\n").encode())
+    content = asdict(results)
+    if not results.answers:
+        del content["answers"]
+    text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
+    # A curve on one line instead of a hundred. Line breaks within strings are escaped, so none can match.
+    text = re.sub(r"\[\n\s+([-+.e\d\s,]+?)\n\s+\]", lambda m: f"[{re.sub(chr(10) + ' +', ' ', m[1])}]", text)
+    write_whole(path, text + "\n")
 
 
 def read_results(path: Path) -> Results:

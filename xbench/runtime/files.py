@@ -43,6 +43,12 @@ def atomic_writer(path: Path, shared: bool = False, forced: bool = True) -> Iter
         raise
 
 
+def write_whole(path: Path, content: str | bytes, shared: bool = False, forced: bool = True) -> None:
+    """Write a file as `atomic_writer` does; a text in UTF-8."""
+    with atomic_writer(path, shared, forced) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
 def check_readable(path: Path, most: int) -> None:
     """Raise an OSError at what would be read without end: a device, a pipe, a file of more than `most` bytes."""
     about = path.stat()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+from xbench.runtime.files import check_readable
 
 _DECIMAL = re.compile(r"[+-]?+(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?+[0-9]++)?+")
 
@@ -22,6 +26,12 @@ def check_distinct(names: Iterable[str], kind: str) -> None:
     """Raise a ValueError for a name that is there twice; empty names may be."""
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise ValueError(f"the {kind} {twice[0][:60]!r} is there twice")
+
+
+def read_json(path: Path, most: int) -> Any:
+    """Return what a JSON file holds; OSError or ValueError for a damaged one, a device, or more than `most` bytes."""
+    check_readable(path, most)
+    return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_keys)
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

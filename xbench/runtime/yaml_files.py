@@ -32,7 +32,11 @@ def load_yaml(source: Path | str) -> Any:
     """
     text = source if isinstance(source, str) else source.read_text(encoding="utf-8-sig")
     check_yaml(text)
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    # So do `!!int ''`, `!!bool x` and `!!timestamp x` end.
+    except (LookupError, AttributeError) as error:
+        raise yaml.YAMLError(f"a value does not fit its tag ({error!r})") from error
 
 
 def check_yaml(text: str) -> None:

@@ -38,6 +38,7 @@ class ChestXray14(DownloadedDataset):
     """
 
     name = "chestxray14"
+    names_patients = True
     findings = FINDINGS["chestxray14"]
     classes = CHESTXRAY14_CLASSES
     splits = ("boxes", "test")
@@ -45,9 +46,6 @@ class ChestXray14(DownloadedDataset):
     layout = (
         f"images/<image>.png (or images_001/images/..., images_012/images/...), BBox_List_2017.csv and {_LABELS[0]}"
     )
-
-    def patient_of(self, image_id: str) -> str | None:
-        return image_id.partition("_")[0]
 
     def exhaustive(self) -> bool:
         """Return False: the download holds far more images than a split."""

@@ -35,6 +35,7 @@ class CheXlocalize(DownloadedDataset):
     """
 
     name = "chexlocalize"
+    names_patients = True
     findings = FINDINGS["chexlocalize"]
     splits = ("test", "val")
     layout = (
@@ -57,9 +58,6 @@ class CheXlocalize(DownloadedDataset):
         # Patient, study and view.
         *folders, _ = path.parts[-3:]
         return "_".join([*folders, path.stem]) if folders and folders[0].startswith("patient") else None
-
-    def patient_of(self, image_id: str) -> str | None:
-        return image_id.partition("_")[0]
 
     def listed_key(self, entry: str) -> str:
         """Return the image of a path (whatever stands before the patient) or of a name."""

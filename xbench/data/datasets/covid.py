@@ -51,6 +51,7 @@ class COVID19Rural(DownloadedDataset):
     """
 
     name = "covid"
+    names_patients = True
     findings = (_FINDING,)
     splits = ("all",)
     folders: ClassVar = {"all": (_IMAGES,)}
@@ -68,9 +69,6 @@ class COVID19Rural(DownloadedDataset):
         if path.suffix.lower() == ".png" and (path.name.lower().endswith(".jpg.png") or path.parent.name == _MASKS):
             return None
         return path.stem
-
-    def patient_of(self, image_id: str) -> str | None:
-        return image_id.partition("_")[0]
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         files = [path for path in folder.ending(".json") if path.parent.name == _OUTLINES]

@@ -75,6 +75,7 @@ class DownloadedDataset(ChestXrayDataModule):
     advice: ClassVar[str] = AGAIN
     folders: ClassVar[Mapping[str, Sequence[str]]] = {}
     files: ClassVar[Mapping[str, Sequence[str]]] = {}
+    names_patients: ClassVar[bool] = False  # whether images are called after their patient, up to the first `_`
 
     def __init__(self, root: str, annotations: str | None = None, image_list: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -100,8 +101,8 @@ class DownloadedDataset(ChestXrayDataModule):
         return path.stem
 
     def patient_of(self, image_id: str) -> str | None:
-        """Return whose an image is, where the download says; by default None."""
-        return None
+        """Return whose an image is, where the download says."""
+        return image_id.partition("_")[0] if self.names_patients else None
 
     def exhaustive(self) -> bool:
         """Tell whether the annotation files name every image of the split, so that any other is worth a note."""

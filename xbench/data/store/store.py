@@ -24,7 +24,7 @@ from xbench.data.store.fingerprint import record_key
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import atomic_writer, writing
+from xbench.runtime.files import write_whole, writing
 
 _SUFFIX = ".image"
 _CRC_BYTES = 4
@@ -86,8 +86,8 @@ class PreparedStore:
         `key` is that of the record before the image was read.
         """
         # Not forced to the disk, which can take longer than decoding: the checksum finds what a crash has torn.
-        with self._naming_the_folder(), atomic_writer(self.folder / f"{key}{_SUFFIX}", forced=False) as file:
-            file.write(content)
+        with self._naming_the_folder():
+            write_whole(self.folder / f"{key}{_SUFFIX}", content, forced=False)
 
     def _files(self) -> list[Path]:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench.runtime.digests import digest
-from xbench.runtime.files import atomic_writer, writing
+from xbench.runtime.files import write_whole, writing
 
 
 class AnswerCache:
@@ -36,8 +36,7 @@ class AnswerCache:
         with suppress(RecursionError), writing(f"The answer cannot be kept in {path}", "Give another --model.cache."):
             self.folder.mkdir(parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with atomic_writer(path, shared=True) as file:
-                file.write(json.dumps({"request": request, "response": response, **about}).encode())
+            write_whole(path, json.dumps({"request": request, "response": response, **about}), shared=True)
 
     def _file(self, request: Mapping[str, Any]) -> Path:
         name = digest(request)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from xbench.findings.names import canonical
+from xbench.findings.names import CHESTXRAY14_CLASSES, canonical
 from xbench.geometry.preprocessing import PillowResize, Preprocessing
 from xbench.models.networks.bert import bert_base, encode_in_chunks, tokenise
 from xbench.models.networks.checkpoint import (
@@ -242,13 +242,7 @@ class KAD(KEBERTModel):
     """
 
     # In the order of the authors' script. Their lists for CheXpert and ChestX-Det10 are the classes of the datasets.
-    official_lists = (
-        (
-            *("Atelectasis", "Cardiomegaly", "Pleural Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
-            *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Pulmonary Fibrosis", "Pleural Thickening"),
-            "Hernia",
-        ),
-    )
+    official_lists = (CHESTXRAY14_CLASSES,)
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ from xbench.models.networks.query_decoder import Layers, choose
 from xbench.models.networks.reads_patches import ReadsPatches
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import write_whole
 from xbench.types import Batch, MapScale, ModelOutput
 
 EXAMPLE, BASE = "microsoft/llava-rad", "lmsys/vicuna-7b-v1.5"
@@ -191,8 +191,7 @@ class LLaVARad(VLM):
         advice = "Give --model.reports a folder that can be written to, or leave it out."
         with explained(f"The report of {name} cannot be written to {path}", advice):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_writer(path, shared=True) as file:
-                file.write((json.dumps(report, ensure_ascii=False) + "\n").encode())
+            write_whole(path, json.dumps(report, ensure_ascii=False) + "\n", shared=True)
 
     @torch.no_grad()
     def _attend(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]], names: Sequence[str]) -> ModelOutput:

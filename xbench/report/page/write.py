@@ -28,7 +28,7 @@ from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.runs.answers import excerpt
 from xbench.runs.images import shrunk
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import write_whole
 
 
 def write_page(
@@ -83,8 +83,7 @@ def write_page(
         as_data=_json,
         written=partial(json.dumps, indent=2, ensure_ascii=False),
     )
-    with atomic_writer(path) as file:
-        file.write(text.encode("utf-8"))
+    write_whole(path, text)
 
 
 class _Shelf:
