@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from xbench.models.answers.client import ChatClient, NoAnswer, _seconds, read_reply, served_by
-from xbench.models.answers.endpoint import Endpoint
+from xbench.models.answers.endpoint import Endpoint, _Picture
 from xbench.predictions.asking import Question, Reply
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Truth
@@ -307,6 +307,13 @@ def test_answers_come_in_the_order_of_the_questions(address, tmp_path):
     assert len(replies) == 20 and len(log(address, script)) == 21
     sent = {request["body"]["messages"][0]["content"][1]["text"] for request in log(address, script)}
     assert sent == {f"Where is {place}?" for place in range(20)}
+
+
+def test_slow_encoding_keeps_no_connection_waiting(address, tmp_path, monkeypatch):
+    monkeypatch.setattr(_Picture, "url", property(lambda self: time.sleep(0.25) or "data:image/png;base64,"))
+    model = endpoint(address, scripted("says=None."), tmp_path, timeout=1, attempts=1)
+    asked = [Question("locate", row, row, "Edema", "Where?") for row in range(8)]
+    assert [reply.text for reply in model.ask(batch_of(*[GREY] * 8), asked)] == ["None."] * 8
 
 
 def test_an_unanswered_request_ends_the_run_and_keeps_the_others(address, tmp_path):

@@ -8,7 +8,7 @@ import hashlib
 import io
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,7 @@ class _Picture:
     image: Image.Image
     format: Literal["png", "jpeg"]
     frame: str | None
+    encoding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @cached_property
     def digest(self) -> str:
@@ -210,8 +211,10 @@ class Endpoint(AnsweringModel):
                     raise UserError(
                         f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on."
                     ) from None
+            async with picture.encoding:  # once, in a thread: connections would time out while the loop encodes
+                url = await asyncio.to_thread(lambda: picture.url)
             started = time.monotonic()
-            reply, response = await self.client.complete(self._body(query, picture.url))
+            reply, response = await self.client.complete(self._body(query, url))
             if self._cache is not None:
                 took = round(time.monotonic() - started, 3)
                 self._cache.put(request, response, seconds=took, time=round(time.time()))
