@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from deterministic_checkpoints import MODELS
+import yaml
+from deterministic_checkpoints import MODELS, write_checkpoint
 from places import ROOT
-from processes import environment
+from processes import start
+from small_networks import shrink
+
+from xbench.commands.configs import shipped
 
 README = (ROOT / "README.md").read_text()
 (README_MODEL,) = re.findall(r"^pytest --pyargs xbench\.conformance --model (\S+)", README, flags=re.MULTILINE)
@@ -57,39 +61,28 @@ WRONG = {
     "Constant": ({COVER, CHANGE, RUNS}, "every map is the same everywhere"),
 }
 
-# One process for all of them: most of the time goes into imports.
-# Pytest looks for errors in finalisers at the end of each run: ten collections of all garbage.
-# The seven models of the package are small ones here, in the layouts of their authors, with maps of 4 x 4.
-SCRIPT = """
-import json
-import sys
-from pathlib import Path
-import pytest
-import yaml
-from deterministic_checkpoints import MODELS, write_checkpoint
-from small_networks import shrink
-from xbench.commands.configs import shipped
-
-plugins = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
-for name in sys.argv[1:]:
-    path, arguments = name, {"scale": 20.0} if name.startswith("my_model") else {}
-    with pytest.MonkeyPatch.context() as patch:
-        if name in MODELS:
-            shrink(patch)
-            path = yaml.safe_load(shipped("models")[name].read_text())["class_path"]
-            Path(name).mkdir()
-            arguments = write_checkpoint(name, Path(name)) | {"image_size": 128 if name in ("clip", "kad") else 64}
-        words = ["--model", path, "--model-args", json.dumps(arguments), f"--junitxml={name}.xml"]
-        pytest.main(["--pyargs", "xbench.conformance", *words, *plugins])
-"""
+PLUGINS = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
 
 
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run_pytest(words: list[str]) -> int:
     # What the run that these tests are part of has set stays out.
-    variables = {name: value for name, value in environment(OMP_NUM_THREADS=1).items() if "PYTEST" not in name}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=500
-    )
+    for name in [name for name in os.environ if "PYTEST" in name]:
+        del os.environ[name]
+    return pytest.main([*words, *PLUGINS])
+
+
+def conform(names: list[str]) -> None:
+    """Test the models; the seven of the package are small ones, in the layouts of their authors, with maps of 4 x 4."""
+    for name in names:
+        path, arguments = name, {"scale": 20.0} if name.startswith("my_model") else {}
+        with pytest.MonkeyPatch.context() as patch:
+            if name in MODELS:
+                shrink(patch)
+                path = yaml.safe_load(shipped("models")[name].read_text())["class_path"]
+                Path(name).mkdir()
+                arguments = write_checkpoint(name, Path(name)) | {"image_size": 128 if name in ("clip", "kad") else 64}
+            words = ["--model", path, "--model-args", json.dumps(arguments), f"--junitxml={name}.xml"]
+            run_pytest(["--pyargs", "xbench.conformance", *words])
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +93,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[s
     (code,) = re.findall(r"```python\n(# my_model\.py\n.*?)```", README, flags=re.DOTALL)
     (folder / "my_model.py").write_text(code)
     names = [*SOUND, *(f"wrong_models.{name}" for name in WRONG)]
-    process = run(["-c", SCRIPT, *names], folder)
+    process = start(names, folder, command=conform)
+    assert process.wait(500) == 0, process.said
     found = {}
     for name in names:
-        assert (folder / f"{name}.xml").is_file(), process.stdout + process.stderr
+        assert (folder / f"{name}.xml").is_file(), process.said
         cases = [*ElementTree.parse(folder / f"{name}.xml").iter("testcase")]
         assert len({case.attrib["name"].partition("[")[0] for case in cases}) == 12
         found[name] = [
@@ -139,5 +133,5 @@ def test_other_peoples_options_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(
         "def test_it(request):\n    assert request.config.getoption('--model') == 'mine'\n"
     )
-    process = run(["-m", "pytest", "-p", "no:cacheprovider", "--model", "mine"], tmp_path)
-    assert process.returncode == 0, process.stdout + process.stderr
+    process = start(["--model", "mine"], tmp_path, command=run_pytest)
+    assert process.wait() == 0, process.said

@@ -11,7 +11,10 @@ from run_files import files_of
 
 from xbench.cli import main
 from xbench.commands.verify import disagreements
+from xbench.report.page.write import write_page
 from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.contents import all_tables
 from xbench.runs.finished import FinishedRun
 
 # By kind the class, and what its pointing game, Dice and AUROC must be; None where there is none.
@@ -24,7 +27,7 @@ KINDS = {
     "points": ("Told", 0.3, None, 1.0),
     "words": ("Told", 0.0, 0.0, 1.0),
 }
-DATA = ("--data", "xbench.data.PhantomCXR", "--data.images", "20", "--data.size", "64", "--data.batch_size", "4")
+DATA = ("--data", "xbench.data.PhantomCXR", "--data.images", "12", "--data.size", "64", "--data.batch_size", "4")
 QUIET = (
     *("--data.num_workers", "0", "--data.cache", "false"),
     *("--trainer.logger", "false", "--trainer.accelerator", "cpu"),
@@ -36,11 +39,20 @@ def words(kind: str, root: Path, *options: str) -> list[str]:
     return ["test", *model, *DATA, *QUIET, "--trainer.default_root_dir", str(root), *options]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_oracle_goes_all_the_way(kind, tmp_path, monkeypatch):
-    assert main(words(kind, tmp_path / "whole")) == 0
-    (whole,) = (path.parent for path in tmp_path.glob("whole/*/*/results.json"))
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory) -> dict[str, Path]:
+    """A run of every kind that nothing happened to."""
+    found = {}
+    for kind in KINDS:
+        root = tmp_path_factory.mktemp("wholes", numbered=True)
+        assert main(words(kind, root)) == 0
+        (found[kind],) = (path.parent for path in root.glob("*/*/results.json"))
+    return found
 
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_oracle_goes_all_the_way(kind, wholes, tmp_path, monkeypatch):
+    whole = wholes[kind]
     monkeypatch.setenv("ORACLE_TIRES", "1")
     assert main(words(kind, tmp_path / "parts")) == 1
     monkeypatch.delenv("ORACLE_TIRES")
@@ -61,6 +73,13 @@ def test_an_oracle_goes_all_the_way(kind, tmp_path, monkeypatch):
     annotated = pc.and_(pc.equal(table["label"], 1), table["has_region"])
     assert pc.sum(table["scored"]).as_py() == (0 if pointing is None else pc.sum(annotated).as_py())
 
-    assert main(["report", str(tmp_path / "whole"), "--out", str(tmp_path / "report"), "--cases", "1"]) == 0
-    assert (tmp_path / "report" / "index.html").stat().st_size > 10_000
-    assert [run.pictured for run in collect([tmp_path / "whole"]).runs] == [True]
+
+@pytest.mark.parametrize("kinds", [["nothing"], ["points"], KINDS])
+def test_a_report_shows_them(kinds, wholes, tmp_path):
+    folders = [wholes[kind] for kind in kinds]
+    page = tmp_path / "index.html"
+    collection = collect(folders)
+    assert all(run.pictured for run in collection.runs)
+    analysis = analyse(collection)
+    write_page(analysis, all_tables(analysis), page)
+    assert page.stat().st_size > 10_000

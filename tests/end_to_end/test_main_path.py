@@ -123,14 +123,6 @@ def test_results_equal_plain_loops(run_of, expected):
         assert value == pytest.approx((square[name] + hole[name]) / 2, abs=1e-15)
 
 
-def test_text_is_encoded_once(command, toy_config, monkeypatch):
-    models = []
-    original = Brightness.__init__
-    monkeypatch.setattr(Brightness, "__init__", lambda self, *a, **k: (models.append(self), original(self, *a, **k))[1])
-    assert command("test", "--config", toy_config).status == 0
-    assert [model.times_encoded for model in models] == [1]
-
-
 def test_skipped_images_are_counted_and_named(command, toy_config):
     # Positions 4 to 7 are a whole batch.
     options = ("--data.unreadable", "[1, 4, 5, 6, 7]", "--data.on_error", "skip")

@@ -16,7 +16,7 @@ from downloads import Downloads
 from small_networks import shrink
 
 from xbench.findings.names import FINDINGS
-from xbench.findings.prompts import ASPECTS, prompts_in_style
+from xbench.findings.prompts import prompts_in_style
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH
 
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
@@ -131,31 +131,3 @@ def test_kad_is_asked_what_its_authors_ask(command, downloads: Downloads, folder
     assert not any(official.equals(logits) for logits in others)
     # The benchmark tells them apart, and so does a run that goes on with another.
     assert len({run.results["provenance"]["fingerprint"]["settings"] for run in runs}) == 3
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_checkpoint("clip", tmp_path_factory.mktemp("clip"))
-
-
-@pytest.mark.parametrize("prompts", ["name", "phrase", "description", "aspects", "a file"])
-def test_clip_in_other_words(command, downloads: Downloads, clip: dict[str, str], tmp_path: Path, prompts: str):
-    absent = "a chest x-ray without pleural effusion"
-    if prompts == "a file":
-        expected = ["fluid around the lung", "a blunt angle"]
-        texts = {finding: f"a picture of {finding}" for finding in FINDINGS["vindr"]} | {"Pleural Effusion": expected}
-        prompts = str(tmp_path / "prompts.json")
-        Path(prompts).write_text(json.dumps(texts))
-    elif prompts in ("name", "phrase"):
-        (text,) = prompts_in_style(prompts, "Pleural Effusion")
-        expected = [f"a chest x-ray showing {text}"]
-    else:
-        expected = list(prompts_in_style(prompts, "Pleural Effusion"))
-        assert len(expected) == (len(ASPECTS) if prompts == "aspects" else 1)
-    options = [*options_of(clip), "--model.prompts", prompts]
-    data = ("--data.root", downloads("vindr").root, "--data.limit", "1", "--data.num_workers", "0")
-    run = command("test", "--config", "clip_vindr", *data, *options, *QUIET)
-    assert run.status == 0, run.errors
-    provenance = run.results["provenance"]
-    assert provenance["prompts"]["Pleural Effusion"] == [*expected, absent]
-    assert provenance["model"]["prompt_source"] == prompts
