@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import Maps, Prediction, Truth
 
 
@@ -17,10 +17,9 @@ def check_no_limit(trainer: Trainer, stage: str) -> None:
     limit = getattr(trainer, f"limit_{stage}_batches")
     # The integer 1 means one batch, the fraction 1.0 all of them.
     if repr(limit) != "1.0":
-        raise UserError(
+        raise UsageError(
             f"--trainer.limit_{stage}_batches {limit} (also set by --trainer.fast_dev_run) limits each process by "
-            "itself and leaves images out without a trace: use --data.limit N for the first N images.",
-            exit_status=2,
+            "itself and leaves images out without a trace: use --data.limit N for the first N images."
         )
 
 

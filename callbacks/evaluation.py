@@ -23,7 +23,7 @@ from xbench.runs.results import Results
 from xbench.runs.summary import RunNumbers, summarise
 from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.map_measures import Measurer
 from xbench.scoring.measure import measure
@@ -54,10 +54,9 @@ class Evaluation(Callback):
     def __init__(self, thresholds: int = 101, ties: TieRule = "share") -> None:
         super().__init__()
         if thresholds < 3 or thresholds % 2 == 0:
-            raise UserError(
+            raise UsageError(
                 f"Evaluation: thresholds={thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, "
-                "such as 101.",
-                exit_status=2,
+                "such as 101."
             )
         self.thresholds = thresholds
         self.ties = ties
@@ -219,7 +218,7 @@ class Evaluation(Callback):
     def of(cls, trainer: Trainer) -> Evaluation:
         """Return the trainer's evaluation; a `UserError` without one."""
         if (found := find(trainer, cls)) is None:
-            raise UserError("trainer.callbacks holds no Evaluation, so there are no results: add it.", exit_status=2)
+            raise UsageError("trainer.callbacks holds no Evaluation, so there are no results: add it.")
         return found
 
 

@@ -24,7 +24,7 @@ from xbench.runs.folder import PARTS, open_run_folder
 from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
 from xbench.runs.provenance import collect_outputs
 from xbench.runs.tables import about_tables, write_tables
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 from xbench.runtime.files import writing
 from xbench.types import Batch, Failure, Maps, Prediction
 
@@ -152,10 +152,9 @@ def _to_draw(overlays: bool | list[str] | str, findings: Sequence[str]) -> list[
         return [*findings] if overlays else []
     wanted = chosen(overlays)
     if unknown := [finding for finding in wanted if finding not in findings]:
-        raise UserError(
+        raise UsageError(
             f"--overlays: {', '.join(unknown)} is not asked for. The findings of this prediction are "
-            f"{', '.join(findings)}; or give false for no pictures.",
-            exit_status=2,
+            f"{', '.join(findings)}; or give false for no pictures."
         )
     return [finding for finding in findings if finding in wanted]
 

@@ -18,7 +18,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.datasets.phantom import PhantomCXR
 from xbench.models.base import SaliencyModel
 from xbench.report.wandb.session import begin_run, offline_folder
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 
 FAILED = "Weights & Biases failed and shows this run in part or not at all"
 
@@ -56,7 +56,7 @@ class WandbLogger(loggers.WandbLogger):
         pictures: int | None = None,
     ) -> None:
         if pictures is not None and pictures < 0:
-            raise UserError(f"--trainer.logger.pictures {pictures} is negative; give 0 for none.", exit_status=2)
+            raise UsageError(f"--trainer.logger.pictures {pictures} is negative; give 0 for none.")
         self._pictures = pictures
         self._wanted_offline = offline
         super().__init__(

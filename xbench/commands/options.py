@@ -50,7 +50,7 @@ class RunParser(LightningArgumentParser):
         if keys and value:
             text = f"--{'.'.join(keys[: 2 if keys[0] in _BASES else 1])}: {value[1]!r:.100} is not one of its values."
         see = f"See `xbench {self.command} --help-all`."
-        raise user_error_behind(ex) or UserError(f"{text:.600} {see}", exit_status=2)
+        raise user_error_behind(ex) or UsageError(f"{text:.600} {see}")
 
     def read(self, words: Sequence[str]) -> Namespace:
         """Return the options that the words after a command stand for; UserError where they are wrong."""

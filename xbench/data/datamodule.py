@@ -32,7 +32,7 @@ from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runs.fingerprint import plain
 from xbench.runtime.digests import digest
 from xbench.runtime.distributed import shared_counter
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.paths import cache_folder, expand
 from xbench.runtime.processes import usable_cores
 from xbench.types import Batch, Failure, Note, Sample
@@ -100,7 +100,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             f"timeout {timeout}: give a number of seconds above 0": not 0 < timeout < math.inf,
         }
         if problem := next((problem for problem, is_one in problems.items() if is_one), None):
-            raise UserError(f"--data.{problem}.", exit_status=2)
+            raise UsageError(f"--data.{problem}.")
         self.limit = limit
         self.batch_size = batch_size
         self.num_workers = num_workers
@@ -268,7 +268,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         Raises a UserError with `--data.cache false`, or if images of this dataset or for this model cannot be prepared.
         """
         if self.cache is False:
-            raise UserError("--data.cache false leaves no place for prepared images.", exit_status=2)
+            raise UsageError("--data.cache false leaves no place for prepared images.")
         description = describe(self, preprocessing)
         return PreparedStore(self._cache_folder() / f"{self.name}-{digest(description)[:16]}", description)
 

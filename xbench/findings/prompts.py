@@ -11,7 +11,7 @@ from typing import Literal, TypeGuard, get_args
 
 import yaml
 
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.strict import read_json, unique_keys
 from xbench.runtime.yaml_files import check_yaml
 
@@ -48,11 +48,10 @@ def wording(finding: str) -> Wording:
     """Return the wording of a finding, of `Normal` or of `Clear Lungs`; a UserError if there is none."""
     found = _find(finding)
     if found is None:
-        raise UserError(
+        raise UsageError(
             f"The package has no wording for the finding {finding!r:.80}, so it cannot be described to the model. "
             "Give prompts of your own for it, in a file of prompts or as a template, or use a canonical name: "
-            "`xbench list findings` prints them.",
-            exit_status=2,
+            "`xbench list findings` prints them."
         )
     return found
 
@@ -83,7 +82,7 @@ def prompts_in_style(style: Style, finding: str) -> list[str]:
             return [wording(finding).description]
         case "aspects":
             return [f"{aspect}: {statement}" for aspect, statement in wording(finding).aspects.items()]
-    raise UserError(f"There is no style of prompts {style!r}: give one of {', '.join(STYLES)}.", exit_status=2)
+    raise UsageError(f"There is no style of prompts {style!r}: give one of {', '.join(STYLES)}.")
 
 
 def fill_templates(templates: Sequence[str], finding: str) -> list[str]:
@@ -91,16 +90,14 @@ def fill_templates(templates: Sequence[str], finding: str) -> list[str]:
     try:
         prompts = [template.format(finding=phrase(finding)) for template in templates]
     except (KeyError, IndexError, ValueError) as error:
-        raise UserError(
+        raise UsageError(
             f"A prompt template of {list(templates)} cannot be filled ({error!r}): write {{finding}} where the name of "
-            "the finding belongs and no other braces.",
-            exit_status=2,
+            "the finding belongs and no other braces."
         ) from error
     if len({*prompts}) < len(prompts) or any("{finding}" not in template for template in templates):
-        raise UserError(
+        raise UsageError(
             f"The prompt templates {list(templates)} must differ, and each must hold {{finding}}, which is replaced by "
-            "the name of the finding.",
-            exit_status=2,
+            "the name of the finding."
         )
     return prompts
 
@@ -170,4 +167,4 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def _problem(file: Path, what: str) -> UserError:
-    return UserError(f"The file of prompts {file} {what}", exit_status=2)
+    return UsageError(f"The file of prompts {file} {what}")

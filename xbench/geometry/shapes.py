@@ -191,7 +191,7 @@ def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
 
 
 def connected_parts(mask: Mask) -> tuple[Shape, ...]:
-    """Return each part of a mask (H, W) as a shape, in the order of their first pixels; all eight neighbours count."""
+    """Return each connected part of a mask (H, W) as a shape; all eight neighbours count."""
     count, labels = cv2.connectedComponents(mask.view(np.uint8), connectivity=8)
     return tuple(Shape.from_mask(labels == part) for part in range(1, count))
 

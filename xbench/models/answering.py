@@ -17,7 +17,7 @@ from xbench.models.base import SaliencyModel
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER, Kind, Question, Reply
 from xbench.predictions.conventions import Convention
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import Answers, Batch, Prediction
 
 
@@ -59,7 +59,7 @@ class AnsweringModel(SaliencyModel):
         if recognise and not (self.recognises and (self.questions is None or self.questions.recognise)):
             why = ", for its questions have none under recognise" if self.recognises else ""
             what = f"{self.name} cannot be asked whether a finding is there{why}"
-            raise UserError(f"--model.recognise true: {what}. Leave the option out.", exit_status=2)
+            raise UsageError(f"--model.recognise true: {what}. Leave the option out.")
 
     def setup(self, stage: str) -> None:
         """Word the questions about the findings of the dataset."""
@@ -137,7 +137,7 @@ class AnsweringModel(SaliencyModel):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> None:
         """Refuse to write maps, of which there are none."""
-        raise UserError(f"{self.name} answers in words, and predict writes maps: use test.", exit_status=2)
+        raise UsageError(f"{self.name} answers in words, and predict writes maps: use test.")
 
     def provenance(self) -> dict[str, Any]:
         """Return how the model is asked, and how its answers are read."""

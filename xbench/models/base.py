@@ -17,7 +17,7 @@ from xbench.findings.names import canonical
 from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import Batch, Maps, MapScale, ModelOutput, Prediction, Truth
 
 
@@ -60,9 +60,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         """Take the findings from the data module, and check `saliency_upsample` and `map_scale`."""
         for attribute, known in (("saliency_upsample", get_args(Upsampling)), ("map_scale", get_args(MapScale))):
             if (value := getattr(self, attribute)) not in known:
-                raise UserError(
-                    f"{self.name}: {attribute} is {value!r}; give one of {', '.join(known)}.", exit_status=2
-                )
+                raise UsageError(f"{self.name}: {attribute} is {value!r}; give one of {', '.join(known)}.")
         self.findings = tuple(self.trainer.datamodule.findings)  # type: ignore[attr-defined]
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> str | None:
@@ -190,9 +188,8 @@ class VLM(SaliencyModel):
         self._compile_forward = compile
         self._channels_last = channels_last
         if not (prompts is None or prompts in STYLES or Path(prompts).expanduser().exists()):
-            raise UserError(
-                f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists.",
-                exit_status=2,
+            raise UsageError(
+                f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists."
             )
         self._encoded: dict[tuple[str, ...], Any] = {}
         # By canonical name, or by the file's own.
@@ -200,7 +197,7 @@ class VLM(SaliencyModel):
         for name, texts in () if prompts is None or prompts in STYLES else read_prompts(prompts).items():
             finding = canonical(name) or name
             if finding in self._given_prompts:
-                raise UserError(f"--model.prompts {prompts} words {finding} twice, once as {name}.", exit_status=2)
+                raise UsageError(f"--model.prompts {prompts} words {finding} twice, once as {name}.")
             self._given_prompts[finding] = texts
 
     def setup(self, stage: str) -> None:
@@ -224,10 +221,9 @@ class VLM(SaliencyModel):
         if self.prompt_source in STYLES:
             return self.word_prompts(finding, prompts_in_style(self.prompt_source, finding))
         if finding not in self._given_prompts:
-            raise UserError(
+            raise UsageError(
                 f"--model.prompts {self.prompt_source} has no prompt for {finding}; it has "
-                f"{', '.join(self._given_prompts) or 'none'}. Add one.",
-                exit_status=2,
+                f"{', '.join(self._given_prompts) or 'none'}. Add one."
             )
         return self.word_prompts(finding, self._given_prompts[finding])
 
@@ -246,10 +242,9 @@ class VLM(SaliencyModel):
     def one_of_each(self, prompts: Sequence[Sequence[str]]) -> list[str]:
         """Return the prompts of C classes for a model that takes one of each; a UserError if a class has others."""
         if any(len(of_class) != 1 for of_class in prompts):
-            raise UserError(
+            raise UsageError(
                 f"{self.name} takes exactly one prompt per finding: give --model.prompts a style other than aspects, "
-                "or a file with one text for each finding.",
-                exit_status=2,
+                "or a file with one text for each finding."
             )
         return [prompt for (prompt,) in prompts]
 
@@ -331,9 +326,8 @@ class VLM(SaliencyModel):
 def check_image_size(image_size: int, cell: int) -> None:
     """Raise a UserError unless cells of so many pixels tile the square input."""
     if image_size < cell or image_size % cell:
-        raise UserError(
-            f"--model.image_size {image_size}: a token stands for {cell} x {cell} pixels; give a multiple of {cell}.",
-            exit_status=2,
+        raise UsageError(
+            f"--model.image_size {image_size}: a token stands for {cell} x {cell} pixels; give a multiple of {cell}."
         )
 
 
@@ -341,4 +335,4 @@ def check_at_least_one(**options: int | None) -> None:
     """Raise a UserError for an option below 1; None is allowed."""
     for name, value in options.items():
         if value is not None and value < 1:
-            raise UserError(f"--model.{name} {value} must be at least 1.", exit_status=2)
+            raise UsageError(f"--model.{name} {value} must be at least 1.")

@@ -24,7 +24,7 @@ from xbench.predictions.files import named
 from xbench.runs.files import TRUTH, Table
 from xbench.runs.images import shapes_of
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import Batch, Maps, Prediction
 
 WHOLE_IMAGE = Box(0.0, 0.0, 1.0, 1.0)
@@ -199,7 +199,7 @@ class PriorKnowledge(BoxBaseline):
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         if shared := self._images & {record.image_id for record in data.records}:
             told = f"{len(shared)} images of {self._path} are scored here (first: {min(shared)})"
-            raise UserError(f"--model.elsewhere: {told}. Give a run on another split or source.", exit_status=2)
+            raise UsageError(f"--model.elsewhere: {told}. Give a run on another split or source.")
 
     def provenance(self) -> dict[str, Any]:
         return super().provenance() | {"elsewhere_sha256": None if self._path is None else file_sha256(self._path)}
@@ -244,16 +244,15 @@ class PriorBox(PriorKnowledge):
 
     def __init__(self, elsewhere: str | None = None, **options: Any) -> None:
         if elsewhere is None:
-            raise UserError(
+            raise UsageError(
                 f"{self.name} must be told where findings lie on other images: give --model.elsewhere RUN, a finished "
-                "run on another split or source (xbench test --config oracle_DATASET --data.split ... makes one).",
-                exit_status=2,
+                "run on another split or source (xbench test --config oracle_DATASET --data.split ... makes one)."
             )
         super().__init__(elsewhere, **options)
 
     def _boxes(self, batch: Batch, query: Question) -> list[Box]:
         if not (known := self._known(query)):
-            raise UserError(f"{self._path} has no box of {query.finding}: give a run that has.", exit_status=2)
+            raise UsageError(f"{self._path} has no box of {query.finding}: give a run that has.")
         return [prior_box(known)]
 
 
@@ -311,7 +310,7 @@ def _boxes_elsewhere(path: Path) -> tuple[dict[str, tuple[Box, ...]], frozenset[
             found = (item.box() for item in shapes_of(row))
             boxes[row["finding"]] += [Box(*box) for box in found if box is not None]
     if not any(boxes.values()):
-        raise UserError(f"{path} has no annotated item, so it does not say where findings lie.", exit_status=2)
+        raise UsageError(f"{path} has no annotated item, so it does not say where findings lie.")
     return {finding: tuple(of) for finding, of in boxes.items()}, frozenset(row["image_id"] for row in rows)
 
 

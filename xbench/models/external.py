@@ -20,7 +20,7 @@ from xbench.predictions.declared import contradictions, preprocessing_of, shape_
 from xbench.predictions.source import Drawn, Names, Source, kind_of, open_source
 from xbench.runs.predicted import StoredPredictions, holds_predictions
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 from xbench.types import DOUBT_NOTE, Batch, Failure, Maps, MapScale, Note, Prediction
 
 _APPLIES = {
@@ -82,19 +82,19 @@ class External(AnsweringModel):
         map_scale: MapScale | None = None,
     ) -> None:
         if not is_folder_name(label):
-            raise UserError(f"--name {label!r} becomes part of a folder's name, which it cannot.", exit_status=2)
+            raise UsageError(f"--name {label!r} becomes part of a folder's name, which it cannot.")
         path = Path(predictions).expanduser()
         if not path.exists():
-            raise UserError(f"--predictions {predictions}: there is no such file or folder.", exit_status=2)
+            raise UsageError(f"--predictions {predictions}: there is no such file or folder.")
         kind = "stored predictions" if holds_predictions(path) else kind_of(path)
         options = {"frame": frame, "family": family, "scores": scores, "pattern": pattern, "missing": missing}
         options |= {"sizes": sizes, "upsampling": upsampling, "map_scale": map_scale}
         given = [name.replace("_", "-") for name, value in options.items() if value is not None]
         for option in given:
             if option not in _APPLIES[kind].split() or (kind, missing) == ("probabilities", "flat"):
-                raise UserError(f"--{option} says nothing about {kind}, as in {path}: leave it out.", exit_status=2)
+                raise UsageError(f"--{option} says nothing about {kind}, as in {path}: leave it out.")
         if lacking := [text for (of, option), text in _NEEDED.items() if of == kind and option not in given]:
-            raise UserError(f"--predictions {predictions} holds {kind}: give {lacking[0]}.", exit_status=2)
+            raise UsageError(f"--predictions {predictions} holds {kind}: give {lacking[0]}.")
         self.answers = kind in ("boxes", "raw answers")
         super().__init__(family or "endpoint", frame if self.answers else None)
         self.name, self._scored = label, not self.answers and scores != "none"
@@ -138,7 +138,7 @@ class External(AnsweringModel):
             rank_zero_warn(f"--predictions {silent}: the run is without these findings, as --missing skip says.")
         if problems := self._problems(data.name, images):
             what = f"{self._path}, for {len(images)} images and {len(self.findings)} findings"
-            raise UserError(f"--predictions {what}: {'; '.join(problems)}.", exit_status=2)
+            raise UsageError(f"--predictions {what}: {'; '.join(problems)}.")
         if source.unknown:
             data.notes += self._ignored(data.name)
         if self.answers:
@@ -180,7 +180,7 @@ class External(AnsweringModel):
         names = [[name for image, name in _pairs(batch) if image == one] for one in batch.truth.image_ids]
         maps = [self._maps(*of_image) for of_image in zip(batch.truth.image_ids, names, strict=True)]
         if len({one.shape[1:] for one in maps}) > 1:
-            raise UserError(f"{self.name}: maps differ in size, so give --data.batch_size 1.", exit_status=2)
+            raise UsageError(f"{self.name}: maps differ in size, so give --data.batch_size 1.")
         if self._kind == "maps":
             each = zip(maps, batch.truth.image_sizes, batch.truth.image_ids, strict=True)
             odd = [(shape_problem(one.shape[1:], size, self._frame or ""), image) for one, size, image in each]
@@ -195,7 +195,7 @@ class External(AnsweringModel):
         if lost and self._kind == "raw answers":
             hint = "Add it, empty if nothing was said, or choose other images with --data.image_list"
             what = f"{self._path} has no answer about image {lost[0][0]}, finding {lost[0][1]}"
-            raise UserError(f"{what}. {hint}.", exit_status=2)
+            raise UsageError(f"{what}. {hint}.")
         return [Reply(self.source.texts.get(pair, '{"boxes": []}')) for pair in pairs]
 
     def provenance(self) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class External(AnsweringModel):
             if one.shape != expected:
                 what = f"the map of image {image}, finding {name} is {one.shape}, and the first one is {expected}"
                 hint = "If that is meant, give --sizes any; the maps of one image have one size all the same"
-                raise UserError(f"{self._path}: {what}. {hint}.", exit_status=2)
+                raise UsageError(f"{self._path}: {what}. {hint}.")
         if isinstance(self.source, Drawn):
             found = {name: one for name, one in found.items() if one.any()}
         maps = torch.full((len(names), *expected), nan)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from xbench.predictions.answer import Size
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 _FARTHEST = 1e12  # of a number from the convention; farther ones overflow, and lie outside all the same
 
@@ -85,10 +85,9 @@ class Convention:
         base = base.removesuffix("_yx")
         size = re.fullmatch(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})", pixels)
         if base not in _CONVENTIONS or (pixels and not (size and base.startswith("pixels_"))):
-            raise UserError(
+            raise UsageError(
                 f"There is no frame {name!r}. Frames are {', '.join(_CONVENTIONS)}; each may be followed by _yx where "
-                "y comes before x, and those of pixels by the size of the image that they count on, as @1024x768.",
-                exit_status=2,
+                "y comes before x, and those of pixels by the size of the image that they count on, as @1024x768."
             )
         convention = replace(_CONVENTIONS[base], name=name, y_first=y_first)
         if size is None:

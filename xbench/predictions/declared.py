@@ -10,7 +10,7 @@ import albumentations as A
 import numpy as np
 
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 
 _STEPS: dict[str, Callable[[int], A.BasicTransform]] = {
     "stretch": lambda side: stretch((side, side))[0],
@@ -46,11 +46,10 @@ def preprocessing_of(frame: str) -> Preprocessing:
         smallest = 1 if name == "longest" and not square else side
         largest = 10**9 if name == "shortest" and not square else side
     if not fits or not square:
-        raise UserError(
+        raise UsageError(
             f"--frame {frame}: give whole, or what was done to a radiograph before the model saw it, such as "
             "shortest:512,crop:480 or longest:518,pad:518; steps are stretch, shortest, longest, pad and crop, and "
-            "they must end in one square for all images.",
-            exit_status=2,
+            "they must end in one square for all images."
         )
     return Preprocessing([_STEPS[name](side) for name, side in known])
 

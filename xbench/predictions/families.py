@@ -17,7 +17,7 @@ from xbench.predictions.answer import Answer, Box, Finish
 from xbench.predictions.conventions import Axis, Convention, checked_size
 from xbench.predictions.json_grammar import flat_lists, part_that_counts, read_json, read_lists
 from xbench.predictions.reading import NUMBER, Reading, ends_in_tag, number, plain
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 _BIN = r"[0-9]{1,64}"
 _BLANK = r"\s*+"
@@ -248,7 +248,7 @@ def family_named(name: str) -> Family:
         return FAMILIES[name]
     near = difflib.get_close_matches(name, FAMILIES, 3, cutoff=0.4)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise UserError(f"There is no family of answers {name!r}.{meant} There are: {', '.join(FAMILIES)}.", exit_status=2)
+    raise UsageError(f"There is no family of answers {name!r}.{meant} There are: {', '.join(FAMILIES)}.")
 
 
 def keep_strongest(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.strict import check_distinct
 
 ARRAYS = (".npy", ".npz")
@@ -51,7 +51,7 @@ class Files:
             name, path = member[0], posixpath.normpath(member[0]).lstrip("/")
             if (twin := members.setdefault(path, member)) is not member:
                 both = f"{name} twice" if twin[0] == name else f"{twin[0]} and {name}, which are one file"
-                raise UserError(f"{root} holds {both}.", exit_status=2)
+                raise UsageError(f"{root} holds {both}.")
         shown = (path for path in members if not any(part[:1] == "." for part in path.split("/")))
         self._members = {path: members[path] for path in sorted(shown)}
         self.names = tuple(self._members)
@@ -83,7 +83,7 @@ def named(root: Path, name: str = "", of: str = "") -> Iterator[None]:
         place = f"{root}/{name}" if name else f"{root}"
         what = f" ({of})" if of else ""
         problem = str(error) or type(error).__name__
-        raise UserError(f"{place}{what} cannot be read: {' '.join(problem.split())[:300]}.", exit_status=2) from error
+        raise UsageError(f"{place}{what} cannot be read: {' '.join(problem.split())[:300]}.") from error
 
 
 def read_csv(path: Path, *wanted: str) -> Iterator[tuple[str, dict[str, str]]]:

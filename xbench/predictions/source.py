@@ -16,7 +16,7 @@ from xbench.findings.names import canonical, names_of
 from xbench.predictions.chexlocalize import Pair, decoded, drawn_in, read_drawn, read_pickle
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
 from xbench.predictions.tables import Ids, read_answered, read_scores
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
 Kind = Literal["maps", "probabilities", "boxes", "raw answers"]
@@ -68,14 +68,14 @@ class Names:
                 if len(meant) > 1:
                     which = f"{', '.join(map(repr, meant[:5]))}{', ...' if len(meant) > 5 else ''}"
                     wanted = f"{option}: {name!r} may mean each of {which}: write the whole name, or give --names."
-                    raise UserError(wanted, exit_status=2)
+                    raise UsageError(wanted)
             if not images or not findings:
                 unknown.append((image, finding))
                 continue
             pair = images[0], findings[0]
             if pair in found:
                 both = f"{', '.join(called[pair])} and {image}, {finding}"
-                raise UserError(f"{option}: {', '.join(pair)} has two entries, {both}.", exit_status=2)
+                raise UsageError(f"{option}: {', '.join(pair)} has two entries, {both}.")
             found[pair], called[pair] = value, (image, finding)
         return found, unknown
 
@@ -134,7 +134,7 @@ class MapFiles(Source):
 
     def __init__(self, root: Path, names: Names, pattern: str = "{image}/{finding}", scores: str | None = None) -> None:
         if "{image}" not in pattern or {*"{}"} & {*pattern.replace("{image}", "").replace("{finding}", "")}:
-            raise UserError(f"--pattern {pattern}: it must have {{image}} and may have {{finding}}.", exit_status=2)
+            raise UsageError(f"--pattern {pattern}: it must have {{image}} and may have {{finding}}.")
         self._root, self._findings = Files(root), names.findings
         with_finding = "{finding}" in pattern
         endings = (*ARRAYS, *PICTURES, ".pkl") if with_finding else (".npz",)
@@ -145,7 +145,7 @@ class MapFiles(Source):
             if (dot + ending).lower() not in endings:
                 unknown.append(name)
             elif (twin := stems.setdefault(_fold(stem), name)) != name:
-                raise UserError(f"{root} holds {twin} and {name}, which are one image and finding.", exit_status=2)
+                raise UsageError(f"{root} holds {twin} and {name}, which are one image and finding.")
         self._pairs: dict[Pair, tuple[str, str | None]] = {}
         used: dict[str, Pair] = {}
         whole, folded = {*names.images}, _fold(pattern)
@@ -159,10 +159,10 @@ class MapFiles(Source):
                 files = sorted(stems[key] for key in keys if key in stems)
                 what = f"image {image}, finding {finding or 'any'}"
                 if len(files) > 1:
-                    raise UserError(f"{root} holds {' and '.join(files)}, which are both of {what}.", exit_status=2)
+                    raise UsageError(f"{root} holds {' and '.join(files)}, which are both of {what}.")
                 for name in files:
                     if (other := used.setdefault(name, (image, finding))) != (image, finding):
-                        raise UserError(f"{root}: {name} fits {', '.join(other)} and {what}.", exit_status=2)
+                        raise UsageError(f"{root}: {name} fits {', '.join(other)} and {what}.")
                     if with_finding:
                         self._pairs[image, finding] = name, None
                     else:

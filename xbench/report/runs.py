@@ -19,7 +19,7 @@ from xbench.runs.folder import is_of_a_run
 from xbench.runs.images import ScoredPairs
 from xbench.runs.results import Results
 from xbench.runtime.digests import digest
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.scoring.rows import Rows
 
 
@@ -94,7 +94,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     folders: set[Path] = set()
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is not a folder: give the folder of a run, or one above it.", exit_status=2)
+            raise UsageError(f"{path} is not a folder: give the folder of a run, or one above it.")
         # A run's configuration is written first and its results last.
         folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name) if is_of_a_run(file.parent)}
     newest: dict[tuple[Any, ...], Run] = {}

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from xbench.types import MapScale, Prediction, Rules, Truth
 
 
-_AGREEMENT = ("reader_dice", "reader_iou")
-
-
 class FinishedRun:
     """A finished run: its results, tables, maps, regions and pictures, each read when it is first asked for.
 
@@ -315,7 +312,7 @@ class FinishedRun:
                 coverage=[image.regions.get(place) for place in range(len(image.queries))],
                 gamma=gamma,
                 shapes=[image.instances.get(place, ()) for place in range(len(image.queries))],
-                agreement=np.stack([self.rows[name][own] for name in _AGREEMENT], axis=-1),
+                agreement=np.stack([self.rows[name][own] for name in ("reader_dice", "reader_iou")], axis=-1),
             )
             for own, image in zip(rows, images, strict=True)
         ]

@@ -16,7 +16,7 @@ from xbench.findings.names import is_folder_name
 from xbench.runs.files import CONFIG, PREDICTIONS, RESULTS
 from xbench.runs.fingerprint import difference
 from xbench.runs.journal import ABOUT, finished_batches, read_about
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import write_whole
 from xbench.runtime.locks import Busy, try_lock
 
@@ -162,10 +162,9 @@ def _unfinished(parent: Path, about: Mapping[str, Any] | None) -> Path | None:
         else:
             return folder
     if refused:
-        raise UserError(
+        raise UsageError(
             f"--resume true: {refused[0]} An unfinished run can only go on with the same configuration, weights, data "
-            "and versions: give those, or leave out --resume true to start anew, or delete that folder.",
-            exit_status=2,
+            "and versions: give those, or leave out --resume true to start anew, or delete that folder."
         )
     return None
 

@@ -15,7 +15,7 @@ from xbench.geometry.grid import Upsampling, View
 from xbench.predictions.source import Map, Names, Source
 from xbench.runs.files import IMAGES, PREDICTIONS, SCHEMAS, Table, reading
 from xbench.runs.images import crop_of, map_of
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 from xbench.types import MapScale
 
 
@@ -49,7 +49,7 @@ class StoredPredictions(Source):
             rows = file.read(["image_id", "query", "logit", "probability", "asked", "condition"])
             if rows["asked"].null_count < len(rows):
                 again = "`xbench rescore` reads them again, by another --family or --frame"
-                raise UserError(f"--predictions {path} holds what a model answered: {again}.", exit_status=2)
+                raise UsageError(f"--predictions {path} holds what a model answered: {again}.")
             columns = ("image_id", "query", "logit", "probability")
             images_of, queries, *numbers = (rows[name].to_pylist() for name in columns)
             pairs = [*zip(images_of, queries, strict=True)]

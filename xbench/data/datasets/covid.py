@@ -15,7 +15,7 @@ from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.findings.names import FINDINGS
 from xbench.geometry.shapes import Shape, union
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 (_FINDING,) = FINDINGS["covid"]
 _IMAGES, _OUTLINES, _MASKS = "jpgs", "jsons", "pngs_masks"
@@ -61,7 +61,7 @@ class COVID19Rural(DownloadedDataset):
     def __init__(self, root: str, regions: Literal["polygons", "masks"] = "polygons", **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
         if self.annotations is not None:
-            raise UserError("--data.annotations: COVID-19 Rural has a file of annotations per image.", exit_status=2)
+            raise UsageError("--data.annotations: COVID-19 Rural has a file of annotations per image.")
         self.regions = regions
 
     def image_key(self, path: Path) -> str | None:

@@ -15,7 +15,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.findings.names import FINDINGS, TABLE, chosen, findings_problem
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.paths import expand
 from xbench.types import Note
 
@@ -51,10 +51,10 @@ class ImageFolder(ChestXrayDataModule):
         super().__init__(grid=grid, **kwargs)
         self.root = expand(root)
         if not self.root.exists():
-            raise UserError(f"folder: --data.root {self.root}: there is no such folder or file.", exit_status=2)
+            raise UsageError(f"folder: --data.root {self.root}: there is no such folder or file.")
         self.findings = FINDINGS["phantom"] if findings is None else chosen(findings)
         if problem := findings_problem(self.findings):
-            raise UserError(f"folder: --data.findings: {problem}.", exit_status=2)
+            raise UsageError(f"folder: --data.findings: {problem}.")
         known = [finding.name for finding in TABLE]
         for finding in self.findings:
             if finding not in known and (near := get_close_matches(finding, known, n=1, cutoff=0.8)):
@@ -65,10 +65,9 @@ class ImageFolder(ChestXrayDataModule):
 
     def setup(self, stage: str) -> None:
         if stage == "test":
-            raise UserError(
+            raise UsageError(
                 "folder: a folder of images has no annotations, so there is nothing to score: use `predict`, which "
-                "writes scores, maps and pictures. Images with boxes or masks need a dataset (docs/own-data.md).",
-                exit_status=2,
+                "writes scores, maps and pictures. Images with boxes or masks need a dataset (docs/own-data.md)."
             )
         super().setup(stage)
 

@@ -16,7 +16,7 @@ from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.findings.names import FINDINGS, canonical, findings_problem, is_folder_name, is_name
 from xbench.geometry.shapes import FRACTIONS, Shape
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.paths import expand
 
 _OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
@@ -70,7 +70,7 @@ class OwnDataset(DownloadedDataset):
         elif unknown := [finding for finding in self.recognition_only if finding not in self.findings]:
             problem = f"--data.recognition_only {unknown[0]} is none of the findings, {', '.join(self.findings)}"
         if problem:
-            raise UserError(f"{problem}.", exit_status=2)
+            raise UsageError(f"{problem}.")
         super().__init__(root, split=split, **kwargs)
         self.annotations = self.place(self.annotations)
         self._by_last: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ from xbench.data.annotations.items import Annotation
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset
 from xbench.geometry.shapes import FRACTIONS, Shape
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 _SIDES = {"xywh": ("x", "y", "width", "height"), "xyxy": ("x1", "y1", "x2", "y2")}
 
@@ -60,7 +60,7 @@ class CsvDataset(OwnDataset):
         usual = ("image", "finding", *_SIDES[box])
         self.columns = {column: column for column in usual} | (columns or {})
         if unknown := self.columns.keys() - {*usual}:
-            raise UserError(f"--data.columns {min(unknown)}: give {', '.join(usual)}.", exit_status=2)
+            raise UsageError(f"--data.columns {min(unknown)}: give {', '.join(usual)}.")
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         labels = self.read_labels(self.file(folder, "labels"), self.columns["image"])

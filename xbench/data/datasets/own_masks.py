@@ -18,7 +18,7 @@ from xbench.data.annotations.items import Annotation
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset
 from xbench.data.decoding import decode_image
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.processes import usable_cores
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -57,15 +57,14 @@ class MaskFolderDataset(OwnDataset):
     ) -> None:
         super().__init__(root, findings, name=name, **kwargs)
         if self.annotations is not None:
-            raise UserError("--data.annotations: masks lie in --data.masks, labels in --data.labels.", exit_status=2)
+            raise UsageError("--data.annotations: masks lie in --data.masks, labels in --data.labels.")
         self.masks, self.labels = Path(self.place(masks) or masks), self.place(labels)
         self.pattern = pattern or ("{image}" if len(self.names) == 1 else "{finding}/{image}")
         self.without_mask = without_mask
         fields = sorted(re.findall(r"{(\w*)}", self.pattern))
         if fields not in (["image"], ["finding", "image"]) or (len(fields) == 1 and len(self.names) > 1):
-            raise UserError(
-                f"--data.pattern {self.pattern}: write {{image}} once, and {{finding}} once if there are several.",
-                exit_status=2,
+            raise UsageError(
+                f"--data.pattern {self.pattern}: write {{image}} once, and {{finding}} once if there are several."
             )
 
     def image_key(self, path: Path) -> str | None:

@@ -12,7 +12,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.phantom import FINDINGS, draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.shapes import connected_parts
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 
 _TRAINING_SEEDS = 1_000_000
 
@@ -40,7 +40,7 @@ class PhantomCXR(ChestXrayDataModule):
         self.size = (size, size) if isinstance(size, int) else size
         for option, value, least in (("images", images, 1), ("seed", seed, 0), ("size", min(self.size), 32)):
             if value < least:
-                raise UserError(f"--data.{option} {value} must be at least {least}.", exit_status=2)
+                raise UsageError(f"--data.{option} {value} must be at least {least}.")
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
         if self.seed >= _TRAINING_SEEDS:

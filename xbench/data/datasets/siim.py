@@ -10,7 +10,7 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation, RunLengths
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 (_FINDING,) = FINDINGS["siim"]
 # Masks are drawn in the frame of the official images, whatever the size of the copy at hand.
@@ -47,9 +47,7 @@ class SIIMPneumothorax(DownloadedDataset):
     def __init__(self, root: str, **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
         if self.image_list is not None and self.split != "all":
-            raise UserError(
-                f"--data.image_list and --data.split {self.split} choose images both: leave one out.", exit_status=2
-            )
+            raise UsageError(f"--data.image_list and --data.split {self.split} choose images both: leave one out.")
 
     def exhaustive(self) -> bool:
         """Return False: the public files hold images of the second stage, whose labels are not public."""

@@ -16,7 +16,7 @@ from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.records import Record
 from xbench.findings.names import FINDINGS, canonical, spellings
 from xbench.geometry.shapes import Shape
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 _NOTHING = "no finding"
@@ -60,7 +60,7 @@ class VinDrCXR(DownloadedDataset):
     def __init__(self, root: str, min_readers: int = 1, **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
         if min_readers < 1:
-            raise UserError(f"--data.min_readers {min_readers} must be at least 1.", exit_status=2)
+            raise UsageError(f"--data.min_readers {min_readers} must be at least 1.")
         self.min_readers = min_readers
 
     def read_records(self, annotated: bool) -> Sequence[Record]:

@@ -12,7 +12,7 @@ import yaml
 
 from xbench.findings.prompts import phrase
 from xbench.runtime.digests import digest
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 from xbench.runtime.yaml_files import load_yaml
 
 _FIELDS = ("finding", "phrase", "name", "definition")
@@ -55,16 +55,15 @@ class Questions:
         own = {one.stem: one for one in sorted(Path(__file__).parent.glob("*.yaml"))}
         path = own.get(name) or Path(name).expanduser()
         if not path.is_file():
-            raise UserError(
-                f"--model.prompts {name} is no file, nor a family whose questions the package has ({', '.join(own)}).",
-                exit_status=2,
+            raise UsageError(
+                f"--model.prompts {name} is no file, nor a family whose questions the package has ({', '.join(own)})."
             )
         try:
             with path.open("rb") as file:
                 content: Any = load_yaml(file.read(_MAX_BYTES).decode())
             return cls._checked(content, str(path))
         except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-            raise UserError(f"The questions of {path} cannot be used: {error}", exit_status=2) from None
+            raise UsageError(f"The questions of {path} cannot be used: {error}") from None
 
     @classmethod
     def _checked(cls, content: Any, file: str) -> Questions:
@@ -89,9 +88,8 @@ class Questions:
         assert template is not None  # nobody asks what there is no question for
         name = self.names.get(finding) or phrase(finding)
         if "{definition}" in template and finding not in self.definitions:
-            raise UserError(
-                f"{self.file} has no definition of {finding}, which its question holds: add one under definitions.",
-                exit_status=2,
+            raise UsageError(
+                f"{self.file} has no definition of {finding}, which its question holds: add one under definitions."
             )
         definition = self.definitions.get(finding, "")
         plain = (self.names.get(finding) or finding).lower()

@@ -27,7 +27,7 @@ import httpx
 
 from xbench.models.base import check_at_least_one
 from xbench.predictions.asking import Reply
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 _CONNECT = 10.0  # seconds
 _LONGEST_WAIT = 60.0  # between attempts, unless the server says otherwise
@@ -322,12 +322,11 @@ def _checked_url(text: str) -> httpx.URL:
     except httpx.InvalidURL:
         sound = False
     if not sound:
-        raise UserError("--model.base_url must be an address like http://localhost:8000/v1.", exit_status=2)
+        raise UsageError("--model.base_url must be an address like http://localhost:8000/v1.")
     if url.userinfo or url.query or url.fragment:
-        raise UserError(
+        raise UsageError(
             f"--model.base_url on {url.host} holds a user, a query or a fragment. It is written to the results, so a "
-            "key has no place in it: put that into the environment variable that --model.key_variable names.",
-            exit_status=2,
+            "key has no place in it: put that into the environment variable that --model.key_variable names."
         )
     return url
 
@@ -343,11 +342,10 @@ def _check_allowed(url: httpx.URL, model: str, send_images_to: str | None) -> No
     else:
         return
     given = f" (it names {send_images_to})" if send_images_to else ""
-    raise UserError(
+    raise UsageError(
         f"{reason}, so radiographs would leave this machine. If they may, add --model.send_images_to {url.host}{given}"
         ". Agreements on credentialed data (MIMIC, VinDr, PadChest, CheXpert and others) forbid most third parties, "
-        "PhysioNet's by name; sent are pixels alone, with whatever text is burnt into them.",
-        exit_status=2,
+        "PhysioNet's by name; sent are pixels alone, with whatever text is burnt into them."
     )
 
 

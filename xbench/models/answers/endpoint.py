@@ -23,7 +23,7 @@ from xbench.predictions.answer import Size
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import smart_resize
 from xbench.runtime.digests import digest
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.paths import cache_folder, expand
 from xbench.types import Batch
 
@@ -132,9 +132,9 @@ class Endpoint(AnsweringModel):
         check_at_least_one(longest_side=longest_side, max_tokens=max_tokens, repeats=repeats)
         check_at_least_one(concurrency=concurrency, limit_tokens=limit_tokens)
         if reserved := [name for name in _OWN if name in (extra_body or {})]:
-            raise UserError(f"--model.extra_body has {reserved[0]}, which xbench sets itself.", exit_status=2)
+            raise UsageError(f"--model.extra_body has {reserved[0]}, which xbench sets itself.")
         if limit_cost is not None and prices is None:
-            raise UserError("--model.limit_cost needs --model.prices.", exit_status=2)
+            raise UsageError("--model.limit_cost needs --model.prices.")
         self.served_model, self.revision, self.repeats = model, revision, repeats
         sampling = {"temperature": temperature, "seed": seed, max_tokens_name: max_tokens}
         self._settings = {name: value for name, value in sampling.items() if value is not None} | (extra_body or {})

@@ -28,7 +28,7 @@ from xbench.models.networks.checkpoint import explained, first_line
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.recognition import first_tokens
 from xbench.runtime.digests import digest, files_sha256
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import Batch
 
 WAYS_OUT = (
@@ -110,9 +110,8 @@ class Local(AnsweringModel):
         **options: Any,
     ) -> None:
         if family not in self.families:
-            raise UserError(
-                f"--model.family {family}: transformers' own classes run {', '.join(ARCHITECTURES)}. {WAYS_OUT}",
-                exit_status=2,
+            raise UsageError(
+                f"--model.family {family}: transformers' own classes run {', '.join(ARCHITECTURES)}. {WAYS_OUT}"
             )
         self.architecture = self.families[family]
         self.recognises = self.architecture.recognises
@@ -121,9 +120,7 @@ class Local(AnsweringModel):
         check_at_least_one(max_tokens=max_tokens, together=together)
         if not checkpoint:
             example = f"`hf download {self.architecture.example} --local-dir FOLDER`"
-            raise UserError(
-                f"{family} needs weights: give --model.checkpoint FOLDER, as from {example}.", exit_status=2
-            )
+            raise UsageError(f"{family} needs weights: give --model.checkpoint FOLDER, as from {example}.")
         self.checkpoint = _place(checkpoint, "checkpoint")
         self.processor_source = self.checkpoint if processor is None else _place(processor, "processor")
         self._together = together
@@ -335,12 +332,12 @@ def _place(source: str, option: str) -> Path:
     if folder.is_dir():
         return folder
     if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source):
-        raise UserError(f"The folder {source} does not exist. Check --model.{option}.", exit_status=2)
+        raise UsageError(f"The folder {source} does not exist. Check --model.{option}.")
     try:
         return Path(hf_hub_download(source, "config.json", local_files_only=True)).parent
     except (OSError, ValueError):
         absent = f"--model.{option} {source} is no folder, and was not downloaded"
-        raise UserError(f"{absent}: run `hf download {source}` first.", exit_status=2) from None
+        raise UsageError(f"{absent}: run `hf download {source}` first.") from None
 
 
 def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any) -> Any:

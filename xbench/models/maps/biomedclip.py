@@ -19,7 +19,7 @@ from open_clip.tokenizer import HFTokenizer
 
 from xbench.models.maps.clip import CLIP, read_config, weights_in
 from xbench.models.networks.checkpoint import explained
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 _HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 
@@ -115,11 +115,10 @@ def _config(folder: Path | None) -> dict[str, Any]:
     config = read_config(folder, f"--model.checkpoint {folder}")
     text = config["model_cfg"].get("text_cfg", {})
     if not {"hf_model_name", "context_length"} <= text.keys():
-        raise UserError(
+        raise UsageError(
             f"--model.checkpoint {folder}: its open_clip_config.json is not that of a BiomedCLIP, whose text_cfg names "
             "a BERT (hf_model_name) and a context_length. Other models of open_clip are run by xbench.models.CLIP "
-            f"with --model.architecture local-dir:{folder}.",
-            exit_status=2,
+            f"with --model.architecture local-dir:{folder}."
         )
     return config
 

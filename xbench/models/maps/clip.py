@@ -36,7 +36,7 @@ from xbench.models.base import VLM, check_image_size
 from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
 from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
 ResizeMode = Literal["shortest", "longest", "squash"]
@@ -275,10 +275,9 @@ def _check_activation(architecture: str, computes_with: str, weights: str, train
     else:
         fitting = f"{architecture.removesuffix('-quickgelu')}{'-quickgelu' if trained_with == 'QuickGELU' else ''}"
         advice = f"Give --model.architecture {fitting}."
-    raise UserError(
+    raise UsageError(
         f"{weights} were trained with the activation {trained_with}, {architecture} computes with {computes_with}, and "
-        f"the features would be wrong without any other sign. {advice}",
-        exit_status=2,
+        f"the features would be wrong without any other sign. {advice}"
     )
 
 
@@ -331,11 +330,10 @@ def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image
         comparable = trunk.attn_pool is None and trunk.global_pool in ("token", "avg")
         comparable &= not hasattr(visual.head, "pool")
     if not comparable or not isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP)):
-        raise UserError(
+        raise UsageError(
             f"--model.architecture {architecture} has no patch tokens that compare with text: its image tower is no "
             "vision transformer, or pools by attention (ResNet, ConvNeXt, SigLIP, CoCa ...). Choose a plain one such "
-            "as ViT-B-16-quickgelu.",
-            exit_status=2,
+            "as ViT-B-16-quickgelu."
         )
     return model
 
@@ -409,10 +407,9 @@ def _known_architecture(architecture: str) -> str:
     name, known = architecture.replace("/", "-"), open_clip.list_models()
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name, known, n=5, cutoff=0.4)) or "none"
-        raise UserError(
+        raise UsageError(
             f"--model.architecture {architecture} is no model of open_clip {open_clip.__version__}. Nearest of its "
-            f"{len(known)}: {near}. A folder is given as local-dir:FOLDER.",
-            exit_status=2,
+            f"{len(known)}: {near}. A folder is given as local-dir:FOLDER."
         )
     return name
 
@@ -422,10 +419,9 @@ def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
     tag: dict[str, Any] = open_clip.get_pretrained_cfg(architecture, pretrained) if pretrained else {}
     if not tag:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
-        raise UserError(
+        raise UsageError(
             f"--model.pretrained {pretrained} is no tag of weights for {architecture}; it has: {tags}. Weights in a "
-            "file are given by --model.checkpoint.",
-            exit_status=2,
+            "file are given by --model.checkpoint."
         )
     computes_with = "QuickGELU" if open_clip.get_model_config(architecture).get("quick_gelu") else "GELU"
     trained_with = "QuickGELU" if tag.get("quick_gelu") else None

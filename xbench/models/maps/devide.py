@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from xbench.models.maps.kad import SECTIONS, WIDTH, KEBERTModel, QueryModel, projection
 from xbench.models.networks.checkpoint import read_remarks, read_tensors, without
 from xbench.models.networks.vit import ViTB16, implementation_of, side_of, with_timm_names
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 _SOURCE = (
     "DeViDe needs weights: give --model.checkpoint FILE. Its authors (arXiv 2404.03618) published neither code nor "
@@ -76,9 +76,9 @@ class DeViDe(KEBERTModel):
         **options: Any,
     ) -> None:
         if not checkpoint:
-            raise UserError(_SOURCE, exit_status=2)
+            raise UsageError(_SOURCE)
         if decoder_heads < 1 or WIDTH % decoder_heads:
-            raise UserError(f"--model.decoder_heads {decoder_heads} does not divide {WIDTH}, the decoder's width.", 2)
+            raise UsageError(f"--model.decoder_heads {decoder_heads} does not divide {WIDTH}, the decoder's width.")
         path = Path(checkpoint).expanduser()
         key_map = key_map or {}
         sections = dict.fromkeys([*SECTIONS, *(key.partition(".")[0] for key in key_map)])

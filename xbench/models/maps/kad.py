@@ -31,7 +31,7 @@ from xbench.models.networks.checkpoint import (
 )
 from xbench.models.networks.query_decoder import DecoderModel, Layers, QueryDecoder, absent_or_present, classify
 from xbench.models.networks.vit import ViTB16, implementation_of, side_of, with_timm_names
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
 _SOURCE = (
@@ -162,10 +162,9 @@ class KEBERTModel(DecoderModel):
         lacking = [finding for finding in self.findings if finding not in names]
         if lacking or len({*names}) < len(names):
             problem = f"lacks {', '.join(lacking)} of the dataset" if lacking else "has a name twice"
-            raise UserError(
+            raise UsageError(
                 f"--model.ask {self._asks} {problem}. Give every finding of the dataset once, and whatever else is to "
-                "be asked with them.",
-                exit_status=2,
+                "be asked with them."
             )
         worded = dict(zip(self.findings, self.prompts, strict=True))
         self.together = {}

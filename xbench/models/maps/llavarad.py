@@ -30,7 +30,7 @@ from xbench.models.networks.checkpoint import explained, fill, read_tensors
 from xbench.models.networks.query_decoder import Layers, choose
 from xbench.models.networks.reads_patches import ReadsPatches
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import write_whole
 from xbench.types import Batch, MapScale, ModelOutput
 
@@ -100,7 +100,7 @@ class LLaVARad(VLM):
         self._reports = None if reports is None else Path(reports).expanduser()
         self._report_tokens = report_tokens
         if sentence.count("{finding}") != 1:
-            raise UserError(f"--model.sentence {sentence!r} must have {{finding}} once.", exit_status=2)
+            raise UsageError(f"--model.sentence {sentence!r} must have {{finding}} once.")
         folder, vicuna = _folder(checkpoint, "checkpoint", EXAMPLE), _folder(base, "base", BASE)
         config = _config(folder)
         self.sentence = sentence
@@ -272,9 +272,8 @@ def _folder(given: str | None, option: str, example: str) -> Path:
     if given and (folder := Path(given).expanduser()).is_dir():
         return folder
     what = f"{given} is no folder" if given else "LLaVA-Rad is an adapter to Vicuna, and needs both"
-    raise UserError(
-        f"{what}: give --model.{option} the folder that `hf download {example} --local-dir FOLDER` leaves.",
-        exit_status=2,
+    raise UsageError(
+        f"{what}: give --model.{option} the folder that `hf download {example} --local-dir FOLDER` leaves."
     )
 
 

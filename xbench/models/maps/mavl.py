@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from xbench.models.maps.medklip import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
 from xbench.models.networks.query_decoder import absent_or_present, choose, classify
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
 _SOURCE = (
@@ -67,10 +67,9 @@ class MAVL(BookModel):
         model = undrawn(lambda: _Network(texts))
         fill(model, tensors, path, "MAVL", ignored=("temp",))
         if (book is None) != (concepts is None):
-            raise UserError(
+            raise UsageError(
                 "MAVL's book is two files, and only one is given: --model.book with the explanations and "
-                "--model.concepts with the other texts on the same entries.",
-                exit_status=2,
+                "--model.concepts with the other texts on the same entries."
             )
         super().__init__(model, path, texts=texts, concepts=concepts, book=book, **options)
         self.mode = mode
@@ -79,10 +78,9 @@ class MAVL(BookModel):
         if merge == "max":
             self.map_scale = "none"
         if mode == "text" and not {name.lower() for name in list(self._entries)[:2]} <= _NORMAL:
-            raise UserError(
+            raise UsageError(
                 f"--model.mode text compares every finding with a normal radiograph and with clear lungs: the first "
-                f"two entries of {book} must be normal and clear.",
-                exit_status=2,
+                f"two entries of {book} must be normal and clear."
             )
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:

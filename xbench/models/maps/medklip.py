@@ -27,7 +27,7 @@ from xbench.models.networks.bert import encode_in_chunks, load_bert, tokenise_wi
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
 from xbench.models.networks.query_decoder import DecoderModel, QueryDecoder, absent_or_present, classify
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
 _SOURCE = (
@@ -140,10 +140,9 @@ def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[S
             usual = asked[name] if name in asked else own_texts(finding, texts)
             asked[name] = [*given, *usual[1:]] if len(given) == 1 else [usual[0], *given]
         else:
-            raise UserError(
+            raise UsageError(
                 f"{finding} has {len(given)} prompts; the model takes {texts} of each finding"
-                + (f", or the explanation alone, or the {texts - 1} aspects alone." if texts > 1 else "."),
-                exit_status=2,
+                + (f", or the explanation alone, or the {texts - 1} aspects alone." if texts > 1 else ".")
             )
     added = tuple(finding for finding in findings if entry[finding] is None)
     return Book(asked, tuple(entry[finding] or finding for finding in findings), added)

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -26,7 +26,7 @@ def locate(checkpoint: str | None, model: str, source: str) -> Path:
     """Return the path of a checkpoint that the user has to bring, or raise a UserError that names its source."""
     if not checkpoint:
         need = f"{model} needs the weights of its authors: give --model.checkpoint FILE."
-        raise UserError(f"{need} {source}", exit_status=2)
+        raise UsageError(f"{need} {source}")
     path = Path(checkpoint).expanduser()
     _check_file(path, source)
     return path

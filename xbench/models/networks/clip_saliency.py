@@ -35,7 +35,7 @@ from timm.layers.attention import Attention as TimmAttention
 from timm.models.vision_transformer import Block as TimmBlock
 from torch import Tensor, nn
 
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError
 
 Saliency = Literal["patch", "maskclip", "vv", "gem", "grad_attention", "legrad"]
 
@@ -60,7 +60,7 @@ def check_saliency(visual: Any, saliency: Saliency, architecture: str) -> None:
             "--model.saliency legrad."
         )
     if advice:
-        raise UserError(f"--model.saliency {saliency} with {architecture}: it {advice}", exit_status=2)
+        raise UsageError(f"--model.saliency {saliency} with {architecture}: it {advice}")
 
 
 def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Saliency) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from xbench.geometry.grid import Upsampling
 from xbench.models.base import VLM, check_image_size
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UserError
+from xbench.runtime.errors import UsageError, UserError
 from xbench.types import MapScale, ModelOutput
 
 Layers = Literal["all", "last"] | list[int]
@@ -200,8 +200,7 @@ def choose(option: str, given: str | Sequence[int] | None, count: int) -> list[i
     named = {"all": everything, "last": everything[-1:]}
     numbers = everything if given is None else named.get(given, []) if isinstance(given, str) else sorted(given)
     if not numbers or len({*numbers}) < len(numbers) or not {*numbers} <= {*everything}:
-        raise UserError(
-            f"--model.{option} {given}: there are {count} {option}; give different numbers from 0 to {count - 1}.",
-            exit_status=2,
+        raise UsageError(
+            f"--model.{option} {given}: there are {count} {option}; give different numbers from 0 to {count - 1}."
         )
     return numbers
