@@ -16,9 +16,8 @@ from talkers import LAME
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.metrics import LesionDetections
-from xbench.report.colors import series_of
+from xbench.report.charts import curves
 from xbench.report.facts import facts_of
-from xbench.report.figures.models import dice_over_thresholds
 from xbench.report.notes import warnings
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
@@ -334,8 +333,8 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     assert "boxes<span" in text and "saliency </span>map" not in text and "recognised, boxes outside" in text
     # The mask of boxes is the same at every threshold: no curve of it, nor a figure of nothing else.
     assert {bool(entry.dice_curve) for entry in analysis.runs} == {True, False}
-    assert dice_over_thresholds(analysis, series_of(analysis.runs)) is not None
-    assert dice_over_thresholds(alone, series_of(alone.runs)) is None
+    assert curves(analysis)
+    assert not curves(alone)
     assert "threshold of the map" not in text
 
 

@@ -374,7 +374,7 @@ def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = Fal
         lines: list[Line] = []
         floors: dict[float, float] = {}
         for label, areas in entries.items():
-            xs = _areas(areas) if by_area else _side_by_side(areas)
+            xs = [(part.low * part.high) ** 0.5 for part in areas] if by_area else _side_by_side(areas)
             points = tuple((x, part.scores.get(number, _NONE)) for x, part in zip(xs, areas, strict=True))
             lines.append(Line(label, points, range(len(points))))
             # A random point lies in the region as often as the region is large.
@@ -392,10 +392,6 @@ def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = Fal
             ]
         panels.append(Panel(analysis.heading(dataset), tuple(lines), tuple(ticks), tuple(floor)))
     return panels
-
-
-def _areas(areas: Sequence[AreaBin]) -> list[float]:
-    return [(part.low * part.high) ** 0.5 for part in areas]
 
 
 def _side_by_side(areas: Sequence[AreaBin]) -> list[float]:

@@ -139,15 +139,12 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
         untested = [label for label in dataset.untested(number, rows[0].label) if label not in parts and len(rows) > 1]
     floors = _floors(shared, number)
     best = max(floors, key=lambda title: floors[title], default=None)
-    floor = None if best is None else Floor(_does(best), floors[best])
+    words = {"Whole image": "a random point", "Random": "a random map"}
+    if best is not None and best.startswith(model_title("centre")):
+        words = {best: "the middle of the film"}
+    floor = None if best is None else Floor(words.get(best, best), floors[best])
     chance = floors.get("Whole image") if number == "pointing_game" else None
     return Standings(number, shared, tuple(rows), floor, chance, tuple(untested))
-
-
-def _does(title: str) -> str:
-    if title.startswith(model_title("centre")):
-        return "the middle of the film"
-    return {"Whole image": "a random point", "Random": "a random map"}.get(title, title)
 
 
 def _floors(datasets: Sequence[DatasetAnalysis], number: str) -> dict[str, float]:

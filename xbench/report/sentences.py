@@ -330,7 +330,8 @@ def own_in_words(runs: Sequence[RunAnalysis]) -> str:
 def best(facts: Facts) -> Answer:
     """Say who grounds best, and where even the best does not; where nothing is grounded, what is recognised best."""
     found, head, alone = facts.shown, facts.shown.head, len(facts.shown.rows) == 1
-    scores = _by_finding(head.runs[0], found.number)
+    known = ((number_of(head.runs[0], found.number, finding).value, finding) for finding in head.runs[0].findings)
+    scores = sorted((value, finding) for value, finding in known if value is not None)
     (low, worst), (high, top) = scores[0], scores[-1]
     if found is not facts.pointing:
         if alone:
@@ -359,11 +360,6 @@ def best(facts: Facts) -> Answer:
         text = f"{found.rows[0].label} {'scores highest' if found.untested else 'is ahead of every other'}"
     weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of lesions."
     return Answer(question, f"{text}.{weakest if len(scores) > 1 else ''}")
-
-
-def _by_finding(run: RunAnalysis, number: str) -> list[tuple[float, str]]:
-    scores = ((number_of(run, number, finding).value, finding) for finding in run.findings)
-    return sorted((value, finding) for value, finding in scores if value is not None)
 
 
 def recognition(facts: Facts) -> Answer:

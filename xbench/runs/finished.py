@@ -280,7 +280,8 @@ class FinishedRun:
         rows = [self.pairs_of[self.row_of[image.image_id]] for image in images]
         pairs = np.concatenate(rows)
         logits, probabilities = (torch.from_numpy(self.rows[name][pairs]) for name in ("logit", "probability"))
-        prediction = Prediction(logits, probabilities, None) if self._asked else Prediction(None, None, None)
+        asked = self.rows["asked"].any()
+        prediction = Prediction(logits, probabilities, None) if asked else Prediction(None, None, None)
         if drawn := [image.saliency for image in images if image.saliency is not None]:
             maps = np.concatenate(drawn)
             prediction.shown = Maps(torch.from_numpy(maps), torch.from_numpy(no_maps(maps)))
@@ -322,10 +323,6 @@ class FinishedRun:
     def row_of(self) -> dict[str, int]:
         """Place of each image, by its name, among those of `rows`."""
         return {image_id: row for row, image_id in enumerate(self.rows.image_ids)}
-
-    @cached_property
-    def _asked(self) -> bool:
-        return bool(self.rows["asked"].any())
 
     @cached_property
     def pairs_of(self) -> list[NDArray[np.int64]]:

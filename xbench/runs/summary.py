@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.findings.names import MACRO
-from xbench.predictions.answer import Box
 from xbench.runs.answers import AnswerRow
 from xbench.runs.results import (
     SIGN_LEVEL,
@@ -180,19 +179,9 @@ def _answers(rows: Rows, boxes: Sequence[Numbers], asked: Sequence[AnswerRow], a
 def _repeats(asked: Sequence[AnswerRow]) -> Repeats | None:
     first = {(row.image_id, row.finding): row for row in asked if row.query == "locate"}
     both = [(row, first[row.image_id, row.finding]) for row in asked if row.query == "again"]
-    return (
-        Repeats(
-            len(both),
-            sum(row.status == other.status for row, other in both),
-            sum(_same_boxes(row.boxes or (), other.boxes or ()) for row, other in both),
-        )
-        if both
-        else None
-    )
-
-
-def _same_boxes(first: Sequence[Box], second: Sequence[Box]) -> bool:
-    return box_iou(first, second) > 0.9 if first and second else not first and not second
+    boxes = [(row.boxes or (), other.boxes or ()) for row, other in both]
+    alike = sum(box_iou(*of) > 0.9 if all(of) else not any(of) for of in boxes)
+    return Repeats(len(both), sum(row.status == other.status for row, other in both), alike) if both else None
 
 
 def _tokens(asked: Sequence[AnswerRow]) -> Tokens | None:

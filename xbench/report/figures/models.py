@@ -28,7 +28,7 @@ from xbench.report.figures.style import (
     write_number,
 )
 from xbench.report.names import whole
-from xbench.report.schema import NUMBERS, Analysis, in_order
+from xbench.report.schema import Analysis, in_order
 
 INTERVALS = {
     "pointing_game": "pointing game \u00d7 100, mean over findings",
@@ -129,25 +129,10 @@ def _draw_ends(axis: Axes, column: charts.Column, narrow: bool) -> None:
     axis.text(100, 1.0, name, ha="right", **words)
 
 
-def dice_over_thresholds(analysis: Analysis, looks: Looks) -> Figure | None:
-    """Draw a curve per run over the ground that the whole image's Dice reaches; None without a curve."""
-    return _curves(charts.curves(analysis), looks, "Dice \u00d7 100", "whole image")
-
-
-def against_area(analysis: Analysis, number: str, looks: Looks) -> Figure | None:
-    """Draw a curve per run over the area of regions, over the ground of the whole image or of a random point.
-
-    None without two sizes to compare.
-    """
-    shown = charts.sizes(analysis, number, by_area=True)
-    if number == "pointing_game":
-        return _curves(shown, looks, "pointing game", "random point", by_area=True)
-    return _curves(shown, looks, f"{NUMBERS[number].title} \u00d7 100", "whole image", by_area=True)
-
-
-def _curves(
+def curves(
     shown: Sequence[charts.Panel], looks: Looks, quantity: str, ground: str, by_area: bool = False
 ) -> Figure | None:
+    """Draw a curve per run over thresholds, or `by_area` of regions, over the ground below; None without a curve."""
     if not shown:
         return None
     several, scale = len(shown) > 1, 100 if by_area else 1

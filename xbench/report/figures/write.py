@@ -8,17 +8,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from xbench.report import charts
 from xbench.report.cases import choose_cases
 from xbench.report.colors import series_of
 from xbench.report.figures.details import overlays, positions, quadrants
-from xbench.report.figures.models import (
-    INTERVALS,
-    against_area,
-    auroc_against_pointing_game,
-    dice_gap,
-    dice_over_thresholds,
-    intervals,
-)
+from xbench.report.figures.models import INTERVALS, auroc_against_pointing_game, curves, dice_gap, intervals
 from xbench.report.figures.style import drawing, save
 from xbench.report.schema import NEAR, NUMBERS, Analysis
 
@@ -84,14 +78,17 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         "Means over findings with 95% bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Grey: marking the whole "
         "image."
     )
-    yield Drawn("dice_curve", "Dice over thresholds", caption), dice_over_thresholds(analysis, looks)
-    for key, floor in {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}.items():
+    dice = curves(charts.curves(analysis), looks, "Dice \u00d7 100", "whole image")
+    yield Drawn("dice_curve", "Dice over thresholds", caption), dice
+    grounds = {"pointing_game": ("what a random point gets", "pointing game", "random point")}
+    grounds["dice_fixed"] = "marking the whole image", f"{NUMBERS['dice_fixed'].title} \u00d7 100", "whole image"
+    for key, (floor, *words) in grounds.items():
         caption = (
             "By decile of the area of the region as a share of the film, all findings together, times 100, with 95% "
             f"bands. Grey: {floor}."
         )
         drawn = Drawn(f"area_{key}", f"{NUMBERS[key].title} against lesion size", caption)
-        yield drawn, against_area(analysis, key, looks)
+        yield drawn, curves(charts.sizes(analysis, key, by_area=True), looks, *words, by_area=True)
     for dataset in analysis.datasets:
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (

@@ -125,14 +125,10 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     alike = np.ones_like(sample.probabilities)
     drawn = replace(sample, hit=hit, dice=expected["dice"], iou=expected["iou"], probabilities=alike, chances=True)
     spreads = {"pointing_game": hit * (1 - hit), "dice_fixed": variances["dice"], "iou_fixed": variances["iou"]}
-    return drawn, {name: _deviation(sample, variance) for name, variance in spreads.items()}
-
-
-def _deviation(sample: Sample, variance: NDArray[np.float64]) -> float:
-    """Standard deviation of the mean over findings of means over pairs that vary independently, by (P,)."""
-    count = np.bincount(sample.pair_column)
-    total = np.bincount(sample.pair_column, variance)[count > 0]
-    return float(np.sqrt((total / count[count > 0] ** 2).sum()) / (count > 0).sum())
+    # Of means over findings of means over pairs, which vary independently.
+    _, finding, count = np.unique(sample.pair_column, return_inverse=True, return_counts=True)
+    totals = {name: np.bincount(finding, variance) / count**2 for name, variance in spreads.items()}
+    return drawn, {name: float(np.sqrt(total.sum()) / len(count)) for name, total in totals.items()}
 
 
 class _Maps:

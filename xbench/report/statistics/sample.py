@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self
@@ -55,7 +54,7 @@ class Sample:
     def of(cls, run: Run) -> Self:
         """Return the sample of a run."""
         images, counts, answers = run.images, run.rows.counts, run.results.answers
-        order = _by_name(images.image_ids)
+        order = np.argsort(np.array(images.image_ids, dtype=object), kind="stable")
         rank = np.argsort(order)
         index, column = run.rows.image[counts.row], run.rows.finding[counts.row]
         pair_order = np.lexsort([column, rank[index]])
@@ -157,10 +156,6 @@ def differences(first: Sample, second: Sample) -> dict[str, tuple[int, int]]:
     regions = ~labels & (one.regions != other.regions) & (len(one.pair_image) > 0) & (len(other.pair_image) > 0)
     counts = zip(one.findings, labels.sum(axis=0).tolist(), regions.sum(axis=0).tolist(), strict=True)
     return {finding: (of_labels, of_regions) for finding, of_labels, of_regions in counts if of_labels or of_regions}
-
-
-def _by_name(image_ids: Sequence[str]) -> NDArray[np.int64]:
-    return np.argsort(np.array(image_ids, dtype=object), kind="stable")
 
 
 def _shared(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
