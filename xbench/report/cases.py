@@ -14,6 +14,7 @@ from xbench.report.runs import Run
 from xbench.report.schema import NEAR, RunAnalysis
 from xbench.runs.answers import AnswerRow
 from xbench.runs.images import ScoredPair
+from xbench.scoring.protocols.common import stretched
 
 
 @dataclass(frozen=True)
@@ -238,8 +239,4 @@ def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
     height, width = pair.region.shape
     assert pair.saliency is not None  # only answers show no map where a pair is scored
     raw = torch.tensor(np.nan_to_num(pair.saliency))[None]
-    on_grid = saliency_on_grid(raw, [pair.view], (height, width), mode)[0].numpy()
-    # What xbench.metrics.normalise does, without the seconds that its package takes to load.
-    span = on_grid.max() - on_grid.min()
-    normal: NDArray[np.float32] = (on_grid - on_grid.min()) / (span if span > 0 else np.float32(1))
-    return normal
+    return stretched(saliency_on_grid(raw, [pair.view], (height, width), mode)[0].numpy())

@@ -192,9 +192,9 @@ def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
         rows = [row for row in found.rows if row.own and row.label in xs]
         means = [Point(row.label, row.label, xs[row.label], row.score) for row in rows]
         large = [Scatter("", tuple(means), None if found.floor is None else found.floor.value)]
-        lines = dict(zip((id(dataset) for dataset in analysis.datasets), analysis.lines("models"), strict=False))
-        for dataset in analysis.datasets if len(analysis.datasets) > 1 else ():
-            line, _ = lines.get(id(dataset), (None, ""))
+        # The line over all datasets comes last.
+        of_datasets = zip(analysis.datasets, analysis.lines("models"), strict=False)
+        for dataset, (line, _) in of_datasets if len(analysis.datasets) > 1 else ():
             runs = [entry for entry in dataset.runs if entry.run.label in own]
             points = _placed([(entry.run.label, entry.run.label, entry.macro) for entry in runs])
             floor = floor_of(dataset, "pointing_game").value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,10 @@ class Run:
     def is_reference(self) -> bool:
         """Whether the model is one of the references that show what a number is worth."""
         return self.model in CEILINGS | FLOORS
+
+    def but(self, names: Container[str]) -> dict[str, str]:
+        """Return the model and the settings, but for some of these."""
+        return {"model": self.model} | {key: value for key, value in self.settings.items() if key not in names}
 
     def cases(self) -> ScoredPairs | None:
         """Return what pictures are drawn from; None if the run did not save it, or a file of it is damaged."""
@@ -147,11 +151,7 @@ def _is_part(run: Run, whole: Run) -> bool:
 def part_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """Return the run of the same model and settings on more images, these among them; None without one."""
     fewer = {"limit", "image_list", "annotation", "split", *_GROUND}
-
-    def told(one: Run) -> dict[str, str]:
-        return {"model": one.model} | {key: value for key, value in one.settings.items() if key not in fewer}
-
-    return next((one for one in runs if told(one) == told(run) and _is_part(run, one)), None)
+    return next((one for one in runs if one.but(fewer) == run.but(fewer) and _is_part(run, one)), None)
 
 
 def ground(run: Run) -> Hashable:
@@ -242,11 +242,8 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
 
 def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
     """Return the models that have several runs on one dataset between which only settings of these names tell."""
-    others = Counter(
-        (run.model, run.dataset, str(sorted((key, value) for key, value in run.settings.items() if key not in names)))
-        for run in runs
-    )
-    return {model for (model, _, _), count in others.items() if count > 1}
+    others = Counter((run.model, run.dataset, *sorted(run.but(names).items())) for run in runs)
+    return {str(model) for (model, *_), count in others.items() if count > 1}
 
 
 # Options that have a place of their own, or move no number of a run that has finished.

@@ -18,8 +18,7 @@ from xbench.metrics import normalise
 from xbench.report import charts
 from xbench.report.cases import map_on_grid
 from xbench.report.names import whole
-from xbench.report.page.pictures import outline_of
-from xbench.report.page.write import write_page
+from xbench.report.page.write import outline_of, write_page
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables

@@ -82,13 +82,13 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     yield Drawn("dice_curve", "Dice over thresholds", caption), dice
     grounds = {"pointing_game": ("what a random point gets", "pointing game", "random point")}
     grounds["dice_fixed"] = "marking the whole image", f"{NUMBERS['dice_fixed'].title} \u00d7 100", "whole image"
-    for key, (floor, *words) in grounds.items():
+    for key, (floor, quantity, ground) in grounds.items():
         caption = (
             "By decile of the area of the region as a share of the film, all findings together, times 100, with 95% "
             f"bands. Grey: {floor}."
         )
         drawn = Drawn(f"area_{key}", f"{NUMBERS[key].title} against lesion size", caption)
-        yield drawn, curves(charts.sizes(analysis, key, by_area=True), looks, *words, by_area=True)
+        yield drawn, curves(charts.sizes(analysis, key, by_area=True), looks, quantity, ground, by_area=True)
     for dataset in analysis.datasets:
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
@@ -15,6 +16,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from xbench.report import charts, sentences
 from xbench.report.cases import CaseMap, choose_cases, read_maps, typical_cases
@@ -22,13 +24,15 @@ from xbench.report.colors import colored, outline
 from xbench.report.facts import Facts, Standing, facts_of
 from xbench.report.names import in_thousandths, p_words, whole
 from xbench.report.notes import warnings
-from xbench.report.page.pictures import band_of, encoded, names_of, outline_of, path_of
 from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.runs.answers import excerpt
 from xbench.runs.images import shrunk
 from xbench.runtime.files import write_whole
+
+_LABEL, _TALL = 17.0, 400
+"""Pixels between the names in a scatter, and its height."""
 
 
 def write_page(
@@ -216,3 +220,43 @@ def _panel(shown: CaseMap) -> dict[str, Any]:
     boxes = [[round(corner, 4) for corner in box] for box in answer.boxes or ()]
     points = [[round(share, 4) for share in point] for point in answer.points or ()]
     return panel | {"boxes": boxes, "points": points, "status": answer.status, "raw": excerpt(answer.raw)}
+
+
+def path_of(points: Iterable[tuple[float, float]]) -> str:
+    """Draw a line through points, shares of width and height, in a square of 100, y downwards."""
+    text = "L".join(f"{100 * x:.2f} {100 - 100 * y:.2f}" for x, y in points)
+    return f"M{text}" if text else ""
+
+
+def band_of(ends: Sequence[tuple[float, float, float]]) -> str:
+    """Draw the intervals along a line, each x, low and high, as a closed path."""
+    return f"{path_of([*((x, high) for x, _, high in ends), *((x, low) for x, low, _ in reversed(ends))])}Z"
+
+
+def names_of(scatter: charts.Scatter) -> Iterator[tuple[str, float, float, float, bool]]:
+    """Place names beside points, pushed apart: the text, the point, by how much it is higher, if it is at the right."""
+    places = charts.named_places(sorted(scatter.points, key=lambda point: point.y.value or 0.0), in_turn=True)
+    heights = [_TALL * y for _, y, _ in places]
+    # The lowest and the highest stay readable.
+    moved = charts.apart(heights, [_LABEL] * len(places), 4 - _LABEL / 2, _TALL - 3 + _LABEL / 2)
+    for (x, y, text), height, place in zip(places, heights, moved, strict=True):
+        yield text, x, y, place - height, x < 0.68
+
+
+def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -> str:
+    """Draw the border of a region (H, W) along the edges of its pixels, as a path in pixels of it times a scale."""
+    # OpenCV draws through the centres of pixels. At twice the size, with a border, halving leads to the nearest edge.
+    twice = np.pad(region.astype(np.uint8).repeat(2, axis=0).repeat(2, axis=1), 1)
+    contours, _ = cv2.findContours(twice, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+    # Half a pixel is less than a screen shows, and most of what a ragged outline weighs.
+    tolerance = max(1.0, max(region.shape) / 224) / 2
+    smooth = [cv2.approxPolyDP(contour // 2, tolerance, True)[:, 0] for contour in contours]
+    return "".join(
+        "M" + "L".join(f"{x * scale[0]:.5g} {y * scale[1]:.5g}" for x, y in points) + "Z" for points in smooth
+    )
+
+
+def encoded(ending: str, image: NDArray[np.uint8], options: tuple[int, int]) -> str:
+    """Return a picture encoded by the ending of its format, in base64."""
+    _, data = cv2.imencode(ending, image, options)
+    return base64.b64encode(data.tobytes()).decode("ascii")

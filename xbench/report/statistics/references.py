@@ -126,8 +126,8 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     drawn = replace(sample, hit=hit, dice=expected["dice"], iou=expected["iou"], probabilities=alike, chances=True)
     spreads = {"pointing_game": hit * (1 - hit), "dice_fixed": variances["dice"], "iou_fixed": variances["iou"]}
     # Of means over findings of means over pairs, which vary independently.
-    _, finding, count = np.unique(sample.pair_column, return_inverse=True, return_counts=True)
-    totals = {name: np.bincount(finding, variance) / count**2 for name, variance in spreads.items()}
+    _, column, count = np.unique(sample.pair_column, return_inverse=True, return_counts=True)
+    totals = {name: np.bincount(column, variance) / count**2 for name, variance in spreads.items()}
     return drawn, {name: float(np.sqrt(total.sum()) / len(count)) for name, total in totals.items()}
 
 

@@ -33,7 +33,7 @@ def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: 
     found: list[StudyRow] = []
     for own in own_settings(runs):
         for study, names in STUDIES.items():
-            same = [run for run in runs if _but(names, run) == _but(names, own)]
+            same = [run for run in runs if run.run.but(names) == own.run.but(names)]
             by_value = {run.run.settings.get(study, "none"): run for run in same}
             for number in _NUMBERS if len(by_value) > 1 else ():
                 words = f"{ground} {study} {own.run.model} {number}"
@@ -43,11 +43,6 @@ def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: 
                 corrected = dict(zip(tests, holm([min(1.0, ways * p) for p in p_values]), strict=True))
                 found += [replace(row, p_adjusted=corrected.get(place)) for place, row in enumerate(rows)]
     return tuple(found)
-
-
-def _but(names: frozenset[str], entry: RunAnalysis) -> dict[str, str]:
-    """Return a run's model and settings but for some."""
-    return {"model": entry.run.model} | {key: value for key, value in entry.run.settings.items() if key not in names}
 
 
 def _rows(
