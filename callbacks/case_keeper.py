@@ -72,9 +72,8 @@ def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -
     ]
     scores = {}
     if not isinstance(outputs.shown, Answers):
-        nothing = np.full(len(truth.queries), np.nan)
-        given = {"logit": outputs.logits, "probability": outputs.probabilities}
-        scores = {name: nothing if values is None else values.double().cpu().numpy() for name, values in given.items()}
+        given = zip(("logit", "probability"), outputs.scores(len(truth.queries)), strict=True)
+        scores = {name: values.double().cpu().numpy() for name, values in given}
     notes: defaultdict[str, list[str]] = defaultdict(list)
     for note in batch.notes:
         notes[note.image_id].append(note.text)

@@ -71,9 +71,6 @@ def check_output(prediction: Prediction, truth: Truth, model: str) -> None:
         raise UserError(f"{model} returned no saliency maps, and `predict` writes nothing else: use `test`.")
     # Maps as they are kept, in float32; the differences between their pixels must fit as well.
     maps = prediction.shown.values.to(torch.float32).flatten(1)
-    nothing = torch.full((len(maps),), torch.nan)
-    logits, probabilities = (
-        nothing if score is None else score for score in (prediction.logits, prediction.probabilities)
-    )
-    given = (prediction.logits is not None, prediction.probabilities is not None)
-    check_values(logits, probabilities, (maps.amax(1) - maps.amin(1)).isfinite(), truth, model, given)
+    finite = (maps.amax(1) - maps.amin(1)).isfinite()
+    logits, probabilities = prediction.scores(len(maps))
+    check_values(logits, probabilities, finite, truth, model, prediction.given)

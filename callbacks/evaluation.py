@@ -133,8 +133,7 @@ class Evaluation(Callback):
                 f"{model.name} returned {type(outputs.shown).__name__} where its class says "
                 f"`answers = {self._answering}`: a model that returns answers sets it to True, any other to False."
             )
-        given = (outputs.logits is not None, outputs.probabilities is not None)
-        check = partial(check_values, truth=batch.truth, model=model.name, given=given)
+        check = partial(check_values, truth=batch.truth, model=model.name, given=outputs.given)
         rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
         rows = measure(outputs, batch.truth, rules, self.stopwatch, self._measurer, check, batch.condition)
         tables = {PAIRS: rows}

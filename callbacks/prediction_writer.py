@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 from rich.console import Console
@@ -86,8 +85,8 @@ class PredictionWriter(Callback):
     def _draw(self, outputs: Prediction, batch: Batch, model: SaliencyModel) -> None:
         assert isinstance(outputs.shown, Maps)  # models that answer refuse `predict`
         saliency = outputs.shown.values.float().cpu()
-        truth, nothing = batch.truth, torch.full((len(batch.truth.queries),), torch.nan)
-        probabilities = (nothing if outputs.probabilities is None else outputs.probabilities).double().tolist()
+        truth = batch.truth
+        probabilities = outputs.scores(len(truth.queries))[1].double().tolist()
         foot = (
             f"{model.name}. The number is the probability of the finding. Each map runs from its own lowest value to "
             "its highest; + marks its peak."

@@ -284,6 +284,17 @@ class Prediction:
     probabilities: Tensor | None  # in [0, 1] (P,), float; None and NaN as for `logits`
     shown: Maps | Answers | None  # where it looked
 
+    @property
+    def given(self) -> tuple[bool, bool]:
+        """Whether there are logits, and whether there are probabilities."""
+        return self.logits is not None, self.probabilities is not None
+
+    def scores(self, pairs: int) -> tuple[Tensor, Tensor]:
+        """Return logits and probabilities (P,) of so many pairs, NaN where there are none."""
+        nothing = torch.full((pairs,), torch.nan)
+        logits, probabilities = (nothing if one is None else one for one in (self.logits, self.probabilities))
+        return logits, probabilities
+
 
 @dataclass(frozen=True)
 class Rules:

@@ -49,11 +49,8 @@ def measure(
     image = truth.image
     values: dict[str, Any] = {}
     pixels: dict[str, Any] = {}
-    nothing = torch.full((pairs,), torch.nan)
-    logits, probabilities = (
-        nothing if score is None else score for score in (prediction.logits, prediction.probabilities)
-    )
-    asked = np.full(pairs, prediction.probabilities is not None)
+    logits, probabilities = prediction.scores(pairs)
+    asked = np.full(pairs, prediction.given[1])
     match prediction.shown:
         case Maps() as maps:
             given = logits.to(maps.values.device), probabilities.to(maps.values.device)

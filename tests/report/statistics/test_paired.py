@@ -190,7 +190,7 @@ def test_runs_on_different_images_are_compared_on_the_common_ones():
     other = scored_by_another(whole, 5)
     less, more = of_images(whole, range(0, 34)), of_images(other, range(6, 40))
     first, second = common_samples(less, more)
-    assert first.same_ground(second) and first.image_ids == whole.image_ids[6:34]
+    assert common_samples(first, second)[0] is first and first.image_ids == whole.image_ids[6:34]
     assert first.clusters == whole.clusters[3:17]
     both = common_measures(measure(less, 5), measure(more, 5), 5)
     expected = measure(of_images(whole, range(6, 34)), 5), measure(of_images(other, range(6, 34)), 5)

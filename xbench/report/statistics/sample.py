@@ -104,14 +104,6 @@ class Sample:
         """Return a column of the rows of the run for this sample's pairs, (P,)."""
         return run.rows[column][self.row]
 
-    def same_ground(self, other: Sample) -> bool:
-        """Tell whether both have the same images, clusters, labels, scored pairs and regions, whatever the scores."""
-        names = self.findings, self.clusters, self.image_ids
-        return names == (other.findings, other.clusters, other.image_ids) and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("image_cluster", "labels", "pair_image", "pair_column", "region")
-        )
-
     @property
     def regions(self) -> NDArray[np.bytes_]:
         """Digests of the regions of scored pairs by image and finding, (N, C); empty for the others."""
@@ -126,7 +118,9 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
     Clusters are patients if either run knows the patient of every common image. None if the runs have no image or no
     finding in common.
     """
-    if first.same_ground(second):
+    names = [(one.findings, one.clusters, one.image_ids) for one in (first, second)]
+    ground = [(one.image_cluster, one.labels, one.pair_image, one.pair_column, one.region) for one in (first, second)]
+    if names[0] == names[1] and all(map(np.array_equal, *ground)):
         return first, second
     if (shared := _shared(first, second)) is None:
         return None
