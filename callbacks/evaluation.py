@@ -162,7 +162,6 @@ class Evaluation(Callback):
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reduce over processes and prove that each image was scored exactly once."""
         model, data = _parts(trainer)
         computed = {name: metric.compute() for name, metric in self._metrics.items()}
         gathered = gather(

@@ -70,7 +70,6 @@ class ResultsWriter(Callback):
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
-        """Note that a batch is finished."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         evaluation, keeper = Evaluation.of(trainer), find(trainer, CaseKeeper)
         tables = {**evaluation.latest, **(keeper.latest if keeper else {})}
@@ -88,7 +87,6 @@ class ResultsWriter(Callback):
         trainer.strategy.barrier()
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the files; a `UserError` if the disk is full or has become read-only."""
         evaluation = Evaluation.of(trainer)
         if (results := evaluation.results) is None:
             return
@@ -106,7 +104,6 @@ class ResultsWriter(Callback):
         shutil.rmtree(self._run.journal, ignore_errors=True)
 
     def _write_tables(self, trainer: Trainer, results: Results) -> dict[str, str]:
-        """Write the tables from the journal, batch by batch; return their digests."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         batches = all_batches(self._run.journal, -(-len(data.records) // data.batch_size))
         tables = (read_record(path).tables for path in batches)

@@ -197,7 +197,6 @@ class Batch:
     condition: str = ""  # name of the change that was made to the images; empty for the images as they are
 
     def __len__(self) -> int:
-        """Return the number of images that could be read."""
         return len(self.images)
 
     @classmethod

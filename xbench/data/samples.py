@@ -35,11 +35,9 @@ class Samples(Dataset[Sample | Failure]):
     timeout: float = TIMEOUT  # seconds that decoding an image in a worker process may take
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.records)
 
     def __getitem__(self, index: int) -> Sample | Failure:
-        """Return a sample, or why there is none."""
         started = time.perf_counter()
         record = self.records[index]
         try:

@@ -78,7 +78,6 @@ class Coverage:
         return cls(shape, whole, partial, share, kept)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether another coverage is the same, to the bit."""
         if not isinstance(other, Coverage) or self.shape != other.shape:
             return False
         parts = ("whole", "partial", "share", "kept")

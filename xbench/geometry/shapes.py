@@ -113,7 +113,6 @@ class Shape:
         return cls(kind, (int(size[0]), int(size[1])), coordinates, reader, outline)  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether another shape is the same, to the bit."""
         return isinstance(other, Shape) and self._key() == other._key()
 
     def __hash__(self) -> int:

@@ -62,7 +62,6 @@ class AnsweringModel(SaliencyModel):
             raise UsageError(f"--model.recognise true: {what}. Leave the option out.")
 
     def setup(self, stage: str) -> None:
-        """Word the questions about the findings of the dataset."""
         super().setup(stage)
         self._words = {finding: self.words(finding) for finding in self.findings}
 
@@ -103,7 +102,6 @@ class AnsweringModel(SaliencyModel):
         ]
 
     def score(self, batch: Batch) -> Prediction:
-        """Ask about a batch, and read the replies."""
         questions = self.questions_about(batch)
         replies = list(self.ask(batch, questions)) if questions else []
         if len(replies) != len(questions):
@@ -140,7 +138,6 @@ class AnsweringModel(SaliencyModel):
         raise UsageError(f"{self.name} answers in words, and predict writes maps: use test.")
 
     def provenance(self) -> dict[str, Any]:
-        """Return how the model is asked, and how its answers are read."""
         about: dict[str, Any] = {"family": self.family.name, "frame": self.convention.name, "reader": READER}
         if (questions := self.questions) is not None:
             about["prompts"] = {finding: [words["locate"]] for finding, words in self._words.items()}

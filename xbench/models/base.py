@@ -122,7 +122,6 @@ class SaliencyModel(pl.LightningModule, ABC):
         return prediction
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Prediction | None:
-        """Score a batch; None when none of its images could be read."""
         if not batch.truth.queries:
             return Prediction(None, None, Maps(torch.zeros(0, 1, 1))) if len(batch) else None
         return self.predict(batch)
@@ -201,12 +200,10 @@ class VLM(SaliencyModel):
             self._given_prompts[finding] = texts
 
     def setup(self, stage: str) -> None:
-        """Write the prompts of the dataset's findings."""
         super().setup(stage)
         self.prompts = [list(self.prompts_of(finding)) for finding in self.findings]
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> str | None:
-        """Return what is wrong with the normalised images of a batch; None if nothing is."""
         if self.preprocessing.stated:
             return super().input_problem(batch, seen)
         return (
@@ -306,7 +303,6 @@ class VLM(SaliencyModel):
         return torch.cat(parts) if alike else self.encode_prompts(asked)
 
     def score(self, batch: Batch) -> ModelOutput:
-        """Score a batch against the encoded prompts, and return what the dataset's findings got."""
         images = batch.images
         if self._channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
@@ -318,7 +314,6 @@ class VLM(SaliencyModel):
         )
 
     def provenance(self) -> dict[str, Any]:
-        """Return the prompts, and where they come from."""
         source = {} if self.prompt_source is None else {"prompt_source": self.prompt_source}
         return {**source, "prompts": dict(zip(self.findings, self.prompts, strict=True))}
 

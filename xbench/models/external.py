@@ -164,7 +164,6 @@ class External(AnsweringModel):
         return batch
 
     def score(self, batch: Batch) -> Prediction:
-        """Look up the predictions of a batch."""
         if self.answers:
             return super().score(batch)
         shown = self._shown(batch)
@@ -189,7 +188,6 @@ class External(AnsweringModel):
         return Maps(saliency, saliency.isnan().all(-1).all(-1))
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
-        """Look the answers up; a UserError for raw ones that are missing."""
         pairs = [(batch.truth.image_ids[query.row], query.finding) for query in queries]
         lost = [pair for pair in pairs if pair not in self.source.texts]
         if lost and self._kind == "raw answers":
@@ -199,7 +197,6 @@ class External(AnsweringModel):
         return [Reply(self.source.texts.get(pair, '{"boxes": []}')) for pair in pairs]
 
     def provenance(self) -> dict[str, Any]:
-        """Return the digest of the predictions, and what was declared about them."""
         tables = [] if self._scores in (None, "none", "pickled") else [Path(str(self._scores)).expanduser()]
         read = self.source.files if isinstance(self.source, StoredPredictions) else [self._path, *tables]
         about: dict[str, Any] = {"predictions_sha256": _digest(read)}

@@ -46,7 +46,6 @@ class Measures:
     table: Tensor  # (N, MEASURES + 2 T) int64, as the names above say
 
     def __getitem__(self, pairs: Tensor) -> Measures:
-        """Return the measures of some pairs."""
         return Measures(self.table[pairs])
 
     @property

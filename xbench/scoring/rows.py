@@ -125,11 +125,9 @@ class Rows:
         )
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """Return a column (R,)."""
         return self.columns[column]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.image)
 
     def matrix(self, column: str) -> NDArray[Any]:

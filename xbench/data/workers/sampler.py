@@ -63,7 +63,6 @@ class DealtBatchSampler(Sampler[list[int]]):
         return len(self._left) - self._world_size + 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Iterate over lists of image positions."""
         # Made here and not at the first step, so that all processes make theirs in the same order.
         return self._deal(self._new_counter())
 

@@ -235,7 +235,6 @@ class Endpoint(AnsweringModel):
         return (tokens_in * self._prices[0] + tokens_out * self._prices[1]) / 1e6
 
     def on_test_end(self) -> None:
-        """Print what was asked and spent."""
         asked, kept = self._counts
         spent = "{:,} tokens of requests and {:,} of answers".format(*self.client.spent)
         money = "" if self.cost is None else f", which cost {self.cost:,.2f}"

@@ -154,7 +154,6 @@ class DecoderModel(VLM):
         """Encode tokenised prompts, (C, L) or (C, K, L), whose mask is by default 0 where the id is."""
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
-        """Encode the prompts of C classes as `encode_tokens` does; a UserError if the model cannot take them."""
         return self.encode_tokens(*self.tokenise(prompts))
 
     def by_class(self, input_ids: Tensor, attention_mask: Tensor | None, texts: int | None) -> tuple[Tensor, Tensor]:
