@@ -148,6 +148,8 @@ def write_bombs(folder):
     made |= {"zip": storage(zipped.getvalue()), "claims": storage(claims), "inner": storage(inner)}
     huge = Calls(torch._utils._rebuild_tensor_v2, torch.zeros(2)._typed_storage(), 0, (1 << 10**6,) * 9, (1,) * 9)
     made["sizes"] = pickle.dumps({"map": huge})
+    text = Calls(torch._utils._rebuild_tensor_v2, torch.zeros(2)._typed_storage(), 0, "x" * 2**25, (1,))
+    made["letters"] = pickle.dumps({"map": text})
     for name, content in made.items():
         (folder / f"{name}.pkl").write_bytes(content)
     return [*made]

@@ -226,7 +226,7 @@ def _array(what: Any) -> NDArray[Any]:
         order = "F" if fortran else "C"
     else:
         raise ValueError("its map or probability is neither number, array nor tensor")
-    return np.frombuffer(_bytes(content), _dtype(dtype)).reshape(_numbers(*shape), order=order)
+    return np.frombuffer(_bytes(content), _dtype(dtype)).reshape(_numbers(*shape[:33]), order=order)
 
 
 def _bytes(what: Any) -> bytes:
@@ -241,7 +241,7 @@ def _bytes(what: Any) -> bytes:
 
 
 def _numbers(*given: Any) -> tuple[int, ...]:
-    """Return sizes, strides or offsets; none is so large that arithmetic takes long."""
+    """Return at most 32 sizes, strides or offsets; none is so large that arithmetic takes long."""
     if len(given) > 32 or not all(type(one) is int and 0 <= one < 2**40 for one in given):
         raise ValueError("its tensor has a size, stride or offset that is none")
     return given
@@ -264,7 +264,7 @@ def _strided(storage: Any, offset: int, size: tuple[int, ...], strides: tuple[in
     number = int.from_bytes(file.read(8), "little")
     values = np.frombuffer(file.read(), _STORAGES[stored.arguments[1].kind], number)
     size, strides = (one.arguments[0] if isinstance(one, _Known) else one for one in (size, strides))
-    _numbers(offset, *size, *strides)
+    _numbers(offset, *size[:33], *strides[:33])
     if len(size) != len(strides) or math.prod(size) > values.size:
         raise ValueError("its tensor does not fit its values")
     last = offset + sum((length - 1) * step for length, step in zip(size, strides, strict=True))
