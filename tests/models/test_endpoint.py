@@ -421,6 +421,11 @@ def test_a_placeholder_for_a_key_changes_no_answer(address, monkeypatch):
     """Servers on this machine take anything, and people write such words."""
     monkeypatch.setenv("OPENAI_API_KEY", "None")
     assert complete(client(address, scripted("says=None."))).text == "None."
+    monkeypatch.setenv("OPENAI_API_KEY", "token123")
+    answer = {"token123": ["\token123", 1]}
+    assert client(address, "ok").without_key(answer) == {"***": ["\token123", 1]}
+    monkeypatch.setenv("OPENAI_API_KEY", "12345678")
+    assert client(address, "ok").without_key([12345678]) == [12345678]
 
 
 json_values = st.recursive(

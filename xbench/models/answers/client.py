@@ -261,7 +261,15 @@ class ChatClient:
         Shorter keys stay: words such as `none`, given to a server that needs no key, may be part of an answer.
         """
         key = os.environ.get(self.key_variable, "").strip()
-        return json.loads(json.dumps(value).replace(json.dumps(key)[1:-1], "***")) if len(key) >= shortest else value
+        if len(key) < shortest:
+            return value
+        if isinstance(value, str):
+            return value.replace(key, "***")
+        if isinstance(value, list):
+            return [self.without_key(part, shortest) for part in value]
+        if isinstance(value, dict):
+            return {self.without_key(name, shortest): self.without_key(part, shortest) for name, part in value.items()}
+        return value
 
     async def _refuse_head(self, response: httpx.Response) -> None:
         """Refuse a redirect, and an answer that is compressed: a few bytes of it can unpack to gigabytes."""
