@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mortal import BATCH, IMAGES, UNREADABLE, logged, words
 from processes import held, run_ranks, start, start_ranks, until
@@ -200,6 +200,7 @@ def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecor
     return BatchRecord(batch, tables if batch % 3 else {}, failures, (Note("odd", kept.image_id),))
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(0, 2000), st.integers(1, 255))
 def test_no_damage_to_a_journal_gives_a_wrong_record(tmp_path_factory, seed, place, flip):
     """Cut a file off or change a byte anywhere: what is read is what was written, or not there."""
