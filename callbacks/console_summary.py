@@ -11,7 +11,6 @@ from rich.table import Table
 
 from xbench.findings.names import MACRO
 from xbench.report.statistics.below_half import auroc_warning
-from xbench.runs.by_finding import Images
 from xbench.runs.results import Answers, Results
 from xbench.scoring.numbers import STATUSES
 
@@ -36,7 +35,7 @@ class ConsoleSummary(Callback):
         if results.answers:
             console.print(_rates(results.answers), style="dim", highlight=False)
         rows = Evaluation.of(trainer).rows
-        for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, Images.of(rows))])):
+        for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, rows)])):
             console.print(line, style="yellow", highlight=False)
         # soft_wrap: a path that the terminal breaks cannot be copied.
         for logger in trainer.loggers:

@@ -23,15 +23,15 @@ def test_the_findings_with_a_lost_sign_are_named(tmp_path):
 
     def warning_of(*findings):
         """Return what is said with scores of the wrong sign for some findings."""
-        turned, images = np.isin(run.results.findings, findings), run.image_scores
-        images = replace(images, probabilities=np.where(turned, 1 - images.probabilities, images.probabilities))
+        turned, p = np.isin(run.results.findings, findings)[run.rows.finding], run.rows["probability"]
+        rows = replace(run.rows, columns={**run.rows.columns, "probability": np.where(turned, 1 - p, p)})
         classes = {
             name: replace(scores, auroc=1 - scores.auroc) if name in findings else scores
             for name, scores in run.results.classification.per_class.items()
         }
         macro = {"auroc": float(np.mean([scores.auroc for scores in classes.values()]))}
         scores = replace(run.results.classification, per_class=classes, macro=macro)
-        return auroc_warning(replace(run.results, classification=scores), images)
+        return auroc_warning(replace(run.results, classification=scores), rows)
 
     assert warning_of() == ""
     assert "for Nodule (" in warning_of("Nodule") and "Cardiomegaly" not in warning_of("Nodule")
@@ -76,7 +76,7 @@ def test_a_run_and_its_report_say_it(command, tmp_path):
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     run = command("test", "--config", tmp_path / "run.yaml", "--model.gain", "-8")
     stored = FinishedRun.open(run.folder)
-    warning = auroc_warning(stored.results, stored.image_scores)
+    warning = auroc_warning(stored.results, stored.rows)
     assert warning and " ".join(warning.split()) in " ".join(run.output.split())
     analysis = analyse(collect([tmp_path / "runs"]))
     assert warning in document(analysis, all_tables(analysis), [])

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from xbench.report.names import in_thousandths, p_words, whole
 from xbench.report.notes import warnings
 from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
 from xbench.report.statistics.analyse import Progress
-from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
+from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, spans
 from xbench.runs.answers import excerpt
 from xbench.runs.images import shrunk
 from xbench.runtime.files import write_whole
@@ -79,9 +78,8 @@ def write_page(
         near=f"{100 * NEAR:g}",
         missing=MISSING,
         tied=TIED,
-        **{function.__name__: function for function in (outline, path_of, band_of, names_of, whole, p_words)},
+        **{function.__name__: function for function in (outline, path_of, band_of, names_of, whole, p_words, spans)},
         signed=_signed,
-        spans=_spans,
         labels_of=lambda panels: {line.label for panel in panels for line in panel.lines},
         asset=_asset,
         as_data=_json,
@@ -101,12 +99,6 @@ class _Shelf:
         taken = [table for table in self._left if table.name.startswith(beginnings)]
         self._left = [table for table in self._left if table not in taken]
         return taken
-
-
-def _spans(table: Table) -> list[dict[str, Any]]:
-    """Return the headings above columns side by side, with how many each spans."""
-    groups = groupby(table.columns, key=lambda column: column.group)
-    return [{"group": group, "span": len(list(columns))} for group, columns in groups]
 
 
 def _asset(name: str) -> Markup:

@@ -122,7 +122,7 @@ def analyse_run(run: Run, measures: Measures) -> RunAnalysis:
         areas=area_bins(measures),
         positions=position_cells(measures, run),
         quadrants=quadrants(sample, run),
-        auroc_warning=auroc_warning(run.results, run.images),
+        auroc_warning=auroc_warning(run.results, run.rows),
     )
 
 

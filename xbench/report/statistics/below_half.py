@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.findings.names import MACRO
-from xbench.runs.by_finding import Images
 from xbench.runs.results import SIGN_LEVEL, Results
+from xbench.scoring.rows import Rows
 
 _EXCHANGES = 999
 
 
-def auroc_warning(results: Results, images: Images) -> str:
+def auroc_warning(results: Results, rows: Rows) -> str:
     """Return a sentence that names the findings with an AUROC significantly below one half; empty without one."""
     scores = results.classification
     auroc = {name: one.auroc for name, one in scores.per_class.items()} | {MACRO: scores.macro.get("auroc")}
     if all(value is None or value >= 0.5 for value in auroc.values()):
         return ""
-    patients = [(name is None, name or own) for name, own in zip(images.patient_ids, images.image_ids, strict=True)]
-    p = dict(zip(auroc, chances_below_half(images.labels, images.probabilities, patients), strict=True))
+    chances = chances_below_half(rows.matrix("label"), rows.matrix("probability"), rows.patient)
+    p = dict(zip(auroc, chances, strict=True))
     low = {name: value for name, value in auroc.items() if value is not None and value < 0.5 and p[name] <= SIGN_LEVEL}
     if not low:
         return ""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, percentage
+from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, percentage, spans
 
 _COLUMNS, _ROWS = 8, 24
 """Columns of numbers side by side, and rows in a float; the others follow in further floats."""
@@ -87,8 +87,7 @@ def _tabular(table: Table, places: Sequence[int], rows: Sequence[Row]) -> str:
 
 def _groups(columns: Sequence[Column]) -> list[str]:
     cells, rules, place = [], [], 1
-    for group, members in groupby(columns, key=lambda column: column.group):
-        width = len(list(members))
+    for group, width in spans(columns):
         cells.append(f"\\multicolumn{{{width}}}{{c}}{{{_latex(group)}}}")
         rules += [f"\\cmidrule(lr){{{place}-{place + width - 1}}}"] if group else []
         place += width

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 import pandas as pd
@@ -81,6 +82,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+
+
+def spans(columns: Iterable[Column]) -> list[tuple[str, int]]:
+    """Return the headings above columns side by side, each with how many it spans."""
+    return [(group, len(list(of_group))) for group, of_group in groupby(columns, key=lambda column: column.group)]
 
 
 def each_note_once(tables: Iterable[Table], shown: Iterable[str] = ()) -> list[Table]:
