@@ -71,7 +71,7 @@ def test_the_page_marks_every_interval_and_test_that_does_not_keep_its_promise()
             assert cell in ("-", interval_coverage.marked(float(cell.strip("*-") or 95), low, high)), (number, row)
 
 
-def test_regions_of_intervals_is_measured_for_every_number(monkeypatch):
+def test_coverage_of_intervals_is_measured_for_every_number(monkeypatch):
     """A few data sets through the script behind `docs/intervals.md`, whose rows are those of the page."""
     monkeypatch.setattr(paired, "_EXCHANGES", 399)
     rows = list(interval_coverage.coverage([interval_coverage.World(60)], 4, 0))
