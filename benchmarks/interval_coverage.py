@@ -205,6 +205,7 @@ def draw(world: World, random: np.random.Generator) -> tuple[Sample, Sample]:
                 iou=curves / (2 - curves),
                 area=np.full(len(image), 0.1),
                 region=np.full(len(image), b"0" * 16),
+                row=np.arange(len(image)),
             )
         )
     return samples[0], samples[1]
