@@ -144,15 +144,15 @@ def test_nothing_to_ground(grid, command, toy_config):
     assert [row["region_area"] for row in run.rows] == [None] * 3
 
 
-@pytest.mark.parametrize(("grid", "crop"), [("224", True), ("native", False), ("native", True)])
-def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, crop, command, toy_config, monkeypatch):
+@pytest.mark.parametrize("grid", ["224", "native"])
+def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, command, toy_config, monkeypatch):
     """Every image has a view of its own, and its own pixels are the grid if that is native; in plain loops."""
     widths = [64, 90, 48]
     options = ("--data.widths", str(widths), "--data.batch_size", "7", "--data.grid", grid)
-    options += ("--model.crop", str(crop).lower())
+    options += ("--model.crop", "true")
     run = command("test", "--config", toy_config, *options)
     assert run.status == 0, run.errors
-    data, model = Squares(num_workers=0, widths=widths), Brightness(crop=crop)
+    data, model = Squares(num_workers=0, widths=widths), Brightness(crop=True)
     data.setup("test")
     queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in data.findings])
     rows = {(row["image_id"], row["finding"]): row for row in run.rows}
@@ -186,7 +186,7 @@ def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, crop
             lines, columns = ((np.arange(side) + 0.5) / side for side in size)
             assert not mask[:, (columns < left) | (columns > right)].any()
             assert not mask[(lines < top) | (lines > bottom)].any()
-    assert scored == 17 and len(views) == (3 if crop else 1)
+    assert scored == 17 and len(views) == 3
 
     # Neither the neighbours in the batch nor the portions in which pairs are scored matter, as this model treats each
     # image by itself.
