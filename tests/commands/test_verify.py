@@ -233,7 +233,7 @@ def test_any_changed_value_of_the_results_is_found(toy, answers, kind):
     for holder, key, place in list(places(part, ("counts",) if kind == "constant maps" else ())):
         value = holder[key]
         seen[place] += 1
-        if seen[place] > 3:
+        if seen[place] > (1 if kind == "answers" else 3):
             continue
         for other in other_values(value):
             holder[key] = other
