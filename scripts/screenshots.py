@@ -64,7 +64,7 @@ def shrink(name: str, png: bytes) -> Image.Image:
     """Return a picture of at most 1,200 pixels a side (films: 860) in 256 colours; of the contact sheet two rows."""
     image = Image.open(io.BytesIO(png)).convert("RGB")
     if name == "contact-sheet":
-        image = image.crop((0, 0, image.width, round(image.width * 0.375)))
+        image = image.crop((0, 0, image.width, round(image.width * 0.268)))
     image.thumbnail((860, 860) if name == "overlays" else (1200, 1200))
     return image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.FLOYDSTEINBERG)
 

@@ -152,7 +152,7 @@ def test_bad_input(command, pictures_config, options, status, message):
 def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):
     """SIGKILL leaves no chance to tidy up."""
     options = ["--config", str(pictures_config), "--data.cache", str(tmp_path / "cache")]
-    slow = [*options, "--data.seconds", "0.25", "--data.num_workers", "1"]
+    slow = [*options, "--data.seconds", "0.1", "--data.num_workers", "1"]
     process = start(["prepare", *slow], tmp_path)
     until(lambda: len([*tmp_path.glob("cache/*/*.image")]) >= 3)
     process.kill(signal.SIGKILL)
@@ -168,7 +168,7 @@ def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):
     assert said(resumed.output) == {"already there": survived, "prepared": 12 - survived}
     whole = command("prepare", *slow, *QUIET, "--data.cache", tmp_path / "whole")
     assert said(whole.output) == {"prepared": 12}
-    data = Pictures(str(tmp_path / "pictures"), seconds=0.25, cache=str(tmp_path / "whole"))
+    data = Pictures(str(tmp_path / "pictures"), seconds=0.1, cache=str(tmp_path / "whole"))
     data.setup("test")
     unbroken = data.samples(Brightness().preprocessing)
     data.cache = str(tmp_path / "cache")
