@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -81,7 +82,7 @@ class Evaluation(Callback):
         self._answers: list[AnswerRow] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
-        self._done: list[int] = []
+        self._unasked: list[int] = []
         self._restored, self._decode = 0, 0.0
         self.stopwatch.lap("setup")
 
@@ -116,7 +117,7 @@ class Evaluation(Callback):
         model.seen = None
         self._failures += batch.failures
         self._notes += batch.notes
-        self._done += batch.truth.index.tolist()
+        self._unasked += np.delete(batch.truth.index, np.unique(batch.truth.image)).tolist()
         self.latest = {}
         if outputs is not None:
             self._keep(self.add(trainer, outputs, batch))
@@ -143,9 +144,9 @@ class Evaluation(Callback):
             self.latest[name] = in_order([*filter(None, [self.latest.get(name)]), table])
         return tables
 
-    def restore(self, record: BatchRecord, images: Iterable[int]) -> None:
-        """Take up the scores of a batch of these images that an earlier attempt of the run has finished."""
-        self._done += {*images} - {failure.index for failure in record.failures}
+    def restore(self, record: BatchRecord, unasked: Iterable[int]) -> None:
+        """Take up the scores of a batch that an earlier attempt has finished; on `unasked` nothing is looked for."""
+        self._unasked += {*unasked} - {failure.index for failure in record.failures}
         self._failures += record.failures
         self._notes += record.notes
         self._restored += 1
@@ -156,7 +157,7 @@ class Evaluation(Callback):
         rows = Rows.of(tables[PAIRS], self._groups)
         for metric in self._metrics.values():
             metric.update(rows)
-        # Without most of the pixels, texts and other conditions: those are in the journal.
+        # Without most of the pixels and without texts: those are in the journal.
         self._tables.append(fixed_only(tables[PAIRS]))
         if self._answering:
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]
@@ -165,17 +166,19 @@ class Evaluation(Callback):
         model, data = _parts(trainer)
         computed = {name: metric.compute() for name, metric in self._metrics.items()}
         gathered = gather(
-            (self._tables, self._failures, self._notes, self._answers, self._done, self._measurer.problem)
+            (self._tables, self._failures, self._notes, self._answers, self._unasked, self._measurer.problem)
         )
         self.stopwatch.lap("metrics")
         if not trainer.is_global_zero:
             return
-        tables, of_failures, of_notes, of_answers, of_done, of_problems = zip(*gathered, strict=True)
+        tables, of_failures, of_notes, of_answers, of_unasked, of_problems = zip(*gathered, strict=True)
         failures = sorted(chain(*of_failures), key=lambda failure: failure.index)
         problems = [problem for problem in of_problems if problem is not None]
         # Each is a batch, whose images lie side by side in the dataset.
         parts = sorted(filter(len, chain(*tables)), key=lambda part: part["index"][0].as_py())
-        done = [*chain(*of_done)]
+        # An image that was read has rows, unless nothing is looked for on it.
+        rows = (np.unique(part["index"].to_numpy()).tolist() for part in parts)
+        done = [*chain(*rows, *of_unasked)]
         check_each_once(done + [failure.index for failure in failures], len(data.records))
         if not done:
             raise UserError(

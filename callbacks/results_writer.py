@@ -65,7 +65,8 @@ class ResultsWriter(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         for batch, path in self._run.finished.items() if trainer.is_global_zero else ():
             images = range(len(data.records))[batch * data.batch_size : (batch + 1) * data.batch_size]
-            Evaluation.of(trainer).restore(read_record(path), images)
+            unasked = [image for image in images if not data.records[image].looked_for(data.findings)]
+            Evaluation.of(trainer).restore(read_record(path), unasked)
 
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int

@@ -112,6 +112,14 @@ def test_wrong_normalisation_is_noted_once(command, toy_config, tmp_path, model)
         assert not disagreements(run.folder)
 
 
+def test_an_image_without_a_row_ends_the_run(command, toy_config, monkeypatch):
+    step = Brightness.test_step
+    silent = lambda self, batch, batch_idx: None if batch_idx == 1 else step(self, batch, batch_idx)  # noqa: E731
+    monkeypatch.setattr(Brightness, "test_step", silent)
+    with pytest.raises(RuntimeError, match="done once each"):
+        command("test", "--config", toy_config)
+
+
 def test_a_first_batch_that_cannot_be_read_leaves_a_note(command, toy_config):
     toy_config.write_text(toy_config.read_text().replace("toys.Brightness", "wrong_models.MeanOf255"))
     run = command("test", "--config", toy_config, "--data.images", "9", "--data.unreadable", "[0, 1, 2, 3]", *SKIP)
