@@ -123,6 +123,30 @@ def test_results_equal_plain_loops(run_of, expected):
         assert value == pytest.approx((square[name] + hole[name]) / 2, abs=1e-15)
 
 
+def test_text_is_encoded_once(command, toy_config, monkeypatch):
+    models = []
+    original = Brightness.__init__
+    monkeypatch.setattr(Brightness, "__init__", lambda self, *a, **k: (models.append(self), original(self, *a, **k))[1])
+    assert command("test", "--config", toy_config).status == 0
+    assert [model.times_encoded for model in models] == [1]
+
+
+def test_other_grid_and_thresholds(command, toy_config, tmp_path):
+    overlay = tmp_path / "eleven.yaml"
+    overlay.write_text(
+        "trainer:\n  callbacks:\n"
+        "    - {class_path: xbench.callbacks.evaluation.Evaluation, init_args: {thresholds: 11, ties: any}}\n"
+        "    - {class_path: xbench.callbacks.results_writer.ResultsWriter}\n"
+    )
+    run = command("test", "--config", toy_config, "--config", overlay, "--data.grid", "[80, 64]")
+    assert run.status == 0, run.errors
+    results = run.results
+    assert results["grounding"]["thresholds"] == [k / 10 for k in range(11)]
+    # At native resolution the region is exactly the 12 x 10 square that was drawn.
+    areas = {row["region_area"] for row in run.rows if row["has_region"]}
+    assert areas == {120 / (80 * 64)}
+
+
 def test_skipped_images_are_counted_and_named(command, toy_config):
     # Positions 4 to 7 are a whole batch.
     options = ("--data.unreadable", "[1, 4, 5, 6, 7]", "--data.on_error", "skip")

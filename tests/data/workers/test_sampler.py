@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lightning.pytorch import Trainer
+from mortal import Mortal
+from processes import run_ranks
+from toys import Squares
 
+from xbench.callbacks.evaluation import Evaluation
+from xbench.callbacks.prediction_writer import PredictionWriter
+from xbench.cli import main
 from xbench.data.workers.sampler import DealtBatchSampler
+from xbench.runtime.distributed import shared_counter
 from xbench.runtime.errors import UserError
+
+IMAGES, BATCH = 24, 2
+TWO = ("--trainer.devices", "2", "--oversubscribe", "true")
+PARTS = (
+    f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
+    "unreadable: [4, 9], on_error: skip, widths: [64, 48]}}\n"
+    "model: {class_path: mortal.Mortal}\n"
+    "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false}\n"
+)
+SCORED = [f"square-{index:03d}" for index in range(IMAGES) if index not in (4, 9)]
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 5), st.data())
@@ -48,3 +69,70 @@ def test_fewer_batches_than_processes_and_several_processes_without_a_counter_ar
         DealtBatchSampler(5, 4, 0, 3, (), itertools.count)
     with pytest.raises(ValueError, match="counter"):
         DealtBatchSampler(10, 2, 0, 2)
+
+
+def test_a_process_alone_counts_for_itself():
+    one, other = shared_counter("test"), shared_counter("test")
+    assert [one(), one(), other(), one(), other()] == [0, 1, 0, 2, 1]
+
+
+def words(folder: Path, command: str, *options: str) -> list[str]:
+    (folder / "parts.yaml").write_text(PARTS)
+    runs = ("--trainer.default_root_dir", str(folder / "runs"))
+    return [command, "--config", str(folder / "parts.yaml"), *runs, *options]
+
+
+def read(parent: Path) -> dict[str, bytes | str]:
+    """Files of the one run in a folder, the provenance and the options taken out."""
+    (config,) = parent.glob("runs/*/*/config.yaml")
+    folder = config.parent
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("config.yaml", "results.json")
+    }
+    if (results := folder / "results.json").exists():
+        files["results.json"] = json.dumps(json.loads(results.read_text()) | {"provenance": None})
+    return files
+
+
+def logged(path: Path) -> list[str]:
+    return path.read_text().split()
+
+
+@pytest.mark.parametrize(("command", "workers"), [("test", "2"), ("predict", "0")])
+def test_a_fast_process_takes_more_and_the_results_stay(command, workers, tmp_path):
+    (alone := tmp_path / "alone").mkdir()
+    (both := tmp_path / "both").mkdir()
+    assert main(words(alone, command, "--trainer.devices", "1")) == 0
+    started = words(both, command, *TWO, "--data.num_workers", workers)
+    log = str(tmp_path / "log-{rank}")
+    statuses, said = run_ranks(2, started, both, MORTAL_WAITS="0 0.4", MORTAL_LOG=log)
+    assert statuses == [0, 0], said
+    assert len(read(both)) > (4 if command == "test" else len(SCORED))
+    assert read(both) == read(alone)
+    fast, slow = logged(tmp_path / "log-0"), logged(tmp_path / "log-1")
+    assert sorted(fast + slow) == SCORED
+    assert len(fast) > len(slow) >= BATCH
+
+
+def evaluate_twice_and_predict(words: Sequence[str]) -> None:
+    """A run from Python: three loops in the same processes."""
+    data, model = Squares(num_workers=2, images=24, batch_size=2), Mortal()
+    common = dict(accelerator="cpu", devices=2, logger=False, enable_checkpointing=False, use_distributed_sampler=False)
+    evaluation = Evaluation()
+    trainer = Trainer(callbacks=[evaluation], **common)
+    for _ in range(2):
+        trainer.test(model, data, verbose=False)
+        if trainer.is_global_zero:
+            print("MACRO", evaluation.results.counts.images, evaluation.results.grounding.macro)
+    Trainer(callbacks=[PredictionWriter()], default_root_dir=words[0], **common).predict(model, data)
+
+
+def test_loops_in_one_process_share_no_counter(tmp_path):
+    log = tmp_path / "log"
+    statuses, said = run_ranks(2, [tmp_path], tmp_path, evaluate_twice_and_predict, MORTAL_LOG=log)
+    assert statuses == [0, 0], said
+    first, second = (line for line in said.splitlines() if line.startswith("MACRO"))
+    assert first == second and first.startswith(f"MACRO {IMAGES} ")
+    assert sorted(logged(log)) == sorted(3 * [f"square-{index:03d}" for index in range(IMAGES)])

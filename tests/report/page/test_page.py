@@ -17,7 +17,7 @@ from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
 from xbench.report import charts
 from xbench.report.cases import map_on_grid
-from xbench.report.names import whole
+from xbench.report.names import p_words, whole
 from xbench.report.page.write import outline_of, write_page
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
@@ -181,6 +181,11 @@ def test_maps_are_normalised_as_the_metrics_do(three_runs, view, mode):
         case = ScoredPair(0, "a", "b", raw, view, np.zeros((64, 48), bool), np.zeros((64, 48), np.uint8))
         expected = normalise(saliency_on_grid(torch.tensor(raw)[None], [view], (64, 48), mode))
         np.testing.assert_array_equal(map_on_grid(run, case), expected[0].numpy())
+
+
+def test_p_values_are_never_zero():
+    words = {None: "not tested", 0.00005: "p < 0.001", 0.049: "p = 0.049", 0.3: "p = 0.30", 1.0: "p = 1.00"}
+    assert {p: p_words(p) for p in words} == words
 
 
 def test_it_does_with_one_run_and_without_maps(tmp_path):

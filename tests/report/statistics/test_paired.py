@@ -154,6 +154,13 @@ def test_auroc_test_agrees_with_delong(gain):
     assert p == pytest.approx(2 * norm.sf(abs(difference) / error), rel=0.5, abs=2e-3)
 
 
+def test_holm_by_hand():
+    # Sorted: 0.005 * 4, 0.01 * 3, 0.03 * 2, 0.04 * 1, none smaller than the one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
 def test_comparisons_are_corrected_number_by_number():
     measures = dict(zip("AB", two(), strict=True))
     measures["C"] = measure(scored_by_another(measures["A"].sample, 7), 5)

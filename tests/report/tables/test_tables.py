@@ -150,7 +150,7 @@ def test_latex_compiles(tmp_path):
 
 
 def marked(key: str = "auroc", ranked: bool = True, tied: str = "", **values: float | None) -> list[Row]:
-    """The rows of a table of one number of some runs, of which those named by `tied` are tied with the best."""
+    """Rows of a table with one number per run; runs named in `tied` are tied with the best."""
     runs = [SimpleNamespace(run=SimpleNamespace(label=label), macro={key: Estimate(v)}) for label, v in values.items()]
     tied_with_best = {key: frozenset(tied)}
     dataset = SimpleNamespace(runs=runs, references=(), tied_with_best=tied_with_best, ranked=lambda key: ranked)
