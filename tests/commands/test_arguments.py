@@ -146,7 +146,7 @@ AT_ONCE = {
 
 
 def test_what_is_wrong_is_said_without_torch(files):
-    """Every line names all that is missing, and the page that tells where it is to be had."""
+    """Every line names everything that is missing, and the page that says where to get it."""
     script = (
         "import sys\nfrom xbench.cli import main\nsys.path.insert(0, '')\n"
         "assert main(['test', '--help']) == main(['--version']) == 0\n"

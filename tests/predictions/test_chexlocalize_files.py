@@ -52,7 +52,7 @@ def test_numbers_come_back(one, probability, protocol):
 
 
 def test_arrays_of_python_2_come_back():
-    written = pickle.dumps({"map": VALUES[0, 0]}, 3).replace(b"C\x60", b"U\x60")  # bytes of which it made texts
+    written = pickle.dumps({"map": VALUES[0, 0]}, 3).replace(b"C\x60", b"U\x60")  # Python 2 pickled bytes as texts
     assert np.array_equal(as_map(read_pickle(written)[0]), VALUES[0, 0])
 
 

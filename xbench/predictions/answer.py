@@ -56,7 +56,7 @@ class Answer:
     status: Status
     raw: str  # the text as received
     boxes: tuple[Box, ...] = ()  # in their order in the text, no two alike
-    points: tuple[Point, ...] = ()  # likewise
+    points: tuple[Point, ...] = ()  # in their order in the text, no two alike
     confidence: tuple[float | None, ...] = ()  # per box as stated or scored, in [0, 1]; None where it was not
     finish: Finish | None = None  # why generation ended: by itself, or at the limit; None where nobody knows
     counts: Counts = field(default_factory=Counts)  # what the reader did to the numbers

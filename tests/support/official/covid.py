@@ -15,7 +15,7 @@ from official.films import draw_film, outline, place, polygon_mask, scaled
 FINDING = "COVID-19"
 
 _LUNGS = {"right_lung": (0.14, 0.14, 0.44, 0.76), "left_lung": (0.54, 0.14, 0.86, 0.76)}
-# Patient and day, height and width, labels of the outlines besides the lungs, and whether there is a mask.
+# Patient, day, height, width, labels of the outlines other than the lungs, and whether the image has a mask.
 _IMAGES: tuple[tuple[str, tuple[int, int], tuple[str, ...], bool], ...] = (
     ("16407001_01-15-2020", (401, 317), (), True),
     ("16407002_02-03-2020", (317, 401), ("subtle_hazy", "consolidation"), True),

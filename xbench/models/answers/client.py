@@ -95,7 +95,7 @@ def _whole_text(text: str) -> str:
 
 
 def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
-    """Return what is listed for the first token; entries that are none are left out."""
+    """Return the log-probabilities listed for the first token, without malformed entries."""
     try:
         pairs = [(entry["token"], entry["logprob"]) for entry in logprobs["content"][0]["top_logprobs"]]
     except (LookupError, TypeError):
