@@ -50,9 +50,9 @@ def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -
     if outputs is None:
         return saved_tables([], {}, failures=failures)
     saliency = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
-    truth = batch.truth
+    truth, is_scored = batch.truth, batch.truth.scored
     pairs = [np.flatnonzero(truth.image == row).tolist() for row in range(len(batch))]
-    scored = [[place for place, pair in enumerate(own) if truth.scored[pair]] for own in pairs]
+    scored = [[place for place, pair in enumerate(own) if is_scored[pair]] for own in pairs]
     images = [
         SavedImage(
             index=int(truth.index[row]),

@@ -315,7 +315,8 @@ def _boxes_elsewhere(path: Path) -> tuple[dict[str, tuple[Box, ...]], frozenset[
 
 
 def _true_boxes(batch: Batch, query: Question) -> list[Box]:
-    return batch.truth.boxes(query.pair)[0] if batch.truth.scored[query.pair] else []
+    truth, pair = batch.truth, query.pair
+    return truth.boxes(pair)[0] if truth.labels[pair] == 1 and truth.coverage[pair] is not None else []
 
 
 def _seed(given: int | None) -> int:
