@@ -5,6 +5,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from plain import auroc
 from samples import delong, of_images, plain_cross_fitted, random_sample, scored_by_another
 from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
@@ -13,7 +15,7 @@ from xbench.report.schema import Comparison, Estimate
 from xbench.report.statistics.measures import macro, measure, pair_folds
 from xbench.report.statistics.paired import (
     TESTED,
-    PairedTest,
+    Exchanges,
     common_measures,
     compare,
     contributions,
@@ -21,6 +23,7 @@ from xbench.report.statistics.paired import (
     holm,
     paired_test,
     tied_with_best,
+    weighed,
 )
 from xbench.report.statistics.sample import common_samples
 
@@ -32,7 +35,7 @@ def two(seed=0, images=40):
 
 def of_parts(*parts):
     """Tests of sums of contributions."""
-    return [PairedTest(part != 0, lambda signs, part=part: signs @ part) for part in parts]
+    return [*map(weighed, parts)]
 
 
 @pytest.mark.parametrize("number", TESTED)
@@ -41,10 +44,11 @@ def test_without_an_exchange_the_difference_is_the_one_found_and_after_all_it_is
     signs = np.ones((2, 20))
     signs[1] = -1
     expected = macro(first.point, number) - macro(second.point, number)
-    assert paired_test(first, second, number).difference(signs) == pytest.approx([expected, -expected], abs=1e-12)
+    found = paired_test(first, second, number).difference(Exchanges(signs))
+    assert found == pytest.approx([expected, -expected], abs=1e-12)
     for column, finding in enumerate(first.sample.findings):
         expected = (first.point[number] - second.point[number])[column]
-        found = paired_test(first, second, number, finding).difference(signs)
+        found = paired_test(first, second, number, finding).difference(Exchanges(signs))
         assert found == pytest.approx([expected, -expected], abs=1e-12)
     assert paired_test(first, second, number, "another") is None
 
@@ -66,7 +70,7 @@ def test_thresholds_are_chosen_anew_after_every_exchange(name):
     first, second = two(seed=5, images=30)
     sample, folds = first.sample, pair_folds(first.sample, 5)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (12, len(sample.clusters)))
-    found = paired_test(first, second, f"{name}_cross_fitted").difference(signs)
+    found = paired_test(first, second, f"{name}_cross_fitted").difference(Exchanges(signs))
     a, b = (getattr(measures.sample, name) for measures in (first, second))
     moved = 0
     for place, row in enumerate(signs):
@@ -79,6 +83,41 @@ def test_thresholds_are_chosen_anew_after_every_exchange(name):
         kept = np.mean([(row[sample.pair_cluster[mine]] * fixed[mine]).mean() for mine in pairs])
         moved += abs(found[place] - kept) > 1e-9
     assert moved  # the thresholds of the runs as they are would not do
+
+
+def plainly_refitted(first, second, name, signs):
+    """The difference of means after each exchange, all thresholds tried, in the whole numbers that sums are of."""
+    sample, found = first.sample, []
+    for column in np.unique(sample.pair_column):
+        mine = np.flatnonzero(sample.pair_column == column)
+        scale = 2.0 ** min(40, 52 - np.ceil(np.log2(len(mine))))
+        a, b = (np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second))
+        folds, of_column = first.folds[mine], np.zeros(len(signs))
+        for place, row in enumerate(signs):
+            stays = (row[sample.pair_cluster[mine]] > 0)[:, None]
+            for sign, curves in ((1, np.where(stays, a, b)), (-1, np.where(stays, b, a))):
+                for fold in np.unique(folds):
+                    best = curves[folds != fold].sum(axis=0).argmax()
+                    of_column[place] += sign * curves[folds == fold, best].sum()
+        found.append(of_column / (scale * len(mine)))
+    return np.mean(found, axis=0)
+
+
+@given(seed=st.integers(0, 2**16), images=st.integers(6, 90), ties=st.booleans(), alike=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_thresholds_that_are_never_best_and_patterns_that_come_again_change_no_bit(seed, images, ties, alike):
+    """Findings have from a few clusters, all of whose exchanges are computed once, to more than that."""
+    sample = random_sample(seed, images=images)
+    other = scored_by_another(sample, seed + 1)
+    if ties:
+        sample, other = (replace(one, dice=np.round(one.dice, 1)) for one in (sample, other))
+    if alike:
+        other = replace(other, dice=np.where(np.arange(len(sample.dice))[:, None] % 3, sample.dice, other.dice))
+    first, second = measure(sample, 5), measure(other, 5)
+    if (test := paired_test(first, second, "dice_cross_fitted")) is None or (first.folds < 0).any():
+        return
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (9, len(sample.clusters)))
+    assert test.difference(Exchanges(signs)).tolist() == plainly_refitted(first, second, "dice", signs).tolist()
 
 
 def test_auroc_after_every_exchange_is_the_sum_with_signs():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import ceil, comb, log2
 
@@ -32,6 +32,8 @@ _EXCHANGES = 9_999
 _SMALLEST_P = 0.02
 """Where the smallest corrected p-value must be able to lie."""
 _SIGNS_AT_A_TIME = 2_000_000
+_STEP = 256
+"""Exchanges that are computed together: their sums at every threshold should fit into a core's cache."""
 _ROUNDING = 1e-12
 """Differences this close are one difference: far above the rounding of their sums, far below one image's share."""
 
@@ -111,15 +113,34 @@ def macro_difference(first: Measures, second: Measures, number: str) -> Estimate
 
 
 @dataclass(frozen=True)
+class Exchanges:
+    """Some exchanges of two runs: `signs` (E, K) are -1 where a cluster is exchanged and 1 where it is not."""
+
+    signs: NDArray[np.float64]
+    _patterns: dict[bytes, NDArray[np.int64]] = field(default_factory=dict)
+
+    def patterns(self, clusters: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which of their exchanges some clusters have, (E,): a place among the rows of `_all_signs`.
+
+        Tests of one finding share their clusters, and so the patterns.
+        """
+        key = clusters.tobytes()
+        if key not in self._patterns:
+            exchanged = (self.signs[:, clusters] < 0).astype(np.float64)
+            self._patterns[key] = (exchanged @ 2.0 ** np.arange(len(clusters))).astype(np.int64)
+        return self._patterns[key]
+
+
+@dataclass(frozen=True)
 class PairedTest:
     """The difference of a number between two runs, as a function of the clusters where the two are exchanged.
 
-    `difference` is from signs, (E, K), -1 where a cluster is exchanged and 1 where it is not, to differences, (E,);
-    `matters`, (K,), says in which clusters an exchange can change it.
+    `difference` is from exchanges to differences, (E,); `matters`, (K,), says in which clusters an exchange can change
+    it.
     """
 
     matters: NDArray[np.bool_]
-    difference: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+    difference: Callable[[Exchanges], NDArray[np.float64]]
 
 
 def paired_test(first: Measures, second: Measures, number: str, finding: str | None = None) -> PairedTest | None:
@@ -139,10 +160,14 @@ def paired_test(first: Measures, second: Measures, number: str, finding: str | N
         refits = [_refit(first, second, number.partition("_")[0], column) for column in columns]
         return PairedTest(
             np.any([refit.matters for refit in refits], axis=0),
-            lambda signs: np.mean([refit.difference(signs) for refit in refits], axis=0),
+            lambda exchanges: np.mean([refit.difference(exchanges) for refit in refits], axis=0),
         )
-    part = contributions(first, second, number)[:, columns].mean(axis=1)
-    return PairedTest(part != 0, lambda signs: signs @ part)
+    return weighed(contributions(first, second, number)[:, columns].mean(axis=1))
+
+
+def weighed(part: NDArray[np.float64]) -> PairedTest:
+    """Return the test of a sum of what each cluster adds, (K,)."""
+    return PairedTest(part != 0, lambda exchanges: np.asarray(exchanges.signs @ part))
 
 
 def _shared(first: Measures, second: Measures, number: str) -> list[int]:
@@ -185,14 +210,14 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
     sampled: dict[int, list[int]] = {}
     for place, test in enumerate(tests):
         if 1 << int(test.matters.sum()) <= exchanges:
-            p_values[place] = float(np.mean(_as_far([test], _every_exchange(test.matters))))
+            p_values[place] = float(_as_far([test], _every_exchange(test.matters))[0]) / (1 << int(test.matters.sum()))
         else:
             sampled.setdefault(len(test.matters), []).append(place)
     for clusters, places in sampled.items():
         digest = hashlib.sha256(f"exchanges\0{ground}".encode()).digest()
         random = np.random.default_rng([seed, *np.frombuffer(digest, dtype=np.uint32).tolist()])
         far = _as_far([tests[place] for place in places], _random_exchanges(random, exchanges, clusters))
-        for place, count in zip(places, far.sum(axis=0), strict=True):
+        for place, count in zip(places, far.tolist(), strict=True):
             p_values[place] = float((count + 1) / (exchanges + 1))
     return p_values
 
@@ -214,33 +239,45 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _as_far(tests: Sequence[PairedTest], signs: Iterator[NDArray[np.float64]]) -> NDArray[np.bool_]:
-    """Whether each exchange leaves a difference as far from zero as the one found, (E, tests)."""
-    found = np.array([abs(test.difference(np.ones((1, len(test.matters))))[0]) - _ROUNDING for test in tests])
-    return np.concatenate([np.stack([abs(test.difference(part)) for test in tests], axis=1) >= found for part in signs])
+def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[Exchanges]) -> NDArray[np.int64]:
+    """How many exchanges leave a difference as far from zero as the one found, (tests,)."""
+    none = [Exchanges(np.ones((1, len(test.matters)))) for test in tests]
+    found = [abs(test.difference(one)[0]) - _ROUNDING for test, one in zip(tests, none, strict=True)]
+    count = np.zeros(len(tests), np.int64)
+    for part in exchanges:
+        count += [int((abs(test.difference(part)) >= least).sum()) for test, least in zip(tests, found, strict=True)]
+    return count
 
 
-def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
+def _all_signs(clusters: int, start: int = 0, end: int | None = None) -> NDArray[np.float64]:
+    """Every exchange of so many clusters, (E, clusters), or those from one place to another."""
+    places = np.arange(start, 1 << clusters if end is None else end)
+    return np.asarray(1.0 - 2 * (places[:, None] >> np.arange(clusters) & 1), np.float64)
+
+
+def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[Exchanges]:
     places = np.flatnonzero(matters)
-    for some in np.array_split(np.arange(2 ** len(places)), -(-(2 ** len(places)) // _at_a_time(len(matters)))):
+    total, step = 1 << len(places), _at_a_time(len(matters))
+    for start in range(0, total, step):
+        some = _all_signs(len(places), start, min(total, start + step))
         signs = np.ones((len(some), len(matters)))
-        signs[:, places] -= 2 * (some[:, None] >> np.arange(len(places)) & 1)
-        yield signs
+        signs[:, places] = some
+        yield Exchanges(signs)
 
 
-def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int) -> Iterator[NDArray[np.float64]]:
+def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int) -> Iterator[Exchanges]:
     step = _at_a_time(clusters)
     for start in range(0, exchanges, step):
         heads = random.integers(0, 2, (min(step, exchanges - start), clusters), dtype=np.int8)
-        yield 2 * heads.astype(np.float64) - 1
+        yield Exchanges(2 * heads.astype(np.float64) - 1)
 
 
 def _at_a_time(clusters: int) -> int:
-    """How many exchanges are computed together: their sums at every threshold should fit into a core's cache.
+    """How many exchanges are held together.
 
     A multiple of eight: numpy draws that many small numbers from one large one, so the step does not change the draws.
     """
-    return 8 * max(1, min(32, _SIGNS_AT_A_TIME // (8 * clusters)))
+    return 8 * max(1, min(1024, _SIGNS_AT_A_TIME // (8 * clusters)))
 
 
 def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedTest:
@@ -248,7 +285,8 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
 
     With a and b the scores of a pair in the two runs and s its cluster's sign, after the exchange the first run has
     (a + b + s (a - b)) / 2 and the second (a + b - s (a - b)) / 2. So the sums over a fold at every threshold, of all
-    exchanges at once, are a product of the signs with the summed a - b of its clusters.
+    exchanges at once, are a product of the signs with the summed a - b of its clusters. Few clusters have few
+    exchanges, and the difference after each is computed once.
     """
     sample, folds = first.sample, first.folds
     mine = np.flatnonzero(sample.pair_column == column)
@@ -262,22 +300,47 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     np.add.at(apart, place, a - b)
     fold_of = np.empty(len(clusters), dtype=np.int64)
     fold_of[place] = folds[mine]
-    together = {int(fold): (a + b)[folds[mine] == fold].sum(axis=0) for fold in np.unique(folds[mine])}
     matters = np.zeros(len(sample.clusters), dtype=bool)
     matters[clusters] = apart.any(axis=1)
+    places = [np.flatnonzero(fold_of == fold) for fold in np.unique(fold_of)]
+    together = np.stack([(a + b)[folds[mine] == fold].sum(axis=0) for fold in np.unique(fold_of)])
+    few = 1 << len(clusters) <= _EXCHANGES
+    if not few:
+        kept = _ever_best(together, [apart[own] for own in places])
+        apart, together = apart[:, kept], together[:, kept]
+    total = together.sum(axis=0)
 
-    def difference(signs: NDArray[np.float64]) -> NDArray[np.float64]:
-        of = {fold: signs[:, clusters[fold_of == fold]] @ apart[fold_of == fold] for fold in together}
-        total, moved = sum(together.values()), sum(of.values())
-        rows, found = np.arange(len(signs)), np.zeros(len(signs))
-        for fold, both in together.items():
-            rest, moved_rest = total - both, moved - of[fold]
+    def some(signs: NDArray[np.float64]) -> NDArray[np.float64]:
+        of = [signs[:, own] @ apart[own] for own in places]
+        moved, rows, found = sum(of), np.arange(len(signs)), np.zeros(len(signs))
+        for both, moves in zip(together, of, strict=True):
+            rest, moved_rest = total - both, moved - moves
             for sign, others in ((1, rest + moved_rest), (-1, rest - moved_rest)):
                 best = others.argmax(axis=1)
-                found += sign * both[best] + of[fold][rows, best]
+                found += sign * both[best] + moves[rows, best]
         return found / (2 * scale * len(mine))
 
-    return PairedTest(matters, difference)
+    def difference(signs: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate([some(signs[start : start + _STEP]) for start in range(0, len(signs), _STEP)])
+
+    if not few:
+        return PairedTest(matters, lambda exchanges: difference(exchanges.signs[:, clusters]))
+    of_patterns = difference(_all_signs(len(clusters)))
+    return PairedTest(matters, lambda exchanges: of_patterns[exchanges.patterns(clusters)])
+
+
+def _ever_best(together: NDArray[np.float64], apart: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
+    """Return the thresholds that can be the first of the best ones of all folds but one, after some exchange.
+
+    `together` (F, T) and `apart`, of each fold (clusters, T), are the sums and differences of two runs.
+    """
+    thresholds = np.arange(together.shape[1])
+    # By how much each threshold is better than each other one, at least: exchanges move the sums by no more than that.
+    sums = together[:, :, None] - together[:, None]
+    moves = np.stack([sum(abs(of[:, None] - of) for of in parts) for parts in apart])
+    ahead = (sums.sum(axis=0) - sums) - (moves.sum(axis=0) - moves)
+    beaten = (ahead > 0) | ((ahead == 0) & (thresholds[:, None] < thresholds))
+    return np.flatnonzero(~beaten.any(axis=1).all(axis=0))
 
 
 def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[np.float64]:

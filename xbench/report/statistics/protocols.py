@@ -11,7 +11,7 @@ import numpy as np
 
 from xbench.report.runs import Run
 from xbench.report.schema import ProtocolScores
-from xbench.report.statistics.paired import PairedTest, exchange_tests
+from xbench.report.statistics.paired import exchange_tests, weighed
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Protocol, groups_of
@@ -76,6 +76,4 @@ def _p(
     weights = counts[column] ** power
     differences = np.array([first[pair] - second[pair] for pair in common]) * weights / weights.sum()
     cluster = np.unique([patients[image_id] for image_id, _ in common], return_inverse=True)[1]
-    added = np.bincount(cluster, differences)
-    test = PairedTest(added != 0, lambda signs: np.asarray(signs @ added))
-    return exchange_tests([test], 1, seed, ground)[0]
+    return exchange_tests([weighed(np.bincount(cluster, differences).astype(np.float64))], 1, seed, ground)[0]
