@@ -46,16 +46,14 @@ def check_values(
     """Refuse a prediction that cannot be scored, by a UserError that names the image.
 
     That is one where a value is not finite, a map does not fit float32 (`finite` (P,) is false), or a probability
-    lies outside [0, 1]. A model that does not say if a finding is there has NaN for all logits and probabilities;
-    `given` tells which of the two it returned at all.
+    lies outside [0, 1]. `given` tells whether the model returned logits, and whether probabilities; others are NaN.
     """
     checks = []
-    if not (logits.isnan().all() and probabilities.isnan().all()):
-        if given[0]:
-            checks.append((~logits.isfinite(), "NaN or infinity among the logits"))
-        if given[1]:
-            checks.append((~probabilities.isfinite(), "NaN or infinity among the probabilities"))
-            checks.append(((probabilities < 0) | (probabilities > 1), "a probability lies outside [0, 1]"))
+    if given[0]:
+        checks.append((~logits.isfinite(), "NaN or infinity among the logits"))
+    if given[1]:
+        checks.append((~probabilities.isfinite(), "NaN or infinity among the probabilities"))
+        checks.append(((probabilities < 0) | (probabilities > 1), "a probability lies outside [0, 1]"))
     for wrong, what in (*checks, (~finite, "NaN, infinity or a range beyond float32 among the saliency")):
         for pair in wrong.nonzero()[:1, 0].tolist():
             about = f"image {truth.image_ids[truth.image[pair]]}, finding {truth.queries[pair].name}"

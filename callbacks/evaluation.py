@@ -159,7 +159,8 @@ class Evaluation(Callback):
             metric.update(rows)
         # Without most of the pixels and without texts: those are in the journal.
         self._tables.append(fixed_only(tables[PAIRS]))
-        if self._answering:
+        # A model that answers has none of a batch on which nothing is looked for.
+        if self._answering and PREDICTIONS in tables:
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -38,3 +38,8 @@ def test_a_score_that_is_none_names_its_image(logit, probability, given, says):
 def test_scores_that_a_model_does_not_give_are_not_missed():
     check_values(UNASKED, torch.full((4,), 0.5), FINE, TRUTH, "toy", (False, True))
     check_values(UNASKED, UNASKED, FINE, TRUTH, "toy", (False, False))
+
+
+def test_a_batch_of_nothing_but_nan_is_refused():
+    with pytest.raises(UserError, match="among the logits for image a, finding Mass"):
+        check_values(UNASKED, UNASKED, FINE, TRUTH, "toy", (True, True))

@@ -109,3 +109,13 @@ def test_predictions_of_phrases_are_scored_from_their_files(tmp_path):
     assert main(["score", "--predictions", str(predicted), "--name", "again", *options]) == 0
     (scored,) = tmp_path.glob("again_phrases/*/pairs.parquet")
     assert pq.read_table(scored).equals(pq.read_table(tested / "pairs.parquet"))
+
+
+@pytest.mark.parametrize(
+    "words", [("test", "--model", *TOLD[:1], "--model.what", "boxes"), ("predict", "--model", *BRIGHTNESS)]
+)
+def test_a_batch_without_a_query_is_no_obstacle(words, tmp_path):
+    options = ("--data.images", "3", "--data.batch_size", "1", "--trainer.default_root_dir", str(tmp_path))
+    assert main([*words, *DATA[:2], "--data.num_workers", "0", *QUIET, *options]) == 0
+    (table,) = tmp_path.glob("*/*/predictions.parquet")
+    assert {*pq.read_table(table)["index"].to_pylist()} == {0, 2}

@@ -119,7 +119,7 @@ def _predictions(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.f
     if drawn:
         maps = np.concatenate(drawn).astype(np.float32, copy=False)
         missing = no_maps(maps)
-        cells = np.where(missing, 0, maps[0].size).cumsum()
+        cells = np.where(missing, 0, math.prod(maps.shape[1:])).cumsum()
         starts = pa.array(np.concatenate([[0], cells]), pa.int32())
         columns["map_shape"] = [maps.shape[1:]] * pairs
         columns["map"] = pa.ListArray.from_arrays(starts, pa.array(maps[~missing].ravel()), mask=pa.array(missing))
