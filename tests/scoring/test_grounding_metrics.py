@@ -157,7 +157,6 @@ SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
     grid=st.tuples(st.integers(1, 40), st.integers(1, 40)) | st.none(),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
     transposed=st.booleans(),
-    pixels=st.sampled_from([2, 100, 1000, 10**6]),
 )
 def test_pairs_count_as_a_batch_does(
     seed: int,
@@ -167,9 +166,8 @@ def test_pairs_count_as_a_batch_does(
     grid: tuple[int, int] | None,
     dtype: torch.dtype,
     transposed: bool,
-    pixels: int,
 ) -> None:
-    """Together or in portions, however many pixels are handled at a time."""
+    """Together or in portions, in one thread or in several."""
     generator = torch.Generator().manual_seed(seed)
     saliency = torch.randn(images, classes, *small, generator=generator)
     saliency[: images // 2] = saliency[: images // 2].round()  # ties
@@ -180,13 +178,12 @@ def test_pairs_count_as_a_batch_does(
     saliency, regions, valid = spoilt((saliency.to(dtype), regions, valid))
     if transposed:
         saliency, regions = saliency.mT.contiguous().mT, regions.mT.contiguous().mT
-    for batch, chunks, portions in zip(metrics(classes), metrics(classes), metrics(classes), strict=True):
+    for batch, threads, portions in zip(metrics(classes), metrics(classes), metrics(classes), strict=True):
         batch.update(saliency, regions, valid)
         with pytest.MonkeyPatch.context() as patches:
-            for module in ("map_measures", "sweep"):
-                patches.setattr(f"xbench.scoring.{module}.chunk_pixels", lambda device: pixels)
-            chunks.update(saliency, regions, valid)
-        assert_same(chunks, batch)
+            patches.setattr(torch, "get_num_threads", lambda: 3)
+            threads.update(saliency, regions, valid)
+        assert_same(threads, batch)
         for some in torch.randperm(len(valid), generator=generator).split(2):
             portions.update(saliency[some], regions[some], valid[some])
         assert_same(portions, batch)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from xbench.geometry.grid import FULL_VIEW, View
-from xbench.scoring.map_measures import MEASURES, Measurer, measure_plain
+from xbench.scoring.map_measures import MEASURES, Measurer, measure_on_host
 
 VIEWS: list[View] = [FULL_VIEW, (0.125, 0.0, 0.875, 1.0), (-0.2, -0.1, 1.2, 1.1), (0.4, 0.3, 0.41, 0.31)]
 
@@ -66,7 +66,7 @@ def check_kernel() -> None:
             if dtype == torch.bfloat16:
                 maps = maps.where(maps.abs() > 1e-37, 0)  # the interpreter reads denormals of 16 bits wrongly
             given = maps.to(dtype), regions, views, thresholds, mode, scores
-            different = (measure(MEASURES, *given) != measure_plain(*given)).nonzero()
+            different = (measure(MEASURES, *given) != measure_on_host(*given)).nonzero()
             assert not len(different), (height, width, thresholds, mode, different[:9].tolist())
     # More than a block of pixels, many of them tied and far from the region.
     region = torch.zeros(40, 60, dtype=torch.bool)
@@ -74,7 +74,7 @@ def check_kernel() -> None:
     maps = torch.zeros(2, 7, 7)
     maps[0, :2, :2] = maps[1, 3, 3] = 1.0
     given = maps, [region] * 2, [FULL_VIEW] * 2, 101, "nearest", (torch.zeros(2), torch.zeros(2))
-    assert torch.equal(measure(MEASURES, *given), measure_plain(*given))
+    assert torch.equal(measure(MEASURES, *given), measure_on_host(*given))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is only there on Linux")
@@ -90,7 +90,7 @@ def broken(*given):
 
 
 def off_by_one(*given):
-    table = measure_plain(*given)
+    table = measure_on_host(*given)
     table[3, MEASURES + 7] += 1
     return table
 
@@ -112,7 +112,7 @@ def test_a_kernel_that_is_wrong_is_not_used(kernel, problem):
 
 
 def test_a_kernel_is_looked_at_until_it_has_measured_a_pair():
-    wrong_at_last = iter((measure_plain, off_by_one))
+    wrong_at_last = iter((measure_on_host, off_by_one))
     measurer = Measurer(lambda *given: next(wrong_at_last)(*given))
     measurer(PAIRS[0], [None] * 5, *PAIRS[2:])
     assert measurer.problem is None

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from xbench.scoring.sweep import PixelCounts, _highest_threshold, count_pixels, threshold_values
+from xbench.scoring.sweep import PixelCounts, count_pixels, threshold_values
 
 
 def neighbours(thresholds: int) -> Tensor:
@@ -41,6 +41,13 @@ def assert_exact(counts: PixelCounts, maps: Tensor, regions: Tensor, thresholds:
     np.testing.assert_array_equal(counts.region.numpy(), regions.numpy().sum((1, 2)))
 
 
+def assert_sorted(pixels: Tensor, thresholds: int) -> None:
+    """Every single pixel, or a run of ascending ones, reaches what a binary search says."""
+    found = count_pixels(pixels.sort().values[None, None], torch.ones(1, 1, len(pixels), dtype=torch.bool), thresholds)
+    below = np.searchsorted(pixels.sort().values.numpy(), threshold_values(thresholds).numpy(), side="left")
+    np.testing.assert_array_equal(found.mask[0].numpy(), len(pixels) - below)
+
+
 @pytest.mark.parametrize("thresholds", [2, 3, 11, 101, 1001, 1024, 10_001])
 def test_thresholds_are_the_nearest_floats(thresholds: int) -> None:
     values = threshold_values(thresholds)
@@ -63,20 +70,16 @@ def test_counts_beside_every_threshold(thresholds: int) -> None:
 
 
 @pytest.mark.parametrize("thresholds", [2, 101, 1001, 20_001, 100_001])
-def test_highest_threshold_by_binary_search(thresholds: int) -> None:
-    pixels = neighbours(thresholds)
-    expected = np.searchsorted(threshold_values(thresholds).numpy(), pixels.numpy(), side="right") - 1
-    np.testing.assert_array_equal(_highest_threshold(pixels, thresholds).numpy(), expected)
+def test_counts_by_binary_search(thresholds: int) -> None:
+    assert_sorted(neighbours(thresholds), thresholds)
 
 
 def test_every_float_between_two_thresholds() -> None:
     # All floats of two stretches, not a sample: rounding errors hide in single values.
-    values = threshold_values(101)
     for low, high in ((0.28, 0.31), (0.56, 0.59)):
         first, last = (int(np.float32(end).view(np.int32)) for end in (low, high))
         pixels = torch.arange(first, last, dtype=torch.int32).view(torch.float32)
-        expected = torch.bucketize(pixels, values, right=True) - 1
-        assert torch.equal(_highest_threshold(pixels, 101).long(), expected)
+        assert_sorted(pixels, 101)
 
 
 @settings(max_examples=60)
@@ -96,7 +99,7 @@ def test_counts_of_adversarial_maps(data: st.DataObject, thresholds: int) -> Non
     ("thresholds", "shape"),
     [
         *((11, shape) for shape in [(1, 1, 1), (2, 300, 500), (700, 14, 14), (2, 1, 131_073), (0, 7, 7)]),
-        (20_001, (1, 20, 20)),  # keys of 32 bits
+        (20_001, (1, 20, 20)),
     ],
 )
 def test_counts_of_any_size(thresholds: int, shape: tuple[int, int, int]) -> None:

@@ -188,7 +188,7 @@ def measure(
     mode: Upsampling,
     scores: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Do what `measure_plain` does in one launch on the maps' device; return the table on the host.
+    """Do what `measure_on_host` does in one launch on the maps' device; return the table on the host.
 
     `measures` is the column of the table where the histograms begin.
     """

@@ -1,26 +1,25 @@
 """Everything that the metrics need to know about a raw map and its region, found in one pass, in whole numbers.
 
-docs/numbers.md has the arithmetic, operation by operation. It is implemented twice, to the bit alike: here in PyTorch,
-on the host, and in `kernel.py` for CUDA.
+docs/numbers.md has the arithmetic, operation by operation. It is implemented twice, to the bit alike: in `host.py`,
+compiled by numba, and in `kernel.py` for CUDA.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import groupby
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.grid import Upsampling, View, chunk_pixels, runs_of_views, saliency_on_grid, seen_on_grid
-from xbench.scoring.pointing_game import places_of, pointing_game, tally
-from xbench.scoring.sweep import PixelCounts, histograms, reached
+from xbench.geometry.grid import Upsampling, View, places_on_grid
+from xbench.scoring.pointing_game import pointing_game
+from xbench.scoring.sweep import PixelCounts, reached
 from xbench.types import TieRule
 
 NOT_FINITE, CONSTANT, FIRST_INSIDE = 1, 2, 4
@@ -87,7 +86,7 @@ class Measures:
 
 
 Measure = Callable[[Tensor, Sequence[Tensor | None], Sequence[View], int, Upsampling, tuple[Tensor, Tensor]], Tensor]
-"""Raw maps, regions, views, thresholds, upsampling, logits and probabilities to a table, as `measure_plain` does."""
+"""Raw maps, regions, views, thresholds, upsampling, logits and probabilities to a table, as `measure_on_host` does."""
 
 
 class Measurer:
@@ -120,13 +119,13 @@ class Measurer:
         given = saliency.detach(), regions, views, thresholds, mode, scores
         kernel = (self._kernel or _kernel(saliency.device.type)) if thresholds <= MOST_THRESHOLDS else None
         if kernel is None or self.problem is not None or not len(saliency):
-            return Measures(measure_plain(*given))
+            return Measures(measure_on_host(*given))
         try:
             table = kernel(*given)
         except Exception as error:  # compilers and drivers raise what they like
             self.problem = f"it failed: {type(error).__name__}: {error}".splitlines()[0]
         if self.problem is None and not self._proven:
-            expected = measure_plain(*given)
+            expected = measure_on_host(*given)
             different = int((table != expected).any(1).sum())
             self._proven = any(region is not None for region in regions)
             if different:
@@ -138,7 +137,7 @@ class Measurer:
             "numbers, more slowly.",
             stacklevel=2,
         )
-        return Measures(measure_plain(*given))
+        return Measures(measure_on_host(*given))
 
 
 @lru_cache
@@ -153,7 +152,7 @@ def _kernel(device: str) -> Measure | None:
     return partial(measure, MEASURES)
 
 
-def measure_plain(
+def measure_on_host(
     saliency: Tensor,
     regions: Sequence[Tensor | None],
     views: Sequence[View],
@@ -161,74 +160,34 @@ def measure_plain(
     mode: Upsampling,
     scores: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Measure on the host, as many pairs at a time as its cache holds; return the table."""
-    maps = saliency.to("cpu", torch.float32)
+    """Measure on the host, in as many threads as PyTorch has there; return the table."""
+    from xbench.scoring.host import measure
+
+    maps = saliency.to("cpu", torch.float32).contiguous()
     table = torch.zeros(len(maps), MEASURES + 2 * thresholds, dtype=torch.int64)
     for column, score in zip((LOGIT, PROBABILITY), scores, strict=True):
         table[:, column] = score.to("cpu", torch.float64).view(torch.int64)
     # Of a map with NaN the least and the greatest value are NaN, which compares as false.
-    finite = torch.cat([part.amax((1, 2)) - part.amin((1, 2)) for part in maps.split(64)] or [maps]) < torch.inf
+    finite = maps.amax((1, 2)) - maps.amin((1, 2)) < torch.inf
     table[:, FLAGS] = torch.where(finite, 0, NOT_FINITE)
-    for pairs, inside in _portions(regions, finite.tolist()):
-        first = pairs[0]
-        together = pairs == list(range(first, first + len(pairs)))
-        some = maps[first : first + len(pairs)] if together else maps[pairs]
-        rows = _measure(some, inside, [views[pair] for pair in pairs], thresholds, mode)
-        rows[:, LOGIT : PROBABILITY + 1] = table[pairs, LOGIT : PROBABILITY + 1]
-        table[pairs] = rows
+    cells, rows = maps.numpy(), table.numpy()
+    wanted = [
+        (pair, region) for pair, region in enumerate(regions) if region is not None and rows[pair, FLAGS] != NOT_FINITE
+    ]
+    threads = max(1, min(torch.get_num_threads(), len(wanted)))
+
+    def measure_some(first: int) -> None:
+        for pair, region in wanted[first::threads]:
+            left, top, right, bottom = views[pair]
+            x, *across = places_on_grid(left, right, region.shape[1], cells.shape[2], mode)
+            y, *down = places_on_grid(top, bottom, region.shape[0], cells.shape[1], mode)
+            inside, row = region.cpu().contiguous().numpy(), rows[pair]
+            row[:LOGIT] = measure(cells[pair], inside, y.start, *down, x.start, *across, row[MEASURES:])
+
+    # Threads that end with this call: whoever forks afterwards finds none of them.
+    with ThreadPoolExecutor(threads) as pool:
+        [*pool.map(measure_some, range(threads))]
     return table
-
-
-def _portions(regions: Sequence[Tensor | None], wanted: list[bool]) -> Iterator[tuple[list[int], Tensor]]:
-    """Pairs with a region, a cache full at a time: their places, and their regions (n, H, W) bool on the host."""
-    scored = [(pair, region) for pair, region in enumerate(regions) if region is not None and wanted[pair]]
-    for size, group in groupby(scored, lambda one: one[1].shape):
-        same = list(group)
-        # A few times what counting holds in the cache: what happens once a portion costs less.
-        step = max(1, 3 * chunk_pixels(torch.device("cpu")) // size.numel())
-        for start in range(0, len(same), step):
-            some = same[start : start + step]
-            yield [pair for pair, _ in some], torch.stack([region for _, region in some]).cpu()
-
-
-def _measure(maps: Tensor, inside: Tensor, views: Sequence[View], thresholds: int, mode: Upsampling) -> Tensor:
-    """Rows of the table for maps (n, h, w) float32, all finite, and regions (n, H, W) bool, on the host."""
-    size = (inside.shape[1], inside.shape[2])
-    rows = torch.zeros(len(maps), MEASURES + 2 * thresholds, dtype=torch.int64)
-    on_grid = saliency_on_grid(maps, views, size, mode)
-
-    row_peak = on_grid.amax(2)
-    high = row_peak.amax(1, keepdim=True)
-    tied = places_of(on_grid, row_peak, high)
-    rows[:, TIED], rows[:, TIED_INSIDE], first_inside = tally(tied, inside)
-    for column, place in ((SUM_Y, tied[1]), (SUM_X, tied[2])):
-        rows[:, column].index_add_(0, tied[0], place)
-
-    low = torch.empty_like(high)
-    for view, same in runs_of_views(views):
-        seen = (same, *seen_on_grid(view, size))
-        row_least = on_grid[seen].amin(2)
-        low[same] = row_least.amin(1, keepdim=True)
-        lowest = places_of(on_grid[seen], row_least, low[same])
-        rows[same, LOWEST], rows[same, LOWEST_INSIDE], _ = tally(lowest, inside[seen])
-
-    span = high - low
-    rows[:, FLAGS] = torch.where(span[:, 0] == 0, CONSTANT, 0) + torch.where(first_inside, FIRST_INSIDE, 0)
-    stretched = on_grid.sub_(low[..., None]).div_(span.masked_fill(span == 0, 1.0)[..., None])
-    rows[:, MEASURES:] = counted = histograms(stretched, inside, thresholds)
-
-    missed = (rows[:, TIED_INSIDE] == 0) & (counted[:, thresholds:].sum(1) > 0)
-    places, ends = torch.stack(tied[1:], 1).numpy(), rows[:, TIED].cumsum(0).tolist()
-    for pair in missed.nonzero()[:, 0].tolist():
-        mine = places[ends[pair] - int(rows[pair, TIED]) : ends[pair]]
-        rows[pair, DISTANCE] = least_distance(mine, inside[pair].numpy())
-    return rows
-
-
-_DISTANCES = 2**22
-"""Distances in memory: 100 MB with what they are made of."""
-_FEW = 64
-"""Tied maxima whose distances cost less than finding their border."""
 
 
 def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
@@ -242,27 +201,6 @@ def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
         >>> (least_distance(np.array([[0, 1], [1, 0]]), region) ** 0.5) / (2 * 4)
         0.5
     """
-    height, width = region.shape
-    if region[tied[:, 0], tied[:, 1]].any():
-        return 0
-    # Between sets of pixels that do not meet, the nearest pixels lie on the borders of both.
-    down, across = _border(region)
-    if len(tied) > _FEW:
-        peak = np.zeros_like(region)
-        peak[tied[:, 0], tied[:, 1]] = True
-        tied = np.stack(_border(peak), 1)
-    step = max(1, _DISTANCES // len(down))
-    parts = (tied[start : start + step, :, None] for start in range(0, len(tied), step))
-    return min(
-        int((((part[:, 0] - down) * width) ** 2 + ((part[:, 1] - across) * height) ** 2).min()) for part in parts
-    )
+    from xbench.scoring import host
 
-
-def _border(pixels: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and columns of the pixels (H, W) with a neighbour left, right, above or below that is not one of them."""
-    left, top, width, height = cv2.boundingRect(pixels.view(np.uint8))
-    box = pixels[top : top + height, left : left + width]
-    cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
-    within = cv2.erode(box.view(np.uint8), cross, borderType=cv2.BORDER_CONSTANT, borderValue=0)
-    down, across = np.divmod(np.flatnonzero(box & (within == 0)), width)
-    return down + top, across + left
+    return int(host.least_distance(np.ascontiguousarray(tied, np.int64), np.ascontiguousarray(region)))

@@ -10,23 +10,6 @@ from torch import Tensor
 from xbench.types import TieRule
 
 
-def places_of(maps: Tensor, of_rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Map, row and column of each pixel (n, H, W) that has the wanted value (n, 1), row-major (K,) each.
-
-    `of_rows` (n, H) is the extreme of each row, so that only rows that reach it are compared.
-    """
-    pair, row = (of_rows == wanted).nonzero(as_tuple=True)
-    line, column = (maps[pair, row] == wanted[pair]).nonzero(as_tuple=True)
-    return pair[line], row[line], column
-
-
-def tally(places: tuple[Tensor, Tensor, Tensor], inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each map: how many places, how many in the region, whether the first is."""
-    hit = inside[places]
-    number = torch.bincount(places[0], minlength=len(inside))
-    return number, torch.bincount(places[0][hit], minlength=len(inside)), hit[number.cumsum(0) - number]
-
-
 def pointing_game(tied: Tensor, inside: Tensor, first_inside: Tensor, ties: TieRule) -> Tensor:
     """Return the pointing game of maps of so many tied maxima, in the region so many, by a rule (N,) float64."""
     if ties == "share":
@@ -54,11 +37,12 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
     check_ties(ties)
     if maps.ndim != 3 or maps.shape != regions.shape:
         raise ValueError(f"maps and regions must both be (N, H, W), not {tuple(maps.shape)} and {tuple(regions.shape)}")
-    row_peak = maps.amax(2)
-    peak = row_peak.amax(1, keepdim=True)
+    peak = maps.amax((1, 2), keepdim=True)
     if not peak.isfinite().all():
         raise ValueError(f"the maximum of map {(~peak.isfinite()).nonzero()[0, 0]} is not finite")
-    return pointing_game(*tally(places_of(maps, row_peak, peak), regions), ties)
+    tied, inside = (maps == peak).flatten(1), regions.flatten(1)
+    first_inside = inside.gather(1, tied.byte().argmax(1, keepdim=True))[:, 0]
+    return pointing_game(tied.sum(1), (tied & inside).sum(1), first_inside, ties)
 
 
 def check_ties(ties: TieRule) -> None:

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.grid import chunk_pixels
 from xbench.scoring import numbers
 
 MAX_THRESHOLDS = 100_001
@@ -109,36 +108,16 @@ def check_thresholds(thresholds: int) -> None:
 
 def histograms(maps: Tensor, regions: Tensor, thresholds: int) -> Tensor:
     """Pixels by the highest threshold they reach, first outside the region, then inside: (N, 2 T) int64."""
-    counts = torch.zeros(len(maps), 2 * thresholds, dtype=torch.int64, device=maps.device)
-    # bincount is the fastest on the narrowest keys; floats become bytes twice as fast by way of 16 bits.
-    short = torch.int16 if 2 * thresholds <= 2**15 else torch.int32
-    narrow = torch.uint8 if 2 * thresholds <= 2**8 else short
-    # Adding bytes to bytes is twice as fast as adding bool to them.
-    maps, regions = maps.flatten(1), regions.view(torch.uint8).flatten(1)
-    # Several arrays of a piece must stay in the cache of a core.
-    pixels = chunk_pixels(maps.device) // 2
-    step = max(1, pixels // max(1, maps.shape[1]))
-    for rows, some, insides in zip(counts.split(step), maps.split(step), regions.split(step), strict=True):
-        for piece, inside in zip(some.split(pixels, 1), insides.split(pixels, 1), strict=True):
-            key = _highest_threshold(piece, thresholds).to(short).to(narrow).add_(inside, alpha=thresholds)
-            for count, row in zip(rows, key, strict=True):
-                count += torch.bincount(row, minlength=2 * thresholds)
-    return counts
+    from xbench.scoring.host import count
+
+    counts = torch.zeros(len(maps), 2 * thresholds, dtype=torch.int64)
+    arrays = (part.detach().cpu().contiguous().numpy() for part in (maps, regions, counts))
+    for given in zip(*arrays, strict=True):
+        count(*given)
+    return counts.to(maps.device)
 
 
 def reached(histograms: Tensor) -> PixelCounts:
     """Counts at each threshold: the pixels whose highest threshold is this or a later one."""
     outside, inside = histograms.unflatten(1, (2, -1)).flip(-1).cumsum(-1).flip(-1).unbind(1)
     return PixelCounts(outside + inside, inside, inside[:, 0])
-
-
-def _highest_threshold(maps: Tensor, thresholds: int) -> Tensor:
-    """Index of the highest threshold that each pixel reaches, as a float32 tensor like `maps`.
-
-    The rounded product is the right index or one above it, for the product errs by far less than half a step; one
-    comparison with the threshold itself settles which. k / n as IEEE 754 divides *is* the threshold; n is a tensor
-    because CUDA takes the product with the reciprocal of a plain number instead.
-    """
-    steps = torch.full((), thresholds - 1, dtype=torch.float32, device=maps.device)
-    index = (maps * steps).round_()
-    return index.sub_((index / steps).gt_(maps))
