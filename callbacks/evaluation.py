@@ -34,6 +34,9 @@ from xbench.types import EXPLORATORY_NOTE, Answers, Batch, Failure, Note, Predic
 
 from .checks import check_each_once, check_no_limit, check_values
 
+_AT_A_TIME = 1024
+"""Rows that the metrics take together: those of one batch cost nearly as much."""
+
 
 class Evaluation(Callback):
     """Scores every batch, and at the end reduces over processes.
@@ -78,11 +81,12 @@ class Evaluation(Callback):
         for metric in self._metrics.values():
             metric.to(model.device)
         self._measurer = Measurer()
+        self._waiting: list[pa.Table] = []
         self._tables: list[pa.Table] = []
+        self._done: list[int] = []  # images with rows, and those on which nothing is looked for
         self._answers: list[AnswerRow] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
-        self._unasked: list[int] = []
         self._restored, self._decode = 0, 0.0
         self.stopwatch.lap("setup")
 
@@ -117,7 +121,7 @@ class Evaluation(Callback):
         model.seen = None
         self._failures += batch.failures
         self._notes += batch.notes
-        self._unasked += np.delete(batch.truth.index, np.unique(batch.truth.image)).tolist()
+        self._done += np.delete(batch.truth.index, np.unique(batch.truth.image)).tolist()
         self.latest = {}
         if outputs is not None:
             self._keep(self.add(trainer, outputs, batch))
@@ -146,7 +150,7 @@ class Evaluation(Callback):
 
     def restore(self, record: BatchRecord, unasked: Iterable[int]) -> None:
         """Take up the scores of a batch that an earlier attempt has finished; on `unasked` nothing is looked for."""
-        self._unasked += {*unasked} - {failure.index for failure in record.failures}
+        self._done += {*unasked} - {failure.index for failure in record.failures}
         self._failures += record.failures
         self._notes += record.notes
         self._restored += 1
@@ -154,39 +158,45 @@ class Evaluation(Callback):
             self._keep(record.tables)
 
     def _keep(self, tables: Mapping[str, pa.Table]) -> None:
-        rows = Rows.of(tables[PAIRS], self._groups)
-        for metric in self._metrics.values():
-            metric.update(rows)
-        # Without most of the pixels and without texts: those are in the journal.
-        self._tables.append(fixed_only(tables[PAIRS]))
+        self._waiting.append(tables[PAIRS])
+        # Batch by batch, so that an image that is done in two of them counts twice.
+        self._done += np.unique(tables[PAIRS]["index"].to_numpy()).tolist()
         # A model that answers has none of a batch on which nothing is looked for.
         if self._answering and PREDICTIONS in tables:
+            # Without texts: those are in the journal.
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]
+        if sum(map(len, self._waiting)) >= _AT_A_TIME:
+            self._count()
+
+    def _count(self) -> None:
+        """Update the metrics with the rows that wait, and keep these without most of their pixels."""
+        table = pa.concat_tables([SCHEMA.empty_table(), *self._waiting]).combine_chunks()
+        self._waiting.clear()
+        rows = Rows.of(table, self._groups)
+        for metric in self._metrics.values():
+            metric.update(rows)
+        self._tables.append(fixed_only(table))
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         model, data = _parts(trainer)
+        self._count()
         computed = {name: metric.compute() for name, metric in self._metrics.items()}
-        gathered = gather(
-            (self._tables, self._failures, self._notes, self._answers, self._unasked, self._measurer.problem)
-        )
+        own = self._tables, self._done, self._failures, self._notes, self._answers, self._measurer.problem
+        gathered = gather(own)
         self.stopwatch.lap("metrics")
         if not trainer.is_global_zero:
             return
-        tables, of_failures, of_notes, of_answers, of_unasked, of_problems = zip(*gathered, strict=True)
+        tables, of_done, of_failures, of_notes, of_answers, of_problems = zip(*gathered, strict=True)
         failures = sorted(chain(*of_failures), key=lambda failure: failure.index)
         problems = [problem for problem in of_problems if problem is not None]
-        # Each is a batch, whose images lie side by side in the dataset.
-        parts = sorted(filter(len, chain(*tables)), key=lambda part: part["index"][0].as_py())
-        # An image that was read has rows, unless nothing is looked for on it.
-        rows = (np.unique(part["index"].to_numpy()).tolist() for part in parts)
-        done = [*chain(*rows, *of_unasked)]
+        done = [*chain(*of_done)]
         check_each_once(done + [failure.index for failure in failures], len(data.records))
         if not done:
             raise UserError(
                 f"{data.name}: none of the {len(failures)} images could be read, so there is nothing to score. The "
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
-        self.rows = Rows.of(pa.concat_tables([SCHEMA.empty_table(), *parts]), self._groups)
+        self.rows = Rows.of(in_order([SCHEMA.empty_table(), *chain(*tables)]), self._groups)
         seconds, saved = {**self.stopwatch.seconds, "decode": self._decode}, saved_config(trainer)
         self.results = summarise(
             (model.name, data.name, data.split),
