@@ -82,26 +82,56 @@ def saved_tables(
         failures: Index, name and reason of images that could not be read.
         condition: Of the predictions.
     """
-    rows: dict[str, list[dict[str, Any]]] = {IMAGES: [], TRUTH: [], PICTURES: []}
-    rows[IMAGES] = [{"index": index, "image_id": image_id, "failure": why} for index, image_id, why in failures]
+    rows: dict[str, list[Any]] = {IMAGES: [(index, image_id, *[None] * 6, why) for index, image_id, why in failures]}
     for image in images:
-        named = {"index": image.index, "image_id": image.image_id}
-        height, width = image.image_size or (None, None)
-        facts = {"patient_id": image.patient_id, "crop": image.view, "height": height, "width": width}
-        odd = {"sha256": image.image_sha256, "notes": [*(notes or {}).get(image.image_id, ())]}
-        rows[IMAGES].append(named | facts | odd)
-        for place, coverage in image.regions.items():
-            parts = {name: getattr(coverage, name) for name in Coverage.__slots__} | {"whole": coverage.whole.tobytes()}
-            items = image.instances.get(place, ())
-            shapes = [{name: getattr(item, name) for name in Shape.__slots__} for item in items]
-            query = image.queries[place]
-            of_query = {"query": query.name, "finding": query.finding, "present": place in image.scored}
-            rows[TRUTH].append(named | of_query | parts | {"shapes": shapes})
-        if image.picture is not None:
-            rows[PICTURES].append({"image_id": image.image_id, "jpeg": image.picture})
-    rows[IMAGES].sort(key=itemgetter("index"))
-    tables = {name: pa.Table.from_pylist(of_table, SCHEMAS[name]) for name, of_table in rows.items()}
+        size, odd = image.image_size or (None, None), [*(notes or {}).get(image.image_id, ())]
+        facts = (image.patient_id, image.view, *size, image.image_sha256, odd, None)
+        rows[IMAGES].append((image.index, image.image_id, *facts))
+    rows[IMAGES].sort(key=itemgetter(0))
+    rows[PICTURES] = [(image.image_id, image.picture) for image in images if image.picture is not None]
+    tables = {name: _table(name, _columns(name, of_table), len(of_table)) for name, of_table in rows.items()}
+    tables[TRUTH] = _truth(images)
     return tables | ({PREDICTIONS: _predictions(images, scores, condition)} if scores else {})
+
+
+def _truth(images: Sequence[SavedImage]) -> pa.Table:
+    """Return the annotated regions, and the items that each is the union of."""
+    regions = [(image, place, image.queries[place]) for image in images for place in image.regions]
+    coverage = [image.regions[place] for image, place, _ in regions]
+    shapes = [image.instances.get(place, ()) for image, place, _ in regions]
+    keys = [(one.index, one.image_id, *query[:2], place in one.scored) for one, place, query in regions]
+    columns = _columns(TRUTH, [(*key, one.shape, one.whole.tobytes()) for key, one in zip(keys, coverage, strict=True)])
+    for name in ("partial", "share", "kept"):
+        columns[name] = _lists([getattr(one, name) for one in coverage], SCHEMAS[TRUTH].field(name).type)
+    kinds = SCHEMAS[TRUTH].field("shapes").type.value_type
+    items = {kind.name: [getattr(item, kind.name) for of_region in shapes for item in of_region] for kind in kinds}
+    items["coordinates"] = _lists(items["coordinates"], kinds.field("coordinates").type)
+    of_items = pa.StructArray.from_arrays([pa.array(items[kind.name], kind.type) for kind in kinds], fields=[*kinds])
+    columns["shapes"] = pa.ListArray.from_arrays(_ends(shapes), of_items)
+    return _table(TRUTH, columns, len(regions))
+
+
+def _lists(parts: Sequence[NDArray[Any]], kind: pa.ListType) -> pa.ListArray:
+    """Return arrays (N,) as a column of lists."""
+    return pa.ListArray.from_arrays(_ends(parts), pa.array(np.concatenate(parts) if parts else (), kind.value_type))
+
+
+def _ends(parts: Sequence[Sequence[Any] | NDArray[Any]]) -> pa.Array:
+    return pa.array(np.cumsum([0, *map(len, parts)]), pa.int32())
+
+
+def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """Return the first columns of a table from their values row by row."""
+    return dict(zip(SCHEMAS[name].names, zip(*rows, strict=True), strict=False))
+
+
+def _table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
+    """Return columns as a table of a run; those that are not there are null."""
+    schema = SCHEMAS[name]
+    arrays = [
+        pa.array(columns[one.name], one.type) if one.name in columns else pa.nulls(rows, one.type) for one in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _predictions(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]], condition: str) -> pa.Table:
@@ -123,11 +153,7 @@ def _predictions(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.f
         starts = pa.array(np.concatenate([[0], cells]), pa.int32())
         columns["map_shape"] = [maps.shape[1:]] * pairs
         columns["map"] = pa.ListArray.from_arrays(starts, pa.array(maps[~missing].ravel()), mask=pa.array(missing))
-    schema = SCHEMAS[PREDICTIONS]
-    arrays = [
-        pa.array(columns[one.name], one.type) if one.name in columns else pa.nulls(pairs, one.type) for one in schema
-    ]
-    return pa.table(arrays, schema)
+    return _table(PREDICTIONS, columns, pairs)
 
 
 def read_saved_images(
