@@ -11,12 +11,9 @@ import pyarrow as pa
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.runs.files import PREDICTIONS
-from xbench.runs.images import SavedImage, jpeg, saved_tables, shrunk
+from xbench.runs.images import SavedImage, saved_tables
 from xbench.scoring.rows import in_order
 from xbench.types import Answers, Batch, Maps, Prediction
-
-_LONGEST_SIDE = 1024
-"""Pixels of a kept radiograph: thousands of films of ten megapixels are too much to keep."""
 
 
 class CaseKeeper(Callback):
@@ -64,7 +61,7 @@ def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -
             saliency=None if saliency is None else saliency[own],
             regions={place: cut for place, pair in enumerate(own) if (cut := truth.coverage[pair]) is not None},
             scored=tuple(scored[row]),
-            picture=jpeg(shrunk(batch.display[row].cpu().numpy(), _LONGEST_SIDE)) if pictures and scored[row] else None,
+            picture=batch.pictures[row] if pictures else None,
             image_size=truth.image_sizes[row],
             instances={place: truth.shapes[pair] for place, pair in enumerate(own)},
         )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import importlib.metadata
 import json
 import os
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,6 @@ from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.runs import collect
 from xbench.report.schema import Analysis
 from xbench.report.statistics.analyse import analyse
-from xbench.runs import provenance
 
 # The machine that runs tests is shared, and contended threads are slower than one.
 torch.set_num_threads(1)
@@ -35,19 +31,6 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 # Nobody's own prepared images; tests of the cache choose folders of theirs.
 os.environ["XBENCH_CACHE"] = os.devnull
-# Neither changes while tests run, and each of a thousand runs looks them up: versions, and the commit of the checkout.
-importlib.metadata.version = cache(importlib.metadata.version)
-provenance._git_commit = cache(provenance._git_commit)
-# Collecting garbage took a fifth of the time of the tests: see `pytest_collection_finish`.
-gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Leave what imports and tests are made of, 700,000 objects, out of every later look for garbage."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
-    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,12 +48,6 @@ def nobody_inherits_our_wandb() -> Iterator[None]:
     """W&B names its service in the environment: commands that a later test starts would share it, and not begin one."""
     yield
     os.environ.pop("WANDB_SERVICE", None)
-
-
-@pytest.fixture
-def unsaved_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reports draw their figures and save none, in three formats each, which takes most of a report's time."""
-    monkeypatch.setattr("xbench.report.figures.write.save", lambda figure, path: figure.draw_without_rendering())
 
 
 @dataclass(frozen=True)

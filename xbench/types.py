@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import groupby, islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -112,7 +113,7 @@ class Truth:
             joined[part.name] = np.concatenate(values) if is_array else [one for value in values for one in value]
         before = np.cumsum([0, *(len(truth.image_ids) for truth in parts)])
         joined["image"] = np.concatenate([truth.image + start for truth, start in zip(parts, before, strict=False)])
-        return cls(**joined | {"regions": _neighbours(joined["regions"])})
+        return cls(**joined)
 
     def only(self, rows: Sequence[int]) -> Truth:
         """Return some of the images, in the given order, with their pairs."""
@@ -167,6 +168,7 @@ class Sample:
     truth: Truth
     notes: tuple[Note, ...] = ()
     seconds: float = 0.0
+    picture: bytes | None = None  # the radiograph as a JPEG file, of an image with a scored pair
 
 
 @dataclass(slots=True)
@@ -195,6 +197,7 @@ class Batch:
     seconds: float = 0.0  # that it took to make the images, in the process that loaded them
     radiographs: list[Tensor] = field(default_factory=list)  # for models that answer: whole (H, W), uint8, on the host
     condition: str = ""  # name of the change that was made to the images; empty for the images as they are
+    pictures: list[bytes | None] = field(default_factory=list)  # the radiographs as JPEG files, as in the samples
 
     def __len__(self) -> int:
         return len(self.images)
@@ -207,13 +210,14 @@ class Batch:
         radiographs = images if images and images[0].ndim == 2 else []
         return cls(
             images=torch.empty(len(radiographs), 0) if radiographs or not images else torch.stack(images),
-            display=_neighbours([sample.display for sample in samples]),
+            display=[sample.display for sample in samples],
             image_sha256=[sample.image_sha256 for sample in samples],
             truth=Truth.concatenate([sample.truth for sample in samples]),
             notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
             seconds=sum(sample.seconds for sample in samples),
             radiographs=radiographs,
+            pictures=[sample.picture for sample in samples],
         )
 
     def only(self, rows: Sequence[int]) -> Batch:
@@ -227,7 +231,27 @@ class Batch:
             truth=self.truth.only(rows),
             notes=[note for note in self.notes if note.image_id in kept],
             radiographs=[self.radiographs[row] for row in rows] if self.radiographs else [],
+            pictures=[self.pictures[row] for row in rows],
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Put all tensors into one storage.
+
+        A worker hands over each storage in a file descriptor, which takes longer than its content and of which a
+        process may open about a thousand, and each tensor by itself.
+        """
+        places = [place for place, region in enumerate(self.truth.regions) if region is not None]
+        drawn = [region for region in self.truth.regions if region is not None]
+        # The images go first, because only their place in the storage matters.
+        tensors = [self.images, *self.display, *self.radiographs, *drawn]
+        runs = [(*kind, len([*run])) for kind, run in groupby(tensors, lambda one: (one.dtype, one.shape))]
+        parts = [one.contiguous().view(torch.uint8).flatten() for one in tensors]
+        shared = torch.UntypedStorage._new_shared(sum(map(len, parts)))
+        content = torch.cat(parts, out=torch.empty(0, dtype=torch.uint8).set_(shared))
+        truth = {one.name: getattr(self.truth, one.name) for one in fields(Truth)} | {"regions": places}
+        rest = {one.name: getattr(self, one.name) for one in fields(self)} | {"images": 1, "truth": truth}
+        counts = {"display": len(self.display), "radiographs": len(self.radiographs)}
+        return _unpacked, (content, runs, rest | counts)
 
     @property
     def first(self) -> int:
@@ -306,13 +330,15 @@ class Rules:
     ties: TieRule = "share"
 
 
-def _neighbours(tensors: list[Any]) -> list[Any]:
-    """Lay tensors of one shape in one storage; leave None where it is.
-
-    A worker hands over each storage in a file descriptor, of which a process may open about a thousand.
-    """
-    shapes = {one.shape for one in tensors if one is not None}
-    stacks = {
-        shape: iter(torch.stack([one for one in tensors if one is not None and one.shape == shape])) for shape in shapes
-    }
-    return [None if one is None else next(stacks[one.shape]) for one in tensors]
+def _unpacked(content: Tensor, runs: Sequence[tuple[torch.dtype, torch.Size, int]], rest: dict[str, Any]) -> Batch:
+    """Make a batch from what `Batch.__reduce__` gives: runs of tensors alike, and how many there are of each field."""
+    tensors: list[Tensor] = []
+    for dtype, shape, count in runs:
+        part, content = content.tensor_split([count * dtype.itemsize * shape.numel()])
+        tensors += part.view(dtype).view(count, *shape).unbind()
+    taken, truth = iter(tensors), rest["truth"]
+    rest["images"] = next(taken)
+    rest |= {name: [*islice(taken, rest[name])] for name in ("display", "radiographs")}
+    regions = dict(zip(truth["regions"], taken, strict=True))
+    truth["regions"] = [regions.get(place) for place in range(len(truth["queries"]))]
+    return Batch(**rest | {"truth": Truth(**truth)})

@@ -280,7 +280,6 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
     assert compared >= 2
 
 
-@pytest.mark.usefixtures("unsaved_figures")
 def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made, tmp_path):
     tested, _ = made
     table = tmp_path / "scores.csv"
@@ -427,7 +426,6 @@ def test_the_recipe_of_the_page_runs_on_own_data(command, tmp_path, monkeypatch,
     assert alone.status == 0 and alone.results["classification"] == run.results["classification"], alone.errors
 
 
-@pytest.mark.usefixtures("unsaved_figures")
 @pytest.mark.parametrize(
     ("shape", "frame", "said"),
     [

@@ -15,11 +15,7 @@ def random_state(name: str) -> np.random.RandomState:
 
 
 def weight(name: str, shape: tuple[int, ...]) -> Tensor:
-    # In pieces that stay in the cache: new memory takes longer than the numbers.
-    noise, state, piece = np.empty(math.prod(shape), np.float32), random_state(name), 1 << 15
-    for start in range(0, noise.size, piece):
-        noise[start : start + piece] = state.standard_normal(min(piece, noise.size - start))
-    return scaled(name, noise.reshape(shape))
+    return scaled(name, random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape))
 
 
 def quick_weight(name: str, shape: tuple[int, ...]) -> Tensor:
@@ -29,7 +25,7 @@ def quick_weight(name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def scaled(name: str, noise: np.ndarray) -> Tensor:
-    """Turn standard normal float32 noise, in place, into a weight as its name and shape want it."""
+    """Turn standard normal noise into a weight as its name and shape want it."""
     shape = noise.shape
     leaf = name.rsplit(".", 1)[-1]
     if leaf == "num_batches_tracked":
@@ -37,17 +33,16 @@ def scaled(name: str, noise: np.ndarray) -> Tensor:
     if leaf == "running_var":
         noise = 1 + np.float32(0.1) * np.abs(noise)
     elif leaf == "running_mean":
-        noise *= 0.1
+        noise = 0.1 * noise
     elif leaf == "logit_scale":
-        noise[...] = math.log(1 / 0.07)
+        noise = np.full(shape, math.log(1 / 0.07), dtype=np.float32)
     elif leaf.endswith("bias"):
-        noise *= 0.02
+        noise = 0.02 * noise
     elif len(shape) <= 1:
-        noise *= 0.1
-        noise += 1
+        noise = 1.0 + 0.1 * noise
     else:
-        noise /= math.sqrt(math.prod(shape[1:]))
-    return torch.from_numpy(np.ascontiguousarray(noise))
+        noise = noise / math.sqrt(math.prod(shape[1:]))
+    return torch.from_numpy(np.ascontiguousarray(noise, dtype=np.float32))
 
 
 def images_of(seed: str, batch: int, size: int = 224) -> Tensor:

@@ -17,8 +17,12 @@ from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import TimedOutError, isolated
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.regions import Coverage, covers_nothing
+from xbench.runs.images import jpeg, shrunk
 from xbench.runtime.errors import UserError
 from xbench.types import Failure, Note, Sample, Truth
+
+_LONGEST_SIDE = 1024
+"""Pixels of a kept radiograph: thousands of films of ten megapixels are too much to keep."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class Samples(Dataset[Sample | Failure]):
             image_sha256=prepared.sha256(),
             truth=truth,
             notes=tuple(Note(text, record.image_id) for text in prepared.notes),
+            # Here and not where it is kept: that is the process that has the network.
+            picture=jpeg(shrunk(prepared.display, _LONGEST_SIDE)) if truth.scored.any() else None,
             seconds=time.perf_counter() - started,
         )
 
