@@ -489,10 +489,10 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
 
 def _outcomes(run: Run, finding: str, threshold: float) -> NDArray[np.float64]:
     """Return the shares of a finding's pairs that hit, nearly hit, look elsewhere, are missed, and hit unrecognised."""
-    column, images = run.results.findings.index(finding), run.images
-    scored = images.scored[:, column]
-    hit = images.pointing_hit[scored, column].astype(np.float64)
-    recognised = images.probabilities[scored, column] >= threshold
-    near = images.peak_distance[scored, column] <= NEAR
+    column, rows = run.results.findings.index(finding), run.rows
+    own = rows.counts.row[rows.finding[rows.counts.row] == column]
+    hit = rows["pointing_hit"][own]
+    recognised = run.images.probabilities[rows.image[own], column] >= threshold
+    near = rows["peak_distance"][own] <= NEAR
     rest = [recognised & near, recognised & ~near, ~recognised]
     return np.array([hit.mean(), *(((1 - hit) * part).mean() for part in rest), (hit * ~recognised).mean()])

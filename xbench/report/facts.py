@@ -48,14 +48,14 @@ class Standing:
 
     @property
     def lesions(self) -> int:
-        """Number of scored pairs of film and finding."""
-        return sum(int(run.run.images.scored.sum()) for run in self.runs)
+        """Number of scored pairs."""
+        return sum(len(run.run.rows.counts.row) for run in self.runs)
 
     @property
     def hits(self) -> float:
         """How many lesions are pointed at; where places tie, and of boxes, one counts by the share that lies in it."""
-        images = [run.run.images for run in self.runs]
-        return sum(float(one.pointing_hit[one.scored].sum()) for one in images)
+        rows = [run.run.rows for run in self.runs]
+        return sum(float(one["pointing_hit"][one.counts.row].sum()) for one in rows)
 
 
 @dataclass(frozen=True)

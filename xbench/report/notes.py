@@ -91,7 +91,7 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
             f"{run.label} left out {count_of(len(skipped), 'image')} that could not be scored; the first is "
             f"{skipped[0].image_id}: {skipped[0].reason}"
         )
-    if not results.answered and (count := int(np.isnan(run.images.peak_x[run.images.scored]).sum())):
+    if not results.answered and (count := int(np.isnan(run.rows["peak_x"][run.rows.counts.row]).sum())):
         yield f"{run.label} lacks the maps of {count_of(count, 'scored pair')}, which count as misses."
     if count := results.counts.constant_maps.count:
         yield (

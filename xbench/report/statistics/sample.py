@@ -107,9 +107,10 @@ class Sample:
     @property
     def regions(self) -> NDArray[np.bytes_]:
         """Digests of the regions of scored pairs by image and finding, (N, C); empty for the others."""
-        regions = np.zeros(self.labels.shape, "S16")
-        regions[self.pair_image, self.pair_column] = self.region
-        return regions
+        # Of several phrases of a finding a sum, which tells them all.
+        regions = np.zeros((*self.labels.shape, 2), np.uint64)
+        np.add.at(regions, (self.pair_image, self.pair_column), self.region.view(np.uint64).reshape(-1, 2))
+        return regions.view("S16")[..., 0]
 
 
 def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:

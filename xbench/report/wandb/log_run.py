@@ -86,7 +86,7 @@ def _curves(results: Results) -> list[dict[str, float | None]]:
 
 def _areas(entry: RunAnalysis) -> list[dict[str, float | None]]:
     """Return grounding by decile of the regions' area, smallest first; few pairs make fewer groups."""
-    area = entry.run.images.region_area
+    area = entry.run.rows["region_area"][entry.run.rows.counts.row]
     return [
         {
             "area_decile": 10 * place / len(entry.areas),
@@ -110,18 +110,17 @@ def _findings_table(results: Results) -> wandb.Table:
 
 def _pairs_table(run: Run) -> wandb.Table:
     """Return the scored pairs from the worst Dice to the best; of very many the two ends."""
-    images, findings = run.images, run.results.findings
-    order = np.argsort(images.dice[images.scored], kind="stable")
+    of, scored = run.rows, run.rows.counts.row
+    order = scored[np.argsort(of["dice"][scored], kind="stable")]
     if len(order) > _LONGEST:
         order = np.concatenate([order[: _LONGEST // 2], order[-_LONGEST // 2 :]])
-    numbers = ("pointing_hit", "dice", "iou", "region_area")
-    scores = {"probability": images.probabilities, **{name: getattr(images, name) for name in numbers}}
+    numbers = ("probability", "pointing_hit", "dice", "iou", "region_area")
     rows = []
-    for row, column in np.argwhere(images.scored)[order].tolist():
-        values = [float(of_pairs[row, column]) for of_pairs in scores.values()]
-        known = [None if np.isnan(value) else value for value in values]
-        rows.append([images.image_ids[row], images.patient_ids[row], findings[column], *known])
-    return wandb.Table(["image_id", "patient_id", "finding", *scores], rows)
+    for row in order.tolist():
+        known = [None if np.isnan(value) else value for value in (float(of[name][row]) for name in numbers)]
+        names = of.image_ids[of.image[row]], of.patient_ids[of.image[row]], of.queries[of.query[row]]
+        rows.append([*names, *known])
+    return wandb.Table(["image_id", "patient_id", "finding", *numbers], rows)
 
 
 def _answers_table(run: Run) -> wandb.Table:
