@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,10 +16,14 @@ from toys import Brightness
 
 from xbench.cli import main
 from xbench.commands.verify import disagreements
+from xbench.data.records import Record
 from xbench.findings.queries import PHRASES
-from xbench.models import UniformRandom
+from xbench.models import CentreBox, UniformRandom
+from xbench.predictions.answer import Box
+from xbench.predictions.asking import Question
 from xbench.runs.finished import FinishedRun
-from xbench.types import Batch
+from xbench.runtime.errors import UserError
+from xbench.types import Batch, Query
 
 DATA = ("--data", "phrases.Phrases", "--data.images", "22", "--data.batch_size", "4", "--data.num_workers", "0")
 QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
@@ -97,17 +102,19 @@ def test_a_batch_is_scored_with_each_of_its_texts_once():
     assert len(text_free.predict(batch).logits) == 4
 
 
-def test_predictions_of_phrases_are_scored_from_their_files(tmp_path):
+@pytest.mark.parametrize(("kind", "dark", "more"), [("Phrases", 6, ()), ("PhrasesAlone", 12, ("--missing", "skip"))])
+def test_predictions_of_phrases_are_scored_from_their_files(kind, dark, more, tmp_path):
+    """Of phrases alone, predictions do not name the finding, which is not left out for that."""
     config = tmp_path / "phrases.yaml"
-    config.write_text("data: {class_path: phrases.Phrases, init_args: {images: 12, num_workers: 0}}")
+    config.write_text(f"data: {{class_path: phrases.{kind}, init_args: {{images: 12, num_workers: 0}}}}")
     options = ("--config", str(config), *QUIET, "--trainer.default_root_dir", str(tmp_path))
     assert main(["test", "--model", "toys.Brightness", *options]) == 0
     assert main(["predict", "--model", "toys.Brightness", "--overlays", "dark-1", *options]) == 0
-    (tested,) = (path.parent for path in tmp_path.glob("brightness_phrases/*/results.json"))
+    (tested,) = (path.parent for path in tmp_path.glob("brightness_*/*/results.json"))
     (predicted,) = (path.parent for path in tmp_path.glob("**/predictions.parquet") if path.parent != tested)
-    assert len([*predicted.glob("overlays/*/dark-1.png")]) == 6
-    assert main(["score", "--predictions", str(predicted), "--name", "again", *options]) == 0
-    (scored,) = tmp_path.glob("again_phrases/*/pairs.parquet")
+    assert len([*predicted.glob("overlays/*/dark-1.png")]) == dark
+    assert main(["score", "--predictions", str(predicted), "--name", "again", *more, *options]) == 0
+    (scored,) = tmp_path.glob("again_*/*/pairs.parquet")
     assert pq.read_table(scored).equals(pq.read_table(tested / "pairs.parquet"))
 
 
@@ -119,3 +126,21 @@ def test_a_batch_without_a_query_is_no_obstacle(words, tmp_path):
     assert main([*words, *DATA[:2], "--data.num_workers", "0", *QUIET, *options]) == 0
     (table,) = tmp_path.glob("*/*/predictions.parquet")
     assert {*pq.read_table(table)["index"].to_pylist()} == {0, 2}
+
+
+def test_boxes_elsewhere_are_those_of_the_finding_of_a_phrase():
+    model, (box,) = CentreBox(), [Box(0.25, 0.25, 0.75, 0.5)]
+    model._elsewhere = {"Square": (box,)}
+    batch = SimpleNamespace(truth=SimpleNamespace(queries=[Query("bright-1", "Square", "a bright patch")]))
+    (found,) = model._boxes(batch, Question("locate", 0, 0, "bright-1"))
+    assert (found.x1 - found.x0, found.y1 - found.y0) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize("findings", [("Square",), (PHRASES,)])
+def test_nothing_is_called_as_the_group_of_phrases(findings):
+    data = Phrases(images=4, num_workers=0)
+    data.findings = findings
+    records = [Record("a", {PHRASES: 1}, queries=(Query(PHRASES, None, "a dark hole"),))]
+    data.read_records = lambda annotated: records
+    with pytest.raises(UserError, match=PHRASES):
+        data.setup("test")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 
+from xbench.runs.folder import open_journaled_folder
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 
 
@@ -33,3 +35,13 @@ def _root(buffer: pa.Buffer) -> pa.Buffer:
     while buffer.parent is not None:
         buffer = buffer.parent
     return buffer
+
+
+def test_a_batch_that_is_done_again_leaves_no_other_record(tmp_path):
+    same = SimpleNamespace(broadcast=lambda choice: choice)
+    trainer = SimpleNamespace(is_global_zero=True, world_size=1, default_root_dir=tmp_path, callbacks=[], strategy=same)
+    run = open_journaled_folder(trainer, "model", "data", lambda: {}, batches=2, resume=False)
+    for batch in range(2):
+        append_record(run.journal, BatchRecord(batch, {}, (), ()))
+    again = open_journaled_folder(trainer, "model", "data", lambda: {}, batches=2, resume=True)
+    assert again.path == run.path and [*again.finished] == [*finished_batches(run.journal)] == [0]

@@ -43,6 +43,13 @@ class Phrases(Squares):
         return replace(radiograph, regions=regions)
 
 
+class PhrasesAlone(Phrases):
+    """Images with the same two phrases each."""
+
+    def read_records(self, annotated: bool) -> list[Record]:
+        return [replace(record, queries=QUERIES[0]) for record in super().read_records(annotated)]
+
+
 class Tires(Callback):
     """Ends the run at its third batch, if ORACLE_TIRES says so."""
 

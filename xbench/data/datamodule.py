@@ -167,6 +167,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         records = () if problem else self.read_records(annotated)[: self.limit]
         if not problem and not self.findings and any(record.queries is None for record in records):
             problem = findings_problem(())
+        if PHRASES in self.findings:
+            problem = f"{PHRASES!r} is what results call the phrases without a finding"
         if problem:
             raise UserError(f"{self.name}: among its `findings`, {problem}. Set `findings` in its class accordingly.")
         # They go into tables, messages and pages: line breaks and what steers a terminal must not.
@@ -307,6 +309,8 @@ def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str |
             return f"its query {name!r:.60} needs a name of printable characters and, if it is a phrase, a text"
         if any(name == other.name for other in queries[:number]):
             return f"two of its queries are called {name!r:.60}"
+        if name == PHRASES:
+            return f"its query {name!r} is called as the group of phrases without a finding"
         if (name in findings) is (text is not None) or (finding not in (None, *findings) if text else finding != name):
             return f"its query {name!r:.60} is neither one of `findings` nor a phrase with a name of its own"
     return None

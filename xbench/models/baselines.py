@@ -189,7 +189,7 @@ class PriorKnowledge(BoxBaseline):
         super().__init__(**options)
         path = None if elsewhere is None else Path(elsewhere).expanduser()
         self._path = path / TRUTH if path is not None and path.is_dir() else path
-        self._elsewhere: dict[str, tuple[Box, ...]] = {}
+        self._elsewhere: dict[str | None, tuple[Box, ...]] = {}
         self._images: frozenset[str] = frozenset()
         if self._path is not None:
             self._elsewhere, self._images = _boxes_elsewhere(self._path)
@@ -204,8 +204,9 @@ class PriorKnowledge(BoxBaseline):
     def provenance(self) -> dict[str, Any]:
         return super().provenance() | {"elsewhere_sha256": None if self._path is None else file_sha256(self._path)}
 
-    def _known(self, query: Question) -> tuple[Box, ...]:
-        return self._elsewhere.get(query.finding, ())
+    def _known(self, batch: Batch, query: Question) -> tuple[Box, ...]:
+        # Those of its finding for a phrase, too.
+        return self._elsewhere.get(batch.truth.queries[query.pair].finding, ())
 
 
 class CentreBox(PriorKnowledge):
@@ -214,7 +215,7 @@ class CentreBox(PriorKnowledge):
     name = "centre_box"
 
     def _boxes(self, batch: Batch, query: Question) -> list[Box]:
-        return [centre_box(self._known(query))]
+        return [centre_box(self._known(batch, query))]
 
 
 class RandomBox(PriorKnowledge):
@@ -231,7 +232,7 @@ class RandomBox(PriorKnowledge):
         self.seed = _seed(seed)
 
     def _boxes(self, batch: Batch, query: Question) -> list[Box]:
-        return [random_box(self.seed, batch.truth.image_ids[query.row], query.finding, self._known(query))]
+        return [random_box(self.seed, batch.truth.image_ids[query.row], query.finding, self._known(batch, query))]
 
     def provenance(self) -> dict[str, Any]:
         return super().provenance() | {"seed": self.seed}
@@ -251,7 +252,7 @@ class PriorBox(PriorKnowledge):
         super().__init__(elsewhere, **options)
 
     def _boxes(self, batch: Batch, query: Question) -> list[Box]:
-        if not (known := self._known(query)):
+        if not (known := self._known(batch, query)):
             raise UsageError(f"{self._path} has no box of {query.finding}: give a run that has.")
         return [prior_box(known)]
 
@@ -301,9 +302,9 @@ def prior_box(elsewhere: tuple[Box, ...]) -> Box:
     return Box(*(int(end) / _CELLS for end in ends))
 
 
-def _boxes_elsewhere(path: Path) -> tuple[dict[str, tuple[Box, ...]], frozenset[str]]:
+def _boxes_elsewhere(path: Path) -> tuple[dict[str | None, tuple[Box, ...]], frozenset[str]]:
     """Return the boxes around the items in the `truth.parquet` of a run, by finding, and the names of its images."""
-    boxes: defaultdict[str, list[Box]] = defaultdict(list)
+    boxes: defaultdict[str | None, list[Box]] = defaultdict(list)
     with named(path):
         rows = [*Table(path, TRUTH).rows()]
         for row in rows:

@@ -128,8 +128,10 @@ class External(AnsweringModel):
         self.source = source
         data.notes += self._doubted(contradictions(source.scores, self.findings))
         present = {finding for _, finding in (*source.maps, *source.scores)}
+        # What an image looks for by itself stays, and the image is left out.
+        kept = present | {query.finding for record in data.records for query in record.queries or ()}
         if self._missing == "skip" and present:
-            self._left_out = [finding for finding in self.findings if finding not in present]
+            self._left_out = [finding for finding in self.findings if finding not in kept]
         if self._left_out:
             data.leave_out(self._left_out)
             self.findings = tuple(data.findings)

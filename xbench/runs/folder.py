@@ -84,7 +84,10 @@ def open_journaled_folder(
             return run
         finished = [*finished_batches(folder / _JOURNAL).items()]
         # A process without a batch would leave the others waiting for ever: it does a finished one again.
-        return RunFolder(folder, dict(finished[: max(0, batches - trainer.world_size)]))
+        kept = max(0, batches - trainer.world_size)
+        for _, again in finished[kept:]:
+            again.unlink()  # another answer, or another last bit on a GPU, would stand beside it
+        return RunFolder(folder, dict(finished[:kept]))
 
     return _together(trainer, choose)
 
