@@ -61,14 +61,15 @@ WRONG = {
     "Constant": ({COVER, CHANGE, RUNS}, "every map is the same everywhere"),
 }
 
-PLUGINS = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
+# Every assertion that is looked at has a message of its own, and rewriting them for each model takes time.
+OPTIONS = ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "--assert=plain"]
 
 
 def run_pytest(words: list[str]) -> int:
     # What the run that these tests are part of has set stays out.
     for name in [name for name in os.environ if "PYTEST" in name]:
         del os.environ[name]
-    return pytest.main([*words, *PLUGINS])
+    return pytest.main([*words, *OPTIONS])
 
 
 def conform(names: list[str]) -> None:

@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from xbench.cli import main
 from xbench.runtime.locks import try_lock
 
 _fork = multiprocessing.get_context("fork")
+# What commands import when they need it: two seconds in each fork, unless the process that forks has done so.
+_NEEDED = ("lightning.pytorch.cli", "pandas", "xbench.callbacks.wandb_logger", "xbench.scoring.host")
 
 
 def environment(**more: object) -> dict[str, str]:
@@ -75,6 +78,8 @@ def start(
     words: Sequence[object], folder: Path, name: str = "said", command: Callable = main, **variables: object
 ) -> Fork:
     """Start a command in a fork of this process, which prints to the file `name` of the folder."""
+    for module in _NEEDED:
+        import_module(module)
     # What is garbage here is not the fork's to tear down: workers of this process, say.
     gc.collect()
     arguments = (command, [str(word) for word in words], folder, name, environment(**variables))

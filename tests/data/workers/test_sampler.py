@@ -100,12 +100,15 @@ def logged(path: Path) -> list[str]:
     return path.read_text().split()
 
 
-@pytest.mark.parametrize(("command", "workers"), [("test", "2"), ("predict", "0")])
-def test_a_fast_process_takes_more_and_the_results_stay(command, workers, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("test", ("--data.num_workers", "2")), ("predict", ("--data.num_workers", "0", "--overlays", "Square"))],
+)
+def test_a_fast_process_takes_more_and_the_results_stay(command, options, tmp_path):
     (alone := tmp_path / "alone").mkdir()
     (both := tmp_path / "both").mkdir()
-    assert main(words(alone, command, "--trainer.devices", "1")) == 0
-    started = words(both, command, *TWO, "--data.num_workers", workers)
+    assert main(words(alone, command, "--trainer.devices", "1", *options[2:])) == 0
+    started = words(both, command, *TWO, *options)
     log = str(tmp_path / "log-{rank}")
     statuses, said = run_ranks(2, started, both, MORTAL_WAITS="0 0.4", MORTAL_LOG=log)
     assert statuses == [0, 0], said
@@ -126,7 +129,7 @@ def evaluate_twice_and_predict(words: Sequence[str]) -> None:
         trainer.test(model, data, verbose=False)
         if trainer.is_global_zero:
             print("MACRO", evaluation.results.counts.images, evaluation.results.grounding.macro)
-    Trainer(callbacks=[PredictionWriter()], default_root_dir=words[0], **common).predict(model, data)
+    Trainer(callbacks=[PredictionWriter(overlays=False)], default_root_dir=words[0], **common).predict(model, data)
 
 
 def test_loops_in_one_process_share_no_counter(tmp_path):
