@@ -38,6 +38,7 @@ PARTS = {
     "memory": "Memory",
     "start_up": "Start-up",
     "rescoring": "Scoring again without the network",
+    "scoring": "Scoring a table of probabilities",
 }
 PATIENCE = 1_200
 HEADLINES = {

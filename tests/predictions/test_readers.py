@@ -208,6 +208,17 @@ def test_tables_of_scores(tmp_path, text, scores):
     assert read_scores(tmp_path / "it.csv") == {(*pair.split(),): (value,) * 2 for pair, value in scores.items()}
 
 
+@given(st.lists(st.tuples(*[st.sampled_from([-1.0, -0.0, 0.0, 0.25, 0.5, 1.0])] * 2), max_size=12))
+def test_contradictions_are_pairs_in_another_order(scores):
+    unlike = compared = 0
+    for (logit, score), (other, another) in combinations(scores, 2):
+        compared += logit != other and score != another
+        unlike += (logit - other) * (score - another) < 0
+    found = contradictions({(str(image), "Mass"): both for image, both in enumerate(scores)}, ["Mass", "Nodule"])
+    assert [image for _, image in found] == [str(image) for image in range(len(scores) * (unlike > 0.01 * compared))]
+    assert all(f" {unlike / compared:.0%} of" in text for text, _ in found)
+
+
 def test_results_go_by_the_numbers_of_the_annotation_file(tmp_path):
     results = [{"image_id": 1, "category_id": category, "bbox": [1, 2, 3, 4]} for category in (3, 4)]
     results += [RESULT, RESULT | {"image_id": 2}]

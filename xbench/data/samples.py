@@ -48,10 +48,8 @@ class Samples(Dataset[Sample | Failure]):
             prepared = self.read(record)
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
-        queries, covered = (
-            record.looked_for(self.findings),
-            dict(zip(prepared.findings, prepared.coverage, strict=True)),
-        )
+        queries = record.looked_for(self.findings)
+        covered = dict(zip(prepared.findings, prepared.coverage, strict=True))
         truth = Truth.of_image(
             index,
             record.image_id,
@@ -66,7 +64,7 @@ class Samples(Dataset[Sample | Failure]):
             agreement=[prepared.reader_agreement.get(query.name, (nan, nan)) for query in queries],
         )
         return Sample(
-            image=self.preprocessing.normalise(prepared.pixels),
+            image=torch.empty(0) if self.preprocessing.unseen else self.preprocessing.normalise(prepared.pixels),
             display=torch.from_numpy(prepared.display),
             image_sha256=prepared.sha256(),
             truth=truth,

@@ -116,7 +116,7 @@ class AnsweringModel(SaliencyModel):
                 values = [np.nan if value is None else value for value in (decision.logit, decision.probability)]
                 scores[:, question.pair] = values
                 continue
-            height, width = batch.radiographs[question.row].shape
+            height, width = batch.truth.image_sizes[question.row] or batch.radiographs[question.row].shape
             answer = reply.read(self.family, self.convention, (width, height))
             if question.kind == "again":
                 shown.repeated.append(answer)

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.findings.names import is_folder_name
 from xbench.geometry.grid import Upsampling
+from xbench.geometry.preprocessing import WholeRadiograph
 from xbench.models.answering import AnsweringModel
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.declared import contradictions, preprocessing_of, shape_problem
@@ -103,8 +104,9 @@ class External(AnsweringModel):
         self._missing, self._sizes = missing or "stop", sizes or "same"
         self._left_out: list[str] = []
         self._incomplete: set[str] = set()
+        self.preprocessing = WholeRadiograph() if self.answers else preprocessing_of(frame or "whole")
+        self.preprocessing.unseen = True
         if not self.answers:
-            self.preprocessing = preprocessing_of(frame or "whole")
             self.saliency_upsample, self.map_scale = upsampling or "bilinear", map_scale or "none"
 
     def setup(self, stage: str) -> None:
@@ -152,9 +154,9 @@ class External(AnsweringModel):
         """Leave out images that lack a prediction, and take what predictions state about their images."""
         images = [*zip(batch.truth.index.tolist(), batch.truth.image_ids, strict=True)]
         reason = "its prediction is missing, and --missing skip was given."
-        lost = [Failure(index, image, reason) for index, image in images if image in self._incomplete]
-        batch = batch.only([row for row, (_, image) in enumerate(images) if image not in self._incomplete])
-        batch.failures = [*batch.failures, *lost]
+        if lost := [Failure(index, image, reason) for index, image in images if image in self._incomplete]:
+            batch = batch.only([row for row, (_, image) in enumerate(images) if image not in self._incomplete])
+            batch.failures = [*batch.failures, *lost]
         if isinstance(self.source, StoredPredictions):
             stated = [self.source.shown(image) for image in batch.truth.image_ids]
             truth = replace(batch.truth, views=[view for view, _ in stated])

@@ -82,11 +82,11 @@ def contradictions(
     for finding in findings:
         by_image = {image: both for (image, other), both in scores.items() if other == finding}
         both = np.array([*by_image.values()]).reshape(-1, 2)
+        if (np.diff(both[np.lexsort(both.T), 0]) >= 0).all():  # no pair is ordered unlike, or there is none
+            continue
         counts = (np.unique(part, axis=0, return_counts=True)[1] for part in (both[:, 0], both[:, 1], both))
         pairs, tied = len(both) * (len(both) - 1) // 2, [int((n * (n - 1) // 2).sum()) for n in counts]
         compared = pairs - tied[0] - tied[1] + tied[2]
-        if compared < 1:  # nothing to compare, or no scores
-            continue
         # Kendall's tau-b is (pairs in one order - pairs in the other) / sqrt((pairs - tied) * (pairs - tied)).
         agreement = kendalltau(*both.T).statistic * sqrt((pairs - tied[0]) * (pairs - tied[1]))
         if (share := round((compared - agreement) / 2) / compared) > 0.01:

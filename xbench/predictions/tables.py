@@ -118,7 +118,7 @@ def _score(logit: str | None, probability: str | None, what: str) -> tuple[float
         return None
     with suppress(ValueError):
         if 0 <= (value := decimal(probability)) <= 1:
-            return decimal(logit), value
+            return value if logit is probability else decimal(logit), value
     raise ValueError(f"{what}: {probability!r} with logit {logit!r} is no probability from 0 to 1")
 
 
