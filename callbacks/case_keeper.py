@@ -37,7 +37,7 @@ class CaseKeeper(Callback):
     def add(self, outputs: Prediction, batch: Batch) -> None:
         """Keep what a model says about the batch under another condition, too."""
         for name, table in tables_of(outputs, batch, pictures=False).items():
-            if name == PREDICTIONS:
+            if name == PREDICTIONS and name in self.latest:
                 self.latest = {**self.latest, name: in_order([self.latest[name], table])}
 
 

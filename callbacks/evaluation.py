@@ -161,7 +161,6 @@ class Evaluation(Callback):
         self._waiting.append(tables[PAIRS])
         # Batch by batch, so that an image that is done in two of them counts twice.
         self._done += np.unique(tables[PAIRS]["index"].to_numpy()).tolist()
-        # A model that answers has none of a batch on which nothing is looked for.
         if self._answering and PREDICTIONS in tables:
             # Without texts: those are in the journal.
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]

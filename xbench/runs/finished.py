@@ -64,8 +64,8 @@ class FinishedRun:
     def under_conditions(self) -> list[Self]:
         """The run, and the same images of it under each other condition: rows, predictions and answers are of that."""
         with reading(self.folder):
-            there = {*Table(self.folder / PAIRS).read(["condition"])["condition"].unique().to_pylist()}
-        return [self, *(type(self)(self.folder, self.results, name) for name in sorted(there - {"", None}))]
+            there = Table(self.folder / PAIRS).read(["condition"])["condition"].unique().to_pylist()
+        return [self, *(type(self)(self.folder, self.results, name) for name in there if name)]
 
     @cached_property
     def rows(self) -> Rows:
