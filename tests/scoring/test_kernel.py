@@ -1,5 +1,7 @@
-"""The kernel under Triton's interpreter, on the host, against the plain form, bit for bit; and what is done about one
-that fails or errs."""
+"""Maps measured by numba against plain loops, and by the kernel under Triton's interpreter against numba, bit for bit.
+
+And what is done about a kernel that fails or errs, and about compiled functions that cannot be stored or read.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from xbench.geometry.grid import FULL_VIEW, View
+from xbench.geometry.grid import FULL_VIEW, View, _seen, saliency_on_grid
+from xbench.scoring import host
 from xbench.scoring.map_measures import MEASURES, Measurer, measure_on_host
+from xbench.scoring.sweep import threshold_values
 
 VIEWS: list[View] = [FULL_VIEW, (0.125, 0.0, 0.875, 1.0), (-0.2, -0.1, 1.2, 1.1), (0.4, 0.3, 0.41, 0.31)]
 
@@ -50,18 +54,84 @@ def adversarial(height, width, thresholds):
     return torch.from_numpy(maps), regions
 
 
+CASES = [
+    (1, 1, 3, "bilinear"), (7, 7, 101, "bilinear"), (14, 14, 101, "nearest"), (9, 16, 1001, "corners"),
+    (64, 64, 11, "bilinear"), (1, 5, 2, "corners"), (16, 16, 1001, "bilinear"),
+]  # fmt: skip
+
+
+def views_of(maps):
+    return [VIEWS[(pair + maps.shape[1]) % len(VIEWS)] for pair in range(len(maps))]
+
+
+def by_loops(map_, region, view, thresholds, mode):
+    """The first columns of the table for a map and its region, and the histograms."""
+    if not (map_.max() - map_.min()).isfinite():
+        return [1] + [0] * 7, np.zeros(2 * thresholds)
+    if region is None:
+        return [0] * 8, np.zeros(2 * thresholds)
+    (height, width), region = region.shape, region.numpy()
+    on_grid = saliency_on_grid(map_[None], [view], region.shape, mode)[0].numpy()
+    low, high = on_grid.min(), on_grid.max()
+    shown = np.zeros_like(region)
+    shown[_seen(view[1], view[3], height), _seen(view[0], view[2], width)] = True
+    tied, lowest = np.argwhere(on_grid == high), (on_grid == low) & shown
+    inside = region[on_grid == high]
+    steps = (tied[:, None] - np.argwhere(region)) * [width, height]
+    distance = (steps**2).sum(2).min()
+    stretched = (on_grid - low) / (high - low if high > low else np.float32(1))
+    reached = np.searchsorted(threshold_values(thresholds).numpy(), stretched, side="right") - 1
+    counts = [np.bincount(reached[part], minlength=thresholds) for part in (~region, region)]
+    flags = 2 * (low == high) + 4 * inside[0]
+    facts = [flags, len(tied), inside.sum(), *tied.sum(0), distance, lowest.sum(), (lowest & region).sum()]
+    return facts, np.concatenate(counts)
+
+
+@pytest.mark.parametrize(("height", "width", "thresholds", "mode"), [*CASES, (11, 13, 2001, "bilinear")])
+def test_the_host_measures_as_plain_loops_do(height, width, thresholds, mode):
+    maps, regions = adversarial(height, width, thresholds)
+    scores = torch.rand(2, len(maps)).unbind()
+    table = measure_on_host(maps, regions, views_of(maps), thresholds, mode, scores).numpy()
+    assert (table[:, 8:10].T.copy().view(float) == np.stack(scores)).all()
+    for row, *pair in zip(table, maps, regions, views_of(maps), strict=True):
+        facts, counts = by_loops(*pair, thresholds, mode)
+        assert row[:8].tolist() == facts
+        assert row[10:].tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "corners"])
+def test_nothing_is_fused(mode):
+    """So many thresholds that a value rounded another way reaches another one."""
+    maps, region = torch.randn(1, 14, 14, generator=torch.Generator().manual_seed(0)), torch.eye(224) > 0
+    scores = torch.zeros(2, 1).unbind()
+    table = measure_on_host(maps, [region], [FULL_VIEW], 100_001, mode, scores)
+    assert table[0, 10:].tolist() == by_loops(maps[0], region, FULL_VIEW, 100_001, mode)[1].tolist()
+
+
+def add_one(x):
+    return x + 1
+
+
+@pytest.mark.parametrize("harm", ["no folder", "*.nbi", "*.nbc"])
+def test_a_cache_of_no_use_is_done_without(harm, tmp_path, monkeypatch):
+    monkeypatch.setattr("numba.core.config.CACHE_DIR", str(tmp_path))
+    if harm == "no folder":
+        monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    else:
+        host.compiled("int64(int64)")(add_one)
+        (damaged,) = tmp_path.rglob(harm)
+        damaged.write_bytes(damaged.read_bytes()[:-9])
+    assert host.compiled("int64(int64)")(add_one)(4) == 5
+
+
 def check_kernel() -> None:
     """Compare the tables of both forms. Runs where Triton interprets kernels."""
     from xbench.scoring.kernel import measure
 
-    cases = [
-        (1, 1, 3, "bilinear"), (7, 7, 101, "bilinear"), (14, 14, 101, "nearest"), (9, 16, 1001, "corners"),
-        (64, 64, 11, "bilinear"), (1, 5, 2, "corners"), (16, 16, 1001, "bilinear"),
-    ]  # fmt: skip
-    for height, width, thresholds, mode in cases:
+    for height, width, thresholds, mode in CASES:
         maps, regions = adversarial(height, width, thresholds)
         for dtype in (torch.float32, torch.bfloat16) if height == 7 else (torch.float32,):
-            views = [VIEWS[(pair + height) % len(VIEWS)] for pair in range(len(maps))]
+            views = views_of(maps)
             scores = (torch.arange(len(maps), dtype=dtype) / 3, torch.full((len(maps),), float("nan")))
             if dtype == torch.bfloat16:
                 maps = maps.where(maps.abs() > 1e-37, 0)  # the interpreter reads denormals of 16 bits wrongly
@@ -78,7 +148,7 @@ def check_kernel() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is only there on Linux")
-def test_the_kernel_is_the_plain_form_to_the_bit():
+def test_the_kernel_is_the_form_of_the_host_to_the_bit():
     run = [sys.executable, "-c", "from tests.scoring.test_kernel import check_kernel; check_kernel()"]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(run, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)

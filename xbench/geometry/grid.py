@@ -8,7 +8,7 @@ as fractions of width and height.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Literal
@@ -83,24 +83,12 @@ def saliency_on_grid(
     """
     maps = saliency.to(torch.float32)
     on_grid = maps.new_empty(len(maps), *size)
-    for view, same in runs_of_views(views):
-        _lay(maps[same], view, on_grid[same], mode)
-    return on_grid
-
-
-def runs_of_views(views: Iterable[Sequence[float]]) -> Iterator[tuple[tuple[float, ...], slice]]:
-    """Go through views as runs of equal ones: the view, and where it stands."""
     start = 0
     for view, same in groupby(tuple(map(float, view)) for view in views):
         stop = start + len(list(same))
-        yield view, slice(start, stop)
+        _lay(maps[start:stop], view, on_grid[start:stop], mode)
         start = stop
-
-
-def seen_on_grid(view: Sequence[float], size: tuple[int, int]) -> tuple[slice, slice]:
-    """Return the rows and columns of the grid (H, W) that a view shows: the pixels whose centre lies in it."""
-    left, top, right, bottom = view
-    return _seen(top, bottom, size[0]), _seen(left, right, size[1])
+    return on_grid
 
 
 @torch.no_grad()

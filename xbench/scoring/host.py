@@ -14,9 +14,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-LANES = 4
-"""Neighboring pixels count apart: a processor waits where it adds to the number that it has just added to."""
-
 
 def compiled(types: str) -> Any:
     """Compile a function for these types, or load it from numba's cache; it runs without Python's lock."""
@@ -39,9 +36,9 @@ def _line(wide, cell, share, line):
 
 
 @njit
-def _count(line, low, divisor, inside, counts, keys):
+def _count(line, low, divisor, inside, histogram, keys):
     """Count one row of pixels by the highest threshold that they reach, those in the region T places further."""
-    thresholds = counts.shape[1] // 2
+    thresholds = len(histogram) // 2
     steps = np.float32(thresholds - 1)
     for x in range(len(line)):
         value = (line[x] - low) / divisor
@@ -49,53 +46,53 @@ def _count(line, low, divisor, inside, counts, keys):
         key = np.int32(value * steps + np.float32(0.5))
         keys[x] = key - (np.float32(key) / steps > value) + thresholds * inside[x]
     for x in range(len(line)):
-        counts[x % LANES, keys[x]] += 1
+        histogram[keys[x]] += 1
 
 
 @njit
 def _border(pixels):
     """Rows and columns (K, 2) of pixels (H, W) with a neighbor left, right, above or below that is not one of them."""
     height, width = pixels.shape
-    places = np.empty((pixels.sum(), 2), np.int64)
+    number = np.zeros(height, np.int64)
     found = 0
     for y in range(height):
-        some = False
         for x in range(width):
-            some |= pixels[y, x]
-        for x in range(width if some else 0):
+            number[y] += pixels[y, x]
+        found += number[y]
+    places = np.empty((found, 2), np.int64)
+    found = 0
+    for y in range(height):
+        for x in range(width if number[y] else 0):
             if pixels[y, x] and not (
                 0 < y < height - 1
                 and 0 < x < width - 1
                 and (pixels[y - 1, x] & pixels[y + 1, x] & pixels[y, x - 1] & pixels[y, x + 1])
             ):
-                places[found] = y, x
+                places[found, 0], places[found, 1] = y, x
                 found += 1
     return places[:found]
 
 
-@compiled("int64(int64[:, ::1], boolean[:, ::1])")
-def least_distance(tied, region):
-    """Do what `map_measures.least_distance` does."""
+@compiled("int64(boolean[:, ::1], boolean[:, ::1])")
+def least_distance(peak, region):
+    """Return the least (dx H)^2 + (dy W)^2 from a peak to a region (H, W) that it does not meet; 0 if that is empty."""
     height, width = region.shape
-    # The nearest pixel of a region to one outside it lies on its border.
-    border = _border(region)
+    # The nearest pixels lie on the borders of both.
+    one, other = _border(peak), _border(region)
     least = np.iinfo(np.int64).max
-    for y, x in tied:
-        if region[y, x]:
-            return 0
-        for other in range(len(border)):
-            down, across = (border[other, 0] - y) * width, (border[other, 1] - x) * height
+    for i in range(len(one)):
+        for j in range(len(other)):
+            down, across = (one[i, 0] - other[j, 0]) * width, (one[i, 1] - other[j, 1]) * height
             least = min(least, down * down + across * across)
-    return least
+    return least if len(other) else 0
 
 
 @compiled("void(float32[:, ::1], boolean[:, ::1], int64[::1])")
 def count(pixels, region, histogram):
-    """Count pixels (H, W) in [0, 1] into a histogram (2 T,), as `sweep.histograms` describes it."""
-    counts, keys = np.zeros((LANES, len(histogram)), np.int32), np.empty(pixels.shape[1], np.int32)
+    """Count pixels (H, W) in [0, 1] in a histogram (2 T,), as `sweep.reached` takes it."""
+    keys = np.empty(pixels.shape[1], np.int32)
     for y in range(len(pixels)):
-        _count(pixels[y], np.float32(0), np.float32(1), region[y], counts, keys)
-    histogram[:] = counts.sum(0)
+        _count(pixels[y], np.float32(0), np.float32(1), region[y], histogram, keys)
 
 
 @compiled(
@@ -106,11 +103,11 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
     """Measure a map (h, w), all finite, against its region (H, W).
 
     `top` is the first row of pixels that the view shows; of each row that it shows, `rows` has the cell and
-    `lower_share` the share of the way to the next one. So it is with `left` and columns. Fills the histogram (2 T,) and
-    returns the first columns of the table of `map_measures`.
+    `lower_share` the share of the way to the next one. So it is with `left` and columns. Adds to the histogram (2 T,)
+    and returns the first columns of the table of `map_measures`.
     """
     height, width = region.shape
-    bottom, right = top + len(rows), left + len(columns)
+    right = left + len(columns)
     wide = np.empty((len(cells), len(columns)), np.float32)
     for y in range(len(cells)):
         for x in range(len(columns)):
@@ -119,29 +116,32 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
             wide[y, x] = cell + right_share[x] * (beside - cell)
 
     line = np.empty(width, np.float32)
+    shown = line[left:right]
     lowest, highest = np.full(len(columns), np.inf, np.float32), np.full(len(columns), -np.inf, np.float32)
     for y in range(len(rows)):
-        _line(wide, rows[y], lower_share[y], line[left:right])
+        _line(wide, rows[y], lower_share[y], shown)
         # Of each column: a processor compares many columns at once.
         for x in range(len(columns)):
-            lowest[x], highest[x] = min(lowest[x], line[left + x]), max(highest[x], line[left + x])
-    low, high = lowest.min(), highest.max()
+            lowest[x], highest[x] = min(lowest[x], shown[x]), max(highest[x], shown[x])
+    low, high = lowest[0], highest[0]
+    for x in range(len(shown)):
+        low, high = min(low, lowest[x]), max(high, highest[x])
     span = high - low
 
-    counts, keys = np.zeros((LANES, len(histogram)), np.int32), np.empty(width, np.int32)
-    peak = np.zeros(region.shape, np.bool_)
+    keys, peak = np.empty(width, np.int32), np.zeros(region.shape, np.bool_)
     tied = tied_inside = sum_y = sum_x = minima = minima_inside = 0
     first_inside = False
     for y in range(height):
-        if top <= y < bottom:
-            _line(wide, rows[y - top], lower_share[y - top], line[left:right])
-            for x in range(left, right):
-                minima += line[x] == low
-                minima_inside += (line[x] == low) & region[y, x]
+        if top <= y < top + len(rows):
+            _line(wide, rows[y - top], lower_share[y - top], shown)
+            inside = region[y, left:right]
+            for x in range(len(shown)):
+                minima += shown[x] == low
+                minima_inside += (shown[x] == low) & inside[x]
             line[:left] = line[right:] = low  # what the model never saw is its least value
         else:
             line[:] = low
-        _count(line, low, span if span > 0 else np.float32(1), region[y], counts, keys)
+        _count(line, low, span if span > 0 else np.float32(1), region[y], histogram, keys)
         here = 0
         for x in range(width):
             here += line[x] == high
@@ -151,7 +151,5 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
                 tied, sum_y, sum_x = tied + 1, sum_y + y, sum_x + x
                 tied_inside += region[y, x]
                 peak[y, x] = True
-    histogram[:] = counts.sum(0)
-    missed = tied_inside == 0 and histogram[len(histogram) // 2 :].sum() > 0
-    distance = least_distance(_border(peak), region) if missed else 0
+    distance = 0 if tied_inside else least_distance(peak, region)
     return 2 * (span == 0) + 4 * first_inside, tied, tied_inside, sum_y, sum_x, distance, minima, minima_inside

@@ -32,7 +32,7 @@ region."""
 
 LOGIT, PROBABILITY, MEASURES = 8, 9, 10
 """Then the bits of two float64 that only travel along, so that all comes back at once; then the histogram outside the
-region and the one inside, as of `histograms`."""
+region and the one inside, as `reached` takes them."""
 
 MOST_THRESHOLDS = 2048
 """That the kernel counts; its histograms lie in registers."""
@@ -203,4 +203,6 @@ def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
     """
     from xbench.scoring import host
 
-    return int(host.least_distance(np.ascontiguousarray(tied, np.int64), np.ascontiguousarray(region)))
+    peak = np.zeros(region.shape, np.bool_)
+    peak[tied[:, 0], tied[:, 1]] = True
+    return 0 if (peak & region).any() else int(host.least_distance(peak, np.ascontiguousarray(region)))

@@ -89,6 +89,8 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
         >>> counts.dice()
         tensor([[0.6667, 0.8000, 0.6667]], dtype=torch.float64)
     """
+    from xbench.scoring.host import count
+
     check_thresholds(thresholds)
     if maps.ndim != 3 or maps.shape != regions.shape or maps.dtype != torch.float32 or regions.dtype != torch.bool:
         raise ValueError(
@@ -97,24 +99,17 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
         )
     if maps.numel() and not (maps.amin() >= 0 and maps.amax() <= 1):
         raise ValueError("maps must lie in [0, 1]: bring them there with normalise()")
-    return reached(histograms(maps, regions, thresholds))
+    histograms = torch.zeros(len(maps), 2 * thresholds, dtype=torch.int64)
+    arrays = (part.detach().cpu().contiguous().numpy() for part in (maps, regions, histograms))
+    for given in zip(*arrays, strict=True):
+        count(*given)
+    return reached(histograms.to(maps.device))
 
 
 def check_thresholds(thresholds: int) -> None:
     """Check that the number of thresholds is a whole number from 2 to `MAX_THRESHOLDS`."""
     if not isinstance(thresholds, int) or not 2 <= thresholds <= MAX_THRESHOLDS:
         raise ValueError(f"thresholds must be a whole number from 2 to {MAX_THRESHOLDS:,}, not {thresholds!r}")
-
-
-def histograms(maps: Tensor, regions: Tensor, thresholds: int) -> Tensor:
-    """Pixels by the highest threshold they reach, first outside the region, then inside: (N, 2 T) int64."""
-    from xbench.scoring.host import count
-
-    counts = torch.zeros(len(maps), 2 * thresholds, dtype=torch.int64)
-    arrays = (part.detach().cpu().contiguous().numpy() for part in (maps, regions, counts))
-    for given in zip(*arrays, strict=True):
-        count(*given)
-    return counts.to(maps.device)
 
 
 def reached(histograms: Tensor) -> PixelCounts:
