@@ -73,10 +73,13 @@ class RunParser(LightningArgumentParser):
         return config
 
 
-def build(part: dict[str, Any]) -> Any:
-    """Build a model or a data module of its `class_path` and `init_args`; return the `UserError` if it cannot be."""
+def build(part: dict[str, Any], stage: str | None = None) -> Any:
+    """Build a model of its `class_path` and `init_args`, or set up a data module; return a `UserError` in its place."""
     try:
-        return instantiate_class((), part | {"init_args": part.get("init_args") or {}})
+        built = instantiate_class((), part | {"init_args": part.get("init_args") or {}})
+        if stage is not None:
+            built.setup(stage)
+        return built
     except UserError as error:
         return error
 

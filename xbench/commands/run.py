@@ -12,6 +12,7 @@ import warnings
 from argparse import Namespace as Arguments
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -62,16 +63,6 @@ def _one_paragraph() -> Iterator[None]:
         if cause is None or cause is error:
             raise
         raise cause from error
-
-
-def run_test(words: Sequence[str]) -> None:
-    """Score a model on a dataset and write the results as a run."""
-    _evaluate("test", words)
-
-
-def run_predict(words: Sequence[str]) -> None:
-    """Write a model's logits and saliency maps for a dataset."""
-    _evaluate("predict", words)
 
 
 @_one_paragraph()
@@ -144,6 +135,9 @@ def _evaluate(command: Literal["test", "predict"], words: Sequence[str]) -> None
             trainer.predict(model, datamodule=data, return_predictions=False)
 
 
+run_test, run_predict = partial(_evaluate, "test"), partial(_evaluate, "predict")
+
+
 def _configure(
     command: Literal["test", "predict", "prepare", "check"], words: Sequence[str]
 ) -> tuple[RunParser, Namespace]:
@@ -162,10 +156,9 @@ def _configure(
 
 def _with_data(config: Namespace, stage: str) -> Namespace:
     """Return the options with the dataset read: what is wrong there is found before weights, which take minutes."""
-    data = build(config.data.as_dict())
+    data = build(config.data.as_dict(), stage)
     if isinstance(data, UserError):
         raise data
-    data.setup(stage)
     data.setup = _set_up
     config = config.clone()
     config.data = data

@@ -13,7 +13,7 @@ import yaml
 
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.strict import read_json, unique_keys
-from xbench.runtime.yaml_files import check_yaml
+from xbench.runtime.yaml_files import check_yaml, load_yaml
 
 ASPECTS = ("border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture")
 """What is said of every finding beside its description, in the order of the prompts."""
@@ -40,8 +40,7 @@ class Wording:
 @cache
 def wordings(kind: Literal["findings", "normal"]) -> Mapping[str, Wording]:
     """Return the wording of every finding, or of a normal radiograph and of clear lungs, by name."""
-    with Path(__file__).with_name("prompts.yaml").open(encoding="utf-8") as stream:
-        return {name: Wording(**entry) for name, entry in yaml.safe_load(stream)[kind].items()}
+    return {name: Wording(**entry) for name, entry in load_yaml(Path(__file__).with_name("prompts.yaml"))[kind].items()}
 
 
 def wording(finding: str) -> Wording:

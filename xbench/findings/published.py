@@ -6,9 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from xbench.findings.names import FINDINGS
+from xbench.runtime.yaml_files import load_yaml
 
 
 @cache
@@ -21,7 +20,7 @@ def paper() -> dict[str, Any]:
     dataset, model and finding, with the printed mean, which is not always that of the findings, as that of None;
     `dice_gap`: by model; `r_squared`; `protocol`: how the paper scored; and `inconsistencies` (see there).
     """
-    content: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
+    content: dict[str, Any] = load_yaml(Path(__file__).with_name("published.yaml"))
     for dataset, entries in content["positives"].items():
         for entry in entries:
             entry["counts"] = dict(zip(FINDINGS[dataset], entry["counts"], strict=True))

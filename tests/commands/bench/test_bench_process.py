@@ -2,78 +2,150 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from places import ROOT
+from processes import gone, until
 
+from xbench.commands.bench import warm
 from xbench.commands.bench.worker import Interrupted, Process, Share, end_all, interruptible
+from xbench.runtime.locks import Busy, try_lock
 
 
-@pytest.fixture
-def keep(tmp_path):
-    descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-    yield descriptor
-    os.close(descriptor)
+@pytest.fixture(autouse=True)
+def in_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("WANDB_NAME", raising=False)
 
 
-def run(code: str, log: Path, keep: int, share: Share | None = None) -> tuple[int, str]:
-    process = Process([sys.executable, "-c", code], log, keep, share or Share())
+def begin(code: str, log: Path, share: Share | None = None) -> Process:
+    module = f"code_of_{log.stem.partition('+')[0]}"
+    Path(f"{module}.py").write_text(code)
+    return Process([sys.executable, "-m", module, "word"], log, try_lock(log.with_suffix(".lock")), share or Share())
+
+
+def run(code: str, log: Path, share: Share | None = None) -> tuple[int | None, str]:
+    process = begin(code, log, share)
     try:
         process.wait()
     except Interrupted as error:
-        end_all([process], error.signal_number)
+        end_all([process], signal.Signals[str(error)])
         raise
     return process.poll(), process.last_words()
 
 
+@pytest.mark.parametrize("forked", [True, False])
 @pytest.mark.parametrize(
     ("code", "status", "words"),
     [
         ("print('Results: x')", 0, "Results: x"),
-        (
-            "import sys; print('error: the disk is full', file=sys.stderr); print('bye'); sys.exit(1)",
-            1,
-            "the disk is full",
-        ),
+        ("import sys; print('error: disk is full', file=sys.stderr); print('bye'); sys.exit(1)", 1, "disk is full"),
         ("print(); raise ValueError('broken')", 1, "ValueError: broken"),
         ("", 0, "it said nothing"),
         ("import os; os.kill(os.getpid(), 9)", -9, "killed by SIGKILL (as the system does when memory runs out)"),
         ("import os; print('x'); os.kill(os.getpid(), 11)", -11, "killed by SIGSEGV"),
+        ("import os; print('x'); os._exit(7)", 7, "x"),
         ("print('x' * 300_000); print('last')", 0, "last"),
     ],
 )
-def test_what_was_said_last(tmp_path, keep, code, status, words):
-    assert run(code, tmp_path / "logs" / "a.log", keep) == (status, words)
+def test_what_was_said_last(tmp_path, monkeypatch, code, status, words, forked):
+    monkeypatch.setattr(warm, "forks", warm.forks if forked else lambda: False)
+    other = begin("import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('done')", Path("other"))
+    assert run(code, tmp_path / "logs" / "a.log") == (status, words)
+    Path("go").touch()  # a run that crashes takes nothing with it
+    other.wait()
+    assert (other.poll(), other.last_words()) == (0, "done")
 
 
-def test_the_log_is_kept_and_grows(tmp_path, keep):
+_STATE = """
+import __main__, atexit, json, os, multiprocessing, random, signal, sys, threading
+modules = len(sys.modules)
+import numpy, torch
+apart = os.getpgrp() == os.getsid(0) == os.getpid() and not sys.stdin.read() + open(0).read()
+cuda = torch.cuda._is_in_bad_fork() or torch.cuda.is_initialized()
+known = os.environ["KEPT"], multiprocessing.get_start_method(), str([signal.getsignal(k) for k in (1, 2, 15)])
+print(json.dumps([sys.argv[1:], sys.orig_argv, __main__.__spec__.name, len(threading.enumerate()), apart, cuda, known]))
+print(random.random(), numpy.random.random(), modules)
+os.environ["KEPT"] = "no"
+atexit.register(print, "at exit")
+"""
+
+
+def test_a_fork_is_like_a_new_interpreter(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEPT", "yes")
+    seen, drawn = [], set()
+    for place in range(3):
+        monkeypatch.setattr(warm, "forks", warm.forks if place < 2 else lambda: False)
+        log = tmp_path / str(place) / "run.log"
+        assert run(_STATE, log) == (0, "at exit")
+        _, _, state, numbers, _ = log.read_text().splitlines()
+        seen.append(json.loads(state))
+        drawn |= {*numbers.split()[:2]}
+        assert (int(numbers.split()[2]) > 1000) == (place < 2)
+    assert seen[0] == seen[1] == seen[2]
+    assert len(drawn) == 6, "random numbers are not those of another run"
+    assert seen[0][:6] == [["word"], [sys.executable, "-m", "code_of_run", "word"], "code_of_run", 1, True, False]
+
+
+def test_what_forks_runs_may_be_killed(tmp_path):
+    other = begin("import os, time; print(os.getpid(), flush=True); time.sleep(60)", Path("a"))
+    with pytest.raises(Busy):
+        try_lock(Path("a.lock"))
+    status, words = run("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", tmp_path / "b.log")
+    assert status == 255 and "the process that they are forked from is killed" in words
+    other.wait()
+    assert (other.poll(), other.last_words()) == (255, words)
+    until(lambda: gone(int(Path("a").read_text().split()[-1])))
+    assert run("print('again')", tmp_path / "c.log") == (0, "again")
+
+
+def test_runs_begin_anew_where_nothing_can_be_forked(tmp_path, monkeypatch):
+    monkeypatch.setattr(warm, "_refuse_cuda", os.abort)
+    for platform in ("darwin", "linux"):
+        monkeypatch.setattr(sys, "platform", platform)
+        warm.forks.cache_clear()
+        assert run("import os; print(os.getppid())", tmp_path / "a.log") == (0, str(os.getpid()))
+    warm.forks.cache_clear()
+
+
+def test_no_import_touches_cuda_or_starts_a_thread():
+    models = [f"xbench.models.{path.parent.name}.{path.stem}" for path in ROOT.glob("xbench/models/*/*.py")]
+    script = (
+        "import importlib, sys, threading, torch\n"
+        "torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = lambda *_: sys.exit('touched')\n"
+        f"[importlib.import_module(name) for name in ['xbench.commands.bench.worker', *{models}]]\n"
+        "assert len(threading.enumerate()) == 1, threading.enumerate()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_the_log_is_kept_and_grows(tmp_path):
     log = tmp_path / "a.log"
-    run("print('error: first'); exit(1)", log, keep)
-    # What an earlier attempt said is not taken for what this one says.
-    assert run("exit(3)", log, keep) == (3, "it said nothing")
+    run("print('error: first'); exit(1)", log)
+    assert run("exit(3)", log) == (3, "it said nothing"), "what an earlier attempt said does not count"
     text = log.read_text()
-    assert text.count(" $ ") == 2
-    assert "error: first" in text
-    assert sys.executable in text
+    assert text.count(f" $ {sys.executable} -m ") == 2 and "error: first" in text
 
 
-def test_runs_of_weights_and_biases_are_called_after_the_variant(tmp_path, keep, monkeypatch):
-    code, log = "import os; print(os.environ['WANDB_NAME'])", tmp_path / "demo_phantom+at_320.log"
-    monkeypatch.delenv("WANDB_NAME", raising=False)
-    assert run(code, log, keep) == (0, "demo_phantom+at_320")
-    monkeypatch.setenv("WANDB_NAME", "mine")
-    assert run(code, log, keep) == (0, "mine")
+def test_runs_of_weights_and_biases_are_called_after_the_variant(tmp_path, monkeypatch):
+    for name in ("demo_phantom+at_320", "mine"):
+        assert run("import os; print(os.environ['WANDB_NAME'])", tmp_path / "demo_phantom+at_320.log") == (0, name)
+        monkeypatch.setenv("WANDB_NAME", "mine")
 
 
-def test_runs_at_once_have_gpus_and_cores_of_their_own(tmp_path, keep):
+def test_runs_at_once_have_gpus_and_cores_of_their_own(tmp_path):
     code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], *sorted(os.sched_getaffinity(0)))"
     core = min(os.sched_getaffinity(0))
-    assert run(code, tmp_path / "a.log", keep, Share("1,3", frozenset({core}))) == (0, f"1,3 {core}")
+    assert run(code, tmp_path / "a.log", Share("1,3", frozenset({core}))) == (0, f"1,3 {core}")
 
 
 # A run with a helper, each of which writes down how it ended.
@@ -87,53 +159,36 @@ _FAMILY = f"""
 import os, signal, subprocess, sys, time
 helper = subprocess.Popen([sys.executable, '-c', {_HELPER!r}], stdout=subprocess.PIPE)
 helper.stdout.readline()
-def end(*_):
-    open('parent', 'w').close()
-    helper.wait()
-    sys.exit(1)
-signal.signal(signal.{{signal}}, end)
+signal.signal(signal.{{signal}}, lambda *_: (open('parent', 'w').close(), helper.wait(), sys.exit(1)))
 open('ready', 'w').close()
 time.sleep(60)
 """
 
 
+def tell_when_ready(name: str) -> threading.Thread:
+    tell = lambda: (until(Path("ready").exists), os.kill(os.getpid(), getattr(signal, name)))  # noqa: E731
+    (thread := threading.Thread(target=tell)).start()
+    return thread
+
+
 @pytest.mark.parametrize(("told", "passed_on"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM")])
-def test_a_signal_reaches_the_run_and_its_helpers(tmp_path, monkeypatch, keep, told, passed_on):
-    monkeypatch.chdir(tmp_path)
-
-    def tell() -> None:
-        while not Path("ready").exists():
-            time.sleep(0.02)
-        os.kill(os.getpid(), getattr(signal, told))
-
+def test_a_signal_reaches_the_run_and_its_helpers(tmp_path, told, passed_on):
     before = signal.getsignal(signal.SIGINT)
-    thread = threading.Thread(target=tell)
-    thread.start()
+    thread = tell_when_ready(told)
     started = time.monotonic()
     with pytest.raises(Interrupted, match=told), interruptible():
-        run(_FAMILY.replace("{signal}", passed_on), tmp_path / "a.log", keep)
+        run(_FAMILY.replace("{signal}", passed_on), tmp_path / "a.log")
     thread.join()
     assert Path("parent").exists() and Path("child").exists(), (tmp_path / "a.log").read_text()
-    assert time.monotonic() - started < 25
-    assert signal.getsignal(signal.SIGINT) is before
+    assert time.monotonic() - started < 25 and signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_run_that_will_not_end_is_killed(tmp_path, monkeypatch, keep):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_that_will_not_end_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("xbench.commands.bench.worker._TIME_TO_END", 0.3)
-    code = (
-        "import os, signal, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "open('pid', 'w').write(str(os.getpid()))\nos.rename('pid', 'ready')\ntime.sleep(60)"
-    )
-
-    def tell() -> None:
-        while not Path("ready").exists():
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=tell).start()
+    code = "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    code += "open('pid', 'w').write(str(os.getpid()))\nos.rename('pid', 'ready')\ntime.sleep(60)"
+    tell_when_ready("SIGTERM")
     with pytest.raises(Interrupted), interruptible():
-        run(code, tmp_path / "a.log", keep)
+        run(code, tmp_path / "a.log")
     with pytest.raises(ProcessLookupError):
         os.kill(int(Path("ready").read_text()), 0)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing.forkserver
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import held, start, until
+from processes import Fork, held, start, until
 
 import xbench.commands.bench.worker
 import xbench.commands.report
 from xbench.cli import main
+from xbench.commands.bench import warm
 from xbench.commands.bench.config import plan, read_bench
 from xbench.commands.bench.worker import Process, Share, look
 from xbench.commands.options import RunParser, resolve_class, run_parser
@@ -96,11 +99,11 @@ class Bench:
     def started(self) -> list[str]:
         return [*self.commands]
 
-    def process(self, command: Sequence[str], log: Path, keep_open: int, share: Share) -> FakeProcess:
+    def process(self, command: Sequence[str], log: Path, lock: int, share: Share) -> FakeProcess:
         assert list(command[1:4]) == ["-m", "xbench.cli", "test"]
-        assert os.fstat(keep_open)
         self.commands[log.stem] = command
-        return FakeProcess(command[3:], log)
+        with open(lock):
+            return FakeProcess(command[3:], log)
 
     def write(self, name: str, text: str) -> str:
         (self.folder / name).write_text(text)
@@ -213,7 +216,7 @@ def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, parser
     jobs = plan(read_bench(["pinned.yaml"]), Path("runs"), ["--model.prompts", "words.yaml"])
     ((planned,), problems, _) = look(jobs, Path("runs"))
     assert not problems and planned.finished is not None
-    assert planned.finished.changed.startswith(reason) if reason else planned.finished.changed == ""
+    assert planned.changed.startswith(reason) if reason else planned.changed == ""
     assert planned.done == (not reason)
 
 
@@ -385,14 +388,20 @@ def journaled(bench: Bench) -> int:
     return sum(len(finished_batches(path)) >= 2 for path in bench.folder.glob("runs/*/*/journal"))
 
 
-def test_two_at_once_are_stopped_by_ctrl_c_and_go_on(bench: Bench, monkeypatch):
-    words = [*slow(bench, "{loud: {model: {gain: 2.0}}}"), "--jobs", "2"]
-    monkeypatch.setattr("xbench.commands.bench.command.usable_cores", lambda: 2)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+def started(words: Sequence[str], bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Fork:
     with monkeypatch.context() as patch:
         patch.setattr(xbench.commands.bench.worker, "Process", Process)
         patch.setattr(xbench.commands.bench.worker, "run_parser", run_parser)
-        stopped = start(words, bench.folder)
+        patch.setattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+        patch.setattr(warm, "forks", cache(warm.forks.__wrapped__))
+        return start(words, bench.folder)
+
+
+def test_two_at_once_are_stopped_by_ctrl_c_and_go_on(bench: Bench, monkeypatch):
+    words = [*slow(bench, "{loud: {model: {gain: 2.0}}}"), "--jobs", "2"]
+    monkeypatch.setattr("xbench.commands.bench.worker.usable_cores", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    stopped = started(words, bench, monkeypatch)
     until(lambda: journaled(bench) == 2)
     stopped.kill(signal.SIGINT)
     assert stopped.wait() == 1
@@ -408,10 +417,7 @@ def test_two_at_once_are_stopped_by_ctrl_c_and_go_on(bench: Bench, monkeypatch):
 
 def test_what_a_killed_benchmark_left_running_is_not_done_twice(bench: Bench, monkeypatch):
     words = slow(bench)
-    with monkeypatch.context() as patch:
-        patch.setattr(xbench.commands.bench.worker, "Process", Process)
-        patch.setattr(xbench.commands.bench.worker, "run_parser", run_parser)
-        killed = start(words, bench.folder)
+    killed = started(words, bench, monkeypatch)
     until(lambda: journaled(bench) == 1)
     killed.kill(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL

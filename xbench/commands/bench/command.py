@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from argparse import Namespace
@@ -21,17 +20,17 @@ from xbench.runtime.locks import folder_lock
 from xbench.runtime.processes import usable_cores
 
 if TYPE_CHECKING:
-    from xbench.commands.bench.worker import Planned, Share
+    from xbench.commands.bench.worker import Planned
 
 _EVERY_RUN = re.compile(r"--(model\.|data\.|trainer\.(?!default_root_dir)|threads|seed_everything|oversubscribe)")
 
 
 def bench(given: Namespace, more: Sequence[str]) -> None:
-    """Run a benchmark: every run in a fresh process, then the report; `more` are options of every run."""
+    """Run a benchmark: every run in a process of its own, then the report; `more` are options of every run."""
     out, jobs = jobs_of(given, more)
     for job in jobs:
         check_options("bench", compose(job.options), constructor)
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     if not jobs:
         console.print("There is nothing to run in this part.")
         return
@@ -51,7 +50,7 @@ def bench(given: Namespace, more: Sequence[str]) -> None:
                 _refuse(jobs, problems, missing, console)
             else:
                 with folder_lock(out / "bench", shared=given.part is not None or given.report == "false"):
-                    _work(jobs, planned, reasons, out, given, console)
+                    _work(jobs, planned, reasons, out, given)
     except Interrupted as error:
         raise UserError(f"Stopped by {error}. The same command goes on where it was.") from None
 
@@ -73,18 +72,16 @@ def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
 
 
 def _work(
-    jobs: Sequence[Job],
-    planned: Sequence[Planned],
-    reasons: Mapping[str, str],
-    out: Path,
-    given: Namespace,
-    console: Console,
+    jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[str, str], out: Path, given: Namespace
 ) -> None:
     """Do what can be done, and leave out what cannot for the `reasons` given by name."""
-    from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary
+    from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary, shares_of_machine
 
-    stopped, status = "", console.status("")
-    worker = Worker(out, len(jobs), _shares(given.jobs or 1, console), status)
+    console, wanted, stopped = Console(markup=False, highlight=False), given.jobs or 1, ""
+    shares, status = shares_of_machine(wanted), console.status("")
+    if len(shares) < wanted:
+        console.print(f"--jobs {wanted}: there are {usable_cores()} cores, so {len(shares)} at once.")
+    worker = Worker(out, len(jobs), shares, status)
     try:
         with status:
             for job in [job for job in jobs if job.name in reasons]:
@@ -115,23 +112,6 @@ def _work(
         )
 
 
-def _shares(jobs: int, console: Console) -> list[Share]:
-    """Deal the GPUs and cores of this machine to runs at once."""
-    import torch
-
-    from xbench.commands.bench.worker import shares
-
-    gpus = [str(number) for number in range(torch.cuda.device_count())]
-    # Those that this process may use can have other names, such as those of parts of a GPU.
-    if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
-        gpus = visible.split(",")[: len(gpus)]
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
-    dealt = shares(jobs, gpus, cores[: usable_cores()])
-    if len(dealt) < jobs:
-        console.print(f"--jobs {jobs}: there are {usable_cores()} cores, so {len(dealt)} at once.")
-    return dealt
-
-
 def _dry_run(jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[str, str], console: Console) -> None:
     """Print each run with its command, or why it would not be done."""
     finished = {one.job.name for one in planned if one.done} - {*reasons}
@@ -139,7 +119,7 @@ def _dry_run(jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[s
         text = "finished and unchanged, would be skipped" if job.name in finished else ""
         text = text or f"would run: xbench test {shlex.join(job.options)}"
         text = f"cannot run: {reasons[job.name]}" if job.name in reasons else text
-        console.print(f"{job.name}: {text}", soft_wrap=True, markup=False)
+        console.print(f"{job.name}: {text}", soft_wrap=True)
     console.print(
         f"Of {len(jobs)} runs {len(jobs) - len(finished) - len(reasons)} would run, {len(finished)} are finished, "
         f"{len(reasons)} cannot run. Nothing was run."
@@ -151,11 +131,12 @@ def _check(jobs: Sequence[Job], planned: Sequence[Planned], problems: Iterable[s
     from xbench.commands.bench.worker import check_all
 
     texts = [*dict.fromkeys([*problems, *check_all(planned, console)])]
-    _print_problems(texts, console)
     if texts:
+        console.print(*(f"- {text}" for text in texts), sep="\n", style="red", soft_wrap=True)
         raise UserError(f"Problems: {len(texts)}, listed above, in a benchmark of {len(jobs)} runs.")
-    done = sum(one.done for one in planned)
-    console.print(f"Nothing is wrong. Of {len(jobs)} runs {done} are finished and unchanged.")
+    console.print(
+        f"Nothing is wrong. Of {len(jobs)} runs {sum(one.done for one in planned)} are finished and unchanged."
+    )
 
 
 def _refuse(jobs: Sequence[Job], problems: Mapping[str, Sequence[Job]], missing: bool, console: Console) -> None:
@@ -164,15 +145,10 @@ def _refuse(jobs: Sequence[Job], problems: Mapping[str, Sequence[Job]], missing:
     for text, hindered in problems.items():
         more = f" and {len(hindered) - 3} more" if len(hindered) > 3 else ""
         texts.append(f"{', '.join(job.name for job in hindered[:3])}{more}: {text}")
-    _print_problems(texts, console)
+    console.print(*(f"- {text}" for text in texts), sep="\n", style="red", soft_wrap=True)
     count = len({job.name for hindered in problems.values() for job in hindered})
     more = ", or leave those runs out with --missing skip" if missing else ""
     raise UsageError(
         f"{count} of {len(jobs)} runs cannot be done (problems: {len(texts)}, listed above), so none was begun: "
         f"correct this, choose others with --models and --datasets{more}."
     )
-
-
-def _print_problems(texts: Iterable[str], console: Console) -> None:
-    for text in texts:
-        console.print(f"- {text}", style="red", soft_wrap=True, markup=False)

@@ -40,20 +40,12 @@ class Variant(_Section):
 
 
 class BenchConfig(_Section):
-    """A benchmark: every model on every dataset, then every variant of these.
+    """A benchmark: every model on every dataset, then every variant of these; `model` has options of every model."""
 
-    Attributes:
-        model: Options of every run's model; `data` and `trainer` alike.
-        models: Options of each model by name. One with `class_path` is a class of the user's.
-        datasets: Options of each dataset by name, or a class of the user's.
-        variants: What is repeated with other options.
-        out: Where runs go; None where no configuration says it.
-    """
-
-    models: dict[_Name, Options]
+    models: dict[_Name, Options]  # by name; one with `class_path` is a class of the user's
     datasets: dict[_Name, Options]
     variants: dict[_Name, Variant] = {}
-    out: str | None = None
+    out: str | None = None  # folder of the runs
 
 
 def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: Sequence[str] = ()) -> BenchConfig:
@@ -61,8 +53,7 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
 
     Args:
         names: Paths, or names of shipped ones. Where none of them names models, or datasets, those of the paper count.
-        models: Take these alone, each one that a configuration names or one that is shipped.
-        datasets: Take these datasets alone.
+        models, datasets: Take these alone, each one that a configuration names or one that is shipped.
 
     Raises:
         UserError: A file is missing or malformed, or a name means nothing; says everything that is wrong.
@@ -157,19 +148,13 @@ def _unknown(where: str, name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """A run of a benchmark.
-
-    Attributes:
-        variant: Name of the variant; empty for the run as it is by default.
-        options: The words after `test`.
-        unset: What keeps it from being run already here: variables that its configuration needs and nobody set.
-    """
+    """A run of a benchmark."""
 
     model: str
     dataset: str
-    variant: str
-    options: tuple[str, ...]
-    unset: tuple[str, ...] = ()
+    variant: str  # empty for the run as it is by default
+    options: tuple[str, ...]  # the words after `test`
+    unset: tuple[str, ...] = ()  # sentences about variables that its configuration needs and nobody set
 
     @property
     def name(self) -> str:

@@ -1,15 +1,12 @@
-"""The runs of a benchmark: what is looked at before any begins, and the runs in fresh processes, several at once.
-
-Each has its output in a file; the screen shows what comes of it.
-"""
+"""The runs of a benchmark: what is looked at before any begins, and how they are done, each with a log of its own."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections import defaultdict, deque
@@ -17,14 +14,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+import torch
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
+from xbench.commands.bench import warm
 from xbench.commands.bench.config import Job
 from xbench.commands.check import check_dataset, check_versions
 from xbench.commands.options import build, resolve_class, run_parser
@@ -37,53 +39,43 @@ from xbench.runs.journal import read_about
 from xbench.runs.results import Results
 from xbench.runtime.errors import UserError
 from xbench.runtime.locks import Busy, try_lock
+from xbench.runtime.processes import usable_cores
 
-_LOOKED_AT = 8
-"""Images of each dataset that `--check` decodes."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished run; `changed` says what is no longer as it was then, and is empty if nothing is."""
-
-    folder: Path
-    results: Results
-    changed: str
+_LOOKED_AT = 8  # images of each dataset that `--check` decodes
 
 
 @dataclass
 class Planned:
-    """A run that can be started or is done, its fingerprint today, and the newest finished run of its settings."""
+    """A run that can start or is done, its fingerprint today, and its newest finished run; what `changed` since."""
 
     job: Job
     config: dict[str, Any]
     data: ChestXrayDataModule
     depends_on: dict[str, Any]
-    finished: Finished | None = None
+    finished: FinishedRun | None = None
+    changed: str = ""
 
     @property
     def done(self) -> bool:
-        """Whether it need not be run again: nothing has changed, and it did not end in an error.
-
-        A run whose every scored map is constant ends in one after its files are written.
-        """
-        if self.finished is None or self.finished.changed:
+        """Whether it need not be run again: nothing has changed, and it did not end in an error."""
+        if self.finished is None or self.changed:
             return False
+        # A run whose every scored map is constant ends in an error after its files are written.
         counts = self.finished.results.counts
         scored = sum(count.with_region for count in counts.per_finding.values())
         return not scored or counts.constant_maps.count < scored
 
-    def look(self, out: Path) -> Finished | None:
+    def look(self, out: Path) -> FinishedRun | None:
         """Look again for the newest finished run of its settings, which is the one that reports take."""
         now = of_results(self.depends_on)
         # Names of folders begin with the time.
         for path in sorted(out.glob(f"*/*/{RESULTS}"), key=lambda path: path.parent.name, reverse=True):
             with suppress(RunFileError):
-                results = FinishedRun.open(path.parent).results
-                before = results.provenance.get("fingerprint")
+                run = FinishedRun.open(path.parent)
+                before = run.results.provenance.get("fingerprint")
                 if isinstance(before, dict) and before.get("settings") == now["settings"]:
-                    self.finished = Finished(path.parent, results, ", ".join(changes(before, now)))
-                    return self.finished
+                    self.finished, self.changed = run, ", ".join(changes(before, now))
+                    return run
         return None
 
     def begun(self, out: Path) -> bool:
@@ -117,7 +109,7 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], dict[str, list[
             missing = False
             continue
         key = json.dumps(config["data"], sort_keys=True, default=str)
-        data = datasets[key] if key in datasets else datasets.setdefault(key, _set_up(config["data"]))
+        data = datasets[key] if key in datasets else datasets.setdefault(key, build(config["data"], "test"))
         plan = None
         if isinstance(data, UserError):
             problems[str(data)].append(job)
@@ -139,25 +131,15 @@ def check_all(planned: Iterable[Planned], console: Console) -> Iterator[str]:
         data = plan.data
         model_key = (json.dumps(plan.config["model"], default=str), *data.findings)
         if model_key not in seen:
-            console.print(f"Loading the model of {plan.job.name}", style="dim", highlight=False)
+            console.print(f"Loading the model of {plan.job.name}", style="dim")
             model = build(plan.config["model"])
             problems = [str(model)] if isinstance(model, UserError) else model.problems(data.findings)
             yield from (f"{plan.job.name}: {problem}" for problem in problems)
         if data not in seen:
-            console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim", highlight=False)
+            console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim")
             data.limit = min(data.limit or _LOOKED_AT, _LOOKED_AT)
             yield from check_dataset(data, None, progress=False).problems
         seen |= {model_key, data}
-
-
-def _set_up(chosen: dict[str, Any]) -> ChestXrayDataModule | UserError:
-    data: ChestXrayDataModule | UserError = build(chosen)
-    try:
-        if not isinstance(data, UserError):
-            data.setup("test")
-    except UserError as error:
-        return error
-    return data
 
 
 def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
@@ -175,17 +157,13 @@ def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
     return known.get(key, "")
 
 
-_TIME_TO_END = 30
-"""Seconds that runs have to end once they are told to; one that goes on in the end is killed."""
-
+_TIME_TO_END = 30  # seconds after which a run that was told to end is killed
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 _STYLES = {"finished": "green", "skipped": "cyan", "failed": "bold red", "changed": "bold red"}
 _STYLES |= dict.fromkeys(("left out", "busy", "stopped", "not begun"), "yellow")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What came of a run, why, and how long it took now.
 
     It `finished` now, was `skipped` as finished and unchanged, `failed`, had what it depends on `changed` meanwhile,
@@ -199,19 +177,26 @@ class Outcome:
     results: Results | None = None
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """What one of several runs at once may use: GPUs as in CUDA_VISIBLE_DEVICES, and cores; None for all."""
 
     gpus: str | None = None
     cores: frozenset[int] | None = None
 
 
+def shares_of_machine(jobs: int) -> list[Share]:
+    """Deal the GPUs and cores of this machine to runs at once."""
+    gpus = [str(number) for number in range(torch.cuda.device_count())]
+    # Those that this process may use can have other names, such as those of parts of a GPU.
+    if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
+        gpus = visible.split(",")[: len(gpus)]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+    return shares(jobs, gpus, cores[: usable_cores()])
+
+
 def shares(jobs: int, gpus: Sequence[str], cores: Sequence[int]) -> list[Share]:
     """Deal GPUs and cores to so many runs at once, or to as many as there are cores.
 
-    >>> [share.gpus for share in shares(2, ["0", "1", "2"], range(8))]
-    ['0,2', '1']
     >>> [share.gpus for share in shares(3, ["0", "1"], range(8))]
     ['0', '1', '0']
     >>> [sorted(share.cores) for share in shares(9, [], range(2))]
@@ -224,53 +209,54 @@ def shares(jobs: int, gpus: Sequence[str], cores: Sequence[int]) -> list[Share]:
     return [Share(",".join(own) if own else None, frozenset(cores[place::jobs])) for place, own in enumerate(dealt)]
 
 
-class Process(subprocess.Popen[bytes]):
-    """A command in a process and a session of its own, whose output is appended to a file.
+class Process:
+    """`python -m MODULE ...` in a process and a session of its own, whose output is appended to a file.
 
-    A W&B run that the process begins is called like the file unless WANDB_NAME says otherwise. The process inherits
-    the descriptor `keep_open`, of a lock that must live as long as it does. Raise an OSError if there is no log to
-    write.
+    A W&B run that the process begins is called like the file unless WANDB_NAME says otherwise. The process takes over
+    the descriptor of a lock, and holds it as long as it goes on. Raise an OSError if there is no log to write.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, keep_open: int, share: Share) -> None:
+    def __init__(self, command: Sequence[str], log: Path, lock: int, share: Share) -> None:
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {"WANDB_NAME": log.stem, **os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
-        if share.gpus is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = share.gpus
+        environment |= {} if share.gpus is None else {"CUDA_VISIBLE_DEVICES": share.gpus}
         with log.open("ab") as stream:
             stream.write(f"\n{datetime.now():%Y-%m-%d %H:%M:%S} $ {shlex.join(command)}\n".encode())
-            stream.flush()
             self._begin = stream.tell()
-            super().__init__(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                # Apart from the terminal's group: Ctrl-C reaches the benchmark alone, which passes it on in order.
-                start_new_session=True,
-                pass_fds=(keep_open,),
-                env=environment,
-            )
-        if share.cores is not None and hasattr(os, "sched_setaffinity"):
-            # All that it starts, such as processes that load images, share them.
-            with suppress(OSError):
-                os.sched_setaffinity(self.pid, share.cores)
+        # A connection closes its descriptor here once it is handed over.
+        context: Any = multiprocessing.get_context("forkserver" if warm.forks() else "spawn")
+        self._process: BaseProcess = context.Process(
+            target=warm.run, name=log.stem, args=(command, str(log), Connection(lock), environment, share.cores or ())
+        )
+        self._process.start()
+        self.wait, self._pid = self._process.join, self._process.pid or 0
+        # Apart from the terminal's group: Ctrl-C reaches the benchmark alone, which passes it on in order.
+        with suppress(ProcessLookupError):
+            while os.getpgid(self._pid) != self._pid and self.poll() is None:
+                time.sleep(0.001)
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for the signal that ended it; None as long as it goes on."""
+        return self._process.exitcode
 
     def tell(self, number: int) -> None:
         """Send a signal to the process and its group."""
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+            os.killpg(self._pid, number)
 
     def last_words(self) -> str:
         """Return, once it has ended, what it said last, an error first of all."""
         with self._log.open("rb") as stream:
             stream.seek(max(self._begin, os.fstat(stream.fileno()).st_size - 100_000))
             lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
-        if (status := self.returncode) < 0:
+        if (status := self.poll() or 0) < 0:
             memory = " (as the system does when memory runs out)" if -status == signal.SIGKILL else ""
             return f"killed by {signal.Signals(-status).name}{memory}"
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        if status == 255 and not errors:
+            warm.forks.cache_clear()
+            return "ended with status 255, as all runs do when the process that they are forked from is killed"
         return [*(lines or ["it said nothing"])[-1:], *errors][-1]
 
 
@@ -280,8 +266,7 @@ def end_all(processes: Collection[Process], number: int) -> None:
         # A terminal that is gone means no more to them than an order to end.
         process.tell(signal.SIGTERM if number == signal.SIGHUP else number)
     deadline = time.monotonic() + _TIME_TO_END
-    # A second signal ends the waiting.
-    with suppress(subprocess.TimeoutExpired, Interrupted):
+    with suppress(Interrupted):  # a second signal ends the waiting
         for process in processes:
             process.wait(max(0.0, deadline - time.monotonic()))
     for process in processes:
@@ -289,23 +274,11 @@ def end_all(processes: Collection[Process], number: int) -> None:
         process.wait()
 
 
-@dataclass
-class _Running:
-    plan: Planned
-    process: Process
-    lock: int
-    began: float
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.began
+_Running = tuple[Planned, Process, float]  # and when it began
 
 
 class Worker:
-    """Does the runs of a benchmark, as many at once as there are shares, and shows what comes of each.
-
-    `total` counts those that cannot be started too; `outcomes` has what came of each by its name.
-    """
+    """Does runs, as many at once as there are shares, of a `total`; shows and keeps the `outcomes` by name."""
 
     def __init__(self, out: Path, total: int, shares: Sequence[Share], status: Status) -> None:
         self.outcomes: dict[str, Outcome] = {}
@@ -320,20 +293,20 @@ class Worker:
                     while waiting and place not in running:
                         if (run := self._begin(waiting.popleft(), self._shares[place])) is not None:
                             running[place] = run
-                names = (f"{run.plan.job.name} {_duration(run.seconds)}" for run in running.values())
+                now = time.monotonic()
+                names = (f"{plan.job.name} {_duration(now - began)}" for plan, _, began in running.values())
                 self._status.update(f"{len(self.outcomes)}/{self._total} {', '.join(names)}")
                 for place, run in [*running.items()]:
-                    if (status := run.process.poll()) is not None:
-                        self.note(self._ended(run, status))
-                        os.close(running.pop(place).lock)
+                    if (status := run[1].poll()) is not None:
+                        self.note(self._ended(*run, status))
+                        del running[place]
                 if running:
                     time.sleep(0.2)
         except BaseException as error:
-            number = error.signal_number if isinstance(error, Interrupted) else signal.SIGTERM
-            end_all([run.process for run in running.values()], number)
-            for run in running.values():
-                self.outcomes[run.plan.job.name] = Outcome(run.plan.job, "stopped")
-                os.close(run.lock)
+            number = signal.Signals[str(error)] if isinstance(error, Interrupted) else signal.SIGTERM
+            end_all([process for _, process, _ in running.values()], number)
+            for plan, _, _ in running.values():
+                self.outcomes[plan.job.name] = Outcome(plan.job, "stopped")
             raise
 
     def note(self, outcome: Outcome) -> None:
@@ -342,7 +315,7 @@ class Worker:
         took = "" if outcome.seconds is None else f" in {_duration(outcome.seconds)}"
         why = f": {outcome.reason}" if outcome.reason else ""
         line = f"{len(self.outcomes)}/{self._total} {outcome.job.name} {outcome.status}{took}{why}"
-        _say(self._status.console, line, _STYLES[outcome.status])
+        self._status.console.print(line, style=_STYLES[outcome.status], soft_wrap=True)
 
     def _begin(self, plan: Planned, share: Share) -> _Running | None:
         """Start a run, going on with what was begun; None if it is done or another process is at it."""
@@ -363,22 +336,21 @@ class Worker:
         resume = ["--resume", "true"] if plan.begun(self._out) else []
         command = [sys.executable, "-m", "xbench.cli", "test", *plan.job.options, *resume]
         if not self._status.console.is_terminal:
-            _say(self._status.console, f"{name} begins; log: {log}")
-        return _Running(plan, Process(command, log, lock, share), lock, time.monotonic())
+            self._status.console.print(f"{name} begins; log: {log}", soft_wrap=True)
+        return plan, Process(command, log, lock, share), time.monotonic()
 
-    def _ended(self, run: _Running, status: int) -> Outcome:
-        plan, job, before = run.plan, run.plan.job, run.plan.finished
+    def _ended(self, plan: Planned, process: Process, began: float, status: int) -> Outcome:
+        job, before, seconds = plan.job, plan.changed, time.monotonic() - began
         found = plan.look(self._out)
         if status or found is None:
-            why = run.process.last_words() if status else "it left no results"
-            results = None if found is None or found.changed else found.results
+            why = process.last_words() if status else "it left no results"
+            results = None if found is None or plan.changed else found.results
             log = self._folder / "logs" / f"{job.name}.log"
-            return Outcome(job, "failed", f"{why} (log: {log})", run.seconds, results)
-        if found.changed:
-            reason = f"while the benchmark was going on: {found.changed}"
-            return Outcome(job, "changed", reason, run.seconds, found.results)
-        anew = f"anew, for this has changed: {before.changed}" if before and before.changed else ""
-        return Outcome(job, "finished", anew, run.seconds, found.results)
+            return Outcome(job, "failed", f"{why} (log: {log})", seconds, results)
+        if plan.changed:
+            return Outcome(job, "changed", f"while the benchmark was going on: {plan.changed}", seconds, found.results)
+        anew = f"anew, for this has changed: {before}" if before else ""
+        return Outcome(job, "finished", anew, seconds, found.results)
 
 
 def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -403,14 +375,15 @@ def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
         numbers = (macro.get(name) for name in ("pointing_game", "dice_fixed", "auroc", "dice_best"))
         table.add_row(
             outcome.job.name,
-            f"[{_STYLES[outcome.status]}]{outcome.status}[/]",
+            Text(outcome.status, _STYLES[outcome.status]),
             "" if outcome.seconds is None else _duration(outcome.seconds),
             *("-" if number is None else f"{number:.3f}" for number in numbers),
         )
     console.print("", table)
     for outcome in outcomes:
         if outcome.reason and outcome.status not in ("finished", "skipped"):
-            _say(console, f"{outcome.job.name} {outcome.status}: {outcome.reason}", _STYLES[outcome.status])
+            text = f"{outcome.job.name} {outcome.status}: {outcome.reason}"
+            console.print(text, style=_STYLES[outcome.status], soft_wrap=True)
     console.print()
 
 
@@ -418,16 +391,8 @@ def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-
-
 class Interrupted(BaseException):
-    """The benchmark was told to stop, by a signal."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal.Signals(signal_number).name)
-        self.signal_number = signal_number
+    """The benchmark was told to stop, by the signal of this name."""
 
 
 @contextmanager
@@ -435,7 +400,7 @@ def interruptible() -> Iterator[None]:
     """Turn Ctrl-C, SIGTERM and the end of the terminal into `Interrupted`."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise Interrupted(number)
+        raise Interrupted(signal.Signals(number).name)
 
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
