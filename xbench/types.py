@@ -136,12 +136,6 @@ class Truth:
         """Pairs that grounding is scored on, present with a region (P,)."""
         return np.asarray(self.has_region & (self.labels == 1))
 
-    def asks(self, findings: Sequence[str]) -> bool:
-        """Tell whether the pairs are those of every image with each of the findings, in this order."""
-        return [(query.name, query.text) for query in self.queries] == [
-            (finding, None) for _ in self.image_ids for finding in findings
-        ]
-
     def boxes(self, pair: int) -> tuple[list[Box], bool]:
         """Return the annotated boxes of a pair that has a region, and whether each is one lesion.
 

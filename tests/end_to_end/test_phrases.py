@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,20 +84,32 @@ def test_phrases_go_all_the_way(model, mirrored, tmp_path, monkeypatch):
         assert np.array_equal(first[""], first["mirrored"][:, ::-1])
 
 
+class Compared(Brightness):
+    """A model whose scores depend on what else is asked."""
+
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        return replace(output, logits=output.logits + len(queries), saliency=output.saliency + len(queries))
+
+
 def test_a_batch_is_scored_with_each_of_its_texts_once():
-    data, model = Phrases(images=8, num_workers=0), Brightness()
+    data, model = Phrases(images=8, num_workers=0), Compared()
     data.setup("test")
-    model.findings, model.queries = data.findings, None
+    model.findings, model.queries = data.findings, model.encode_prompts([["a bright Square"], ["a dark Hole"]])
+    model.findings = ("Square", "Hole")
     samples = data.samples(model.preprocessing)
     batch = Batch.collate([samples[place] for place in (0, 1, 3)])
     output = model.predict(batch)
-    # The words of a phrase are encoded alone, and once in a run; those of a finding are the model's own.
+    # The words of a phrase are encoded once in a run. A finding is scored beside the findings, never beside a phrase.
     assert model.times_encoded == 3
     assert [query.name for query in batch.truth.queries] == ["dark-1", "bright-1", "Square", "dark-1"]
-    alone = model(batch.images, model.encode_prompts([["dark"], ["bright"]]))
-    assert torch.equal(output.shown.values, alone.saliency[[0, 0, 2, 2], [0, 1, 1, 0]])
-    assert torch.equal(output.logits, alone.logits[[0, 0, 2, 2], [0, 1, 1, 0]])
-    assert torch.equal(model.predict(batch.only([2])).logits, output.logits[2:]) and model.times_encoded == 4
+    texts, findings = model.encode_prompts([["dark"], ["bright"]]), model.queries
+    phrases, beside = model(batch.images, texts), model(batch.images, findings)
+    for name, values in (("logits", output.logits), ("saliency", output.shown.values)):
+        of_phrases, of_findings = getattr(phrases, name), getattr(beside, name)
+        expected = (of_phrases[0, 0], of_phrases[0, 1], of_findings[2, 0], of_phrases[2, 0])
+        assert torch.equal(values, torch.stack(expected))
+    assert torch.equal(model.predict(batch.only([2])).logits[0], output.logits[2]) and model.times_encoded == 4
     text_free = UniformRandom()
     text_free.findings = data.findings
     assert len(text_free.predict(batch).logits) == 4

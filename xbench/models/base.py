@@ -277,21 +277,31 @@ class VLM(SaliencyModel):
         return self.prompts
 
     def predict(self, batch: Batch) -> Prediction:
-        """Score the pairs of a batch: all images with all findings, or else with each text of its queries once."""
-        truth = batch.truth
-        if truth.asks(self.findings):
-            return super().predict(batch)
+        """Score the pairs of a batch: all images with all findings, and with each text of their own queries once.
+
+        Texts are scored apart from the findings, because with some models a score depends on what else is asked.
+        """
         wanted = [
-            tuple(self.prompts_of(name) if text is None else self.word_prompts(text, [text]))
-            for name, _, text in truth.queries
+            name if text is None and name in self.findings else tuple(self._worded(name, text))
+            for name, _, text in batch.truth.queries
         ]
-        asked, fixed = [*dict.fromkeys(wanted)], (self.queries, self.columns)
-        self.queries, self.columns = self._encode(asked), None
+        texts = [*dict.fromkeys(words for words in wanted if isinstance(words, tuple))]
+        if not texts:
+            return super().predict(batch)
+        findings = [*self.findings] if any(isinstance(words, str) for words in wanted) else []
+        outputs = [self.score(batch)] if findings else []
+        fixed = self.queries, self.columns
+        self.queries, self.columns = self._encode(texts), None
         try:
-            output = self.score(batch)
+            outputs.append(self.score(batch))
         finally:
             self.queries, self.columns = fixed
-        return self._picked(truth, output, asked, wanted)
+        columns = ([getattr(one, name) for one in outputs] for name in ("logits", "probabilities", "saliency"))
+        output = ModelOutput(*(torch.cat(parts, dim=1) for parts in columns))
+        return self._picked(batch.truth, output, [*findings, *texts], wanted)
+
+    def _worded(self, name: str, text: str | None) -> Sequence[str]:
+        return self.prompts_of(name) if text is None else self.word_prompts(text, [text])
 
     def _encode(self, asked: Sequence[tuple[str, ...]]) -> Any:
         """Encode prompts, each by itself and once in a run where that gives tensors of one shape, or else together."""
