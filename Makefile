@@ -59,7 +59,7 @@ demo: $(VENV)/.installed
 	  $(BIN)/xbench test --config demo)
 	$(call step,Step 2 of 3: the same in three other settings and two references. About two and a half minutes.,\
 	  $(BIN)/xbench bench --config demo --report false)
-	@printf '\n%s\n' "Step 3 of 3: intervals, tests, tables, figures and the page. About half a minute."
+	@printf '\n%s\n' "Step 3 of 3: intervals, tests, tables, the page, and figures. About ten seconds."
 	@$(BIN)/xbench report runs
 
 test: $(VENV)/.installed-dev

@@ -24,7 +24,7 @@ from figures import Figure, Measured, at_least, at_most, table
 from measuring import alone, peak, resident, take_turns
 from torch import Tensor
 
-from xbench.geometry.grid import FULL_VIEW, chunk_pixels
+from xbench.geometry.grid import FULL_VIEW
 from xbench.metrics import normalise, upsample
 from xbench.scoring import host
 from xbench.scoring.map_measures import Measurer, Measures
@@ -98,7 +98,7 @@ def count_in_chunks(maps: Tensor, regions: Tensor, thresholds: int) -> PixelCoun
     short = torch.int16 if 2 * thresholds <= 2**15 else torch.int32
     narrow = torch.uint8 if 2 * thresholds <= 2**8 else short
     maps, regions = maps.flatten(1), regions.view(torch.uint8).flatten(1)
-    pixels, steps = chunk_pixels(maps.device) // 2, torch.tensor(thresholds - 1.0)
+    pixels, steps = 2 * 224**2, torch.tensor(thresholds - 1.0)
     step = max(1, pixels // maps.shape[1])
     for rows, some, insides in zip(counts.split(step), maps.split(step), regions.split(step), strict=True):
         for piece, inside in zip(some.split(pixels, 1), insides.split(pixels, 1), strict=True):

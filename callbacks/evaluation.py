@@ -25,12 +25,13 @@ from xbench.runs.summary import RunNumbers, summarise
 from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
 from xbench.runtime.errors import UsageError, UserError
+from xbench.runtime.notes import EXPLORATORY_NOTE
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.map_measures import Measurer
 from xbench.scoring.measure import measure
 from xbench.scoring.metrics import metrics_of
 from xbench.scoring.rows import SCHEMA, Rows, fixed_only, in_order
-from xbench.types import EXPLORATORY_NOTE, Answers, Batch, Failure, Note, Prediction, Rules, TieRule
+from xbench.types import Answers, Batch, Failure, Note, Prediction, Rules, TieRule
 
 from .checks import check_each_once, check_no_limit, check_values
 

@@ -8,18 +8,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 from rich.console import Console
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.findings.names import chosen
-from xbench.geometry.grid import saliency_on_grid
+from xbench.geometry.grid import maps_on_grid
 from xbench.metrics import normalise
 from xbench.models.base import SaliencyModel
 from xbench.report.tiles import file_names, film_tile, map_tile, sheet, shown
-from xbench.runs.files import IMAGES, PREDICTIONS
-from xbench.runs.folder import PARTS, open_run_folder
+from xbench.runs.files import IMAGES, PARTS, PREDICTIONS
+from xbench.runs.folder import open_run_folder
 from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
 from xbench.runs.provenance import collect_outputs
 from xbench.runs.tables import about_tables, write_tables
@@ -97,10 +98,9 @@ class PredictionWriter(Callback):
             if not drawn:
                 continue
             film, name = shown(batch.display[row].cpu().numpy()), self._pictures[index]
-            views = [truth.views[row]] * len(drawn)
-            maps = saliency_on_grid(saliency[drawn], views, film.shape, model.saliency_upsample)
+            maps = maps_on_grid(saliency[drawn].numpy(), truth.views[row], film.shape, model.saliency_upsample)
             tiles = [film_tile(film, image_id.rpartition("/")[2])]
-            for pair, one in zip(drawn, normalise(maps).numpy(), strict=True):
+            for pair, one in zip(drawn, normalise(torch.from_numpy(maps)).numpy(), strict=True):
                 finding = truth.queries[pair].name
                 tiles.append(map_tile(film, one, finding, probabilities[pair]))
                 _save(tiles[-1], self.folder / "overlays" / name / f"{self._file_of[finding]}.png")

@@ -19,10 +19,10 @@ from run_files import read
 from synthetic import write_run
 
 from xbench.cli import main
-from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.runs import collect
 from xbench.report.schema import Analysis
 from xbench.report.statistics.analyse import analyse
+from xbench.runtime.notes import INPUT_NOTE
 
 # The machine that runs tests is shared, and contended threads are slower than one.
 torch.set_num_threads(1)

@@ -28,12 +28,6 @@ MapScale = Literal["cosine", "logit", "probability", "attention", "none"]
 probabilities in [0, 1], shares of attention that sum to 1 with what the map leaves out, or nothing that compares
 between maps."""
 
-EXPLORATORY_NOTE = "the maps are exploratory"
-"""The beginning of the note in a run's results that its maps are not its authors' own."""
-
-DOUBT_NOTE = "the predictions look wrong"
-"""The beginning of the note that predictions made elsewhere contradict what was declared, or themselves."""
-
 
 class Note(NamedTuple):
     """Something odd about an image or its annotations that does not keep it from being scored.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from synthetic import write_run
 
@@ -65,6 +69,28 @@ def test_a_damaged_picture_of_one_run_does_not_stop_the_report(tmp_path, capsys)
     (cases,) = re.findall(r'id="case-data">(.*?)</script>', text, re.S)
     (case,) = json.loads(cases)["cases"]
     assert [panel["model"] for panel in case["panels"]] == ["CLIP"]
+
+
+def test_a_map_that_no_run_writes_is_found_where_it_is_shown(tmp_path, capsys):
+    folder = write_run(tmp_path, "kad", images=16)
+    path = folder / "predictions.parquet"
+    table = pq.read_table(path)
+    field, maps = table.schema.field("map"), table["map"].to_pylist()
+    endless = pa.array([None if one is None else [float("inf")] * len(one) for one in maps], field.type)
+    pq.write_table(table.set_column(table.column_names.index("map"), field, endless), path)
+    assert main(["report", str(tmp_path), "--cases", "1", "--figures", "false"]) == 0
+    said = capsys.readouterr().out
+    assert f"Left out: {folder}: its pictures and maps only" in said and "a map is not finite" in said
+    assert not [*(tmp_path / "report" / "figures").iterdir()]
+    assert "figures/" not in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_a_process_that_draws_figures_and_is_killed_leaves_the_page(tmp_path, capsys, monkeypatch):
+    write_run(tmp_path, "kad", images=16, with_cases=False)
+    monkeypatch.setattr("xbench.report.figures.write.write_figures", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    assert main(["report", str(tmp_path)]) == 1
+    assert "the figures was killed" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "report" / "index.html").stat().st_size > 1e5
 
 
 def test_everything_is_written_and_an_earlier_report_replaced(written, three_analysed):

@@ -8,12 +8,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from on_grid import saliency_on_grid
 from slow_protocols import slow_columns, slow_numbers
 from synthetic import FINDINGS, write_run
 
 from xbench.cli import main
 from xbench.commands.verify import disagreements
-from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.regions import Coverage
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol

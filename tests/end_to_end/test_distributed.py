@@ -13,7 +13,7 @@ from processes import run, run_ranks
 from run_files import read
 
 from xbench.cli import main
-from xbench.geometry.preprocessing import INPUT_NOTE
+from xbench.runtime.notes import INPUT_NOTE
 
 TOY = (
     "model: {class_path: toys.Brightness}\n"

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from on_grid import saliency_on_grid
 from plain import auroc, average_precision, overlaps, pointing
 from toys import Brightness, Squares
 
-from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.regions import Coverage
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
+from on_grid import saliency_on_grid
 
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Grid, Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
 from xbench.geometry.regions import Coverage
 

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch import Callback
+from on_grid import saliency_on_grid
 from plain import overlaps, pointing
 from toys import Squares, quiet_trainer
 from wrong_models import Coarse
 
 from xbench.callbacks.evaluation import Evaluation
-from xbench.geometry.grid import FULL_VIEW, Upsampling, saliency_on_grid, upsample
+from xbench.geometry.grid import FULL_VIEW, Upsampling, upsample
 from xbench.runtime.errors import UserError
 
 MODES: tuple[Upsampling, ...] = get_args(Upsampling)

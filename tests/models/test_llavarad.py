@@ -18,7 +18,7 @@ from xbench.commands.configs import shipped, summary
 from xbench.commands.verify import disagreements
 from xbench.models.maps.llavarad import LLaVARad
 from xbench.runtime.errors import UserError
-from xbench.types import EXPLORATORY_NOTE
+from xbench.runtime.notes import EXPLORATORY_NOTE
 
 GRID = SIDE // PATCH
 

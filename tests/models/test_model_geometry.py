@@ -23,12 +23,13 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.grid import View
-from xbench.geometry.preprocessing import INPUT_NOTE, PillowResize, Preprocessing
+from xbench.geometry.preprocessing import PillowResize, Preprocessing
 from xbench.geometry.regions import Coverage
 from xbench.models.base import SaliencyModel
 from xbench.models.maps import biomedclip, carzero
 from xbench.models.maps import clip as open_clip
 from xbench.models.maps import medklip as _book
+from xbench.runtime.notes import INPUT_NOTE
 from xbench.types import Batch, ModelOutput
 
 GRID = (224, 224)

@@ -9,6 +9,7 @@ from run_files import change
 from synthetic import write_run
 
 from xbench.report.runs import collect
+from xbench.runs.files import RunFileError
 from xbench.runtime.errors import UserError
 
 LATER = "2026-02-02_00-00-00"
@@ -56,14 +57,16 @@ def test_a_turned_bit_costs_a_run_its_pictures_and_nothing_else(with_cases, name
         assert other.pictured and shown(other) == shown(clip)
         assert run.results == sound.results
         assert np.array_equal(run.images.dice, sound.images.dice, equal_nan=True)
-        if run.pictured:
+        try:
             assert shown(run) == shown(sound)
-        else:
-            (aside,) = found.set_aside
-            assert aside.folder == with_cases and name in aside.reason and "numbers are in the report" in aside.reason
+        except RunFileError as error:
+            assert error.folder == with_cases and name in str(error)
             lost += 1
     path.write_bytes(content)
     assert 1 < lost < 8
+    found = collect([root], {with_cases: "damaged"})
+    assert [(run.pictured, run.cases() is None) for run in found.runs] == [(True, False), (False, True)]
+    assert [aside.folder for aside in found.set_aside] == [with_cases]
 
 
 def test_pictures_of_another_run_are_left_out(with_cases, tmp_path):
@@ -72,9 +75,10 @@ def test_pictures_of_another_run_are_left_out(with_cases, tmp_path):
     (folder,) = root.glob("kad*/*")
     for name in ("predictions.parquet", "truth.parquet", "pictures.parquet"):
         shutil.copy(other / name, folder / name)
-    found = collect([root])
-    assert [run.pictured for run in found.runs] == [True, False]
-    assert "pairs.parquet" in found.set_aside[0].reason
+    (pairs,) = (run.cases() for run in collect([root]).runs if run.folder == folder)
+    with pytest.raises(UserError, match=r"truth\.parquet holds other regions than pairs\.parquet"):
+        for pair in pairs:
+            pairs.read(*pair)
 
 
 def test_of_one_configuration_the_newest_counts(tmp_path):

@@ -19,10 +19,10 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.commands.verify import disagreements
 from xbench.findings.names import findings_problem
-from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.runs.results import read_results
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
+from xbench.runtime.notes import INPUT_NOTE
 
 SKIP = ("--data.on_error", "skip")
 

@@ -17,10 +17,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from on_grid import saliency_on_grid
 from run_files import rows_of
 
 from xbench.findings.queries import Query
-from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import PAIRS, PICTURES, TRUTH

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from synthetic import write_run
 
 from xbench.runtime import start_up
 
@@ -64,6 +65,18 @@ def test_rescore_imports_no_lightning_and_nothing_that_models_need():
         "assert not found, found"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_of_a_report_needs_no_torch_and_no_matplotlib_figures(tmp_path):
+    run = write_run(tmp_path, "kad", images=16)
+    script = (
+        "import sys\nfrom xbench.cli import main\nassert main(sys.argv[1:]) == 0\n"
+        "found = {'torch', 'matplotlib.figure', 'scipy.stats', 'albumentations'} & {*sys.modules}\n"
+        "assert not found, found"
+    )
+    words = [sys.executable, "-c", script, "report", run, "--out", tmp_path / "report"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 

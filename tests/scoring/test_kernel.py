@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from xbench.geometry.grid import FULL_VIEW, View, _seen, saliency_on_grid
+from xbench.geometry.grid import FULL_VIEW, View, _seen, maps_on_grid
 from xbench.scoring import host
 from xbench.scoring.map_measures import MEASURES, Measurer, measure_on_host
 from xbench.scoring.sweep import threshold_values
@@ -71,7 +71,7 @@ def by_loops(map_, region, view, thresholds, mode):
     if region is None:
         return [0] * 8, np.zeros(2 * thresholds)
     (height, width), region = region.shape, region.numpy()
-    on_grid = saliency_on_grid(map_[None], [view], region.shape, mode)[0].numpy()
+    on_grid = maps_on_grid(map_.float().numpy(), view, region.shape, mode)
     low, high = on_grid.min(), on_grid.max()
     shown = np.zeros_like(region)
     shown[_seen(view[1], view[3], height), _seen(view[0], view[2], width)] = True

@@ -11,9 +11,10 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from on_grid import saliency_on_grid
 from scipy.spatial.distance import cdist
 
-from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
+from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.regions import Coverage
 from xbench.metrics import pointing_hits
 from xbench.report.schema import NEAR

@@ -8,9 +8,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from on_grid import saliency_on_grid
 from reference import as_pytorch_2_14, case, reference, undefined
 
-from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
+from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.shapes import Shape
 from xbench.scoring.protocols import PROTOCOLS, aep, biovil, chex, chexlocalize, g2g, medground, radfact, radvlm
 from xbench.scoring.protocols.base import Group, PairTruth, PairView

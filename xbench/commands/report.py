@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table as Grid
 
+from xbench.runs.files import RunFileError
 from xbench.runtime.errors import UsageError, UserError
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def report(given: Namespace) -> None:
     folders = [path.expanduser() for path in given.runs]
     out = (given.out or folders[0] / "report").expanduser()
     cases = _USUAL_CASES if given.cases is None else given.cases
-    analysis, tables = write_report(folders, out, given.seed or 0, cases, given.card == "true")
+    of_papers = given.figures != "false"
+    analysis, tables = write_report(folders, out, given.seed or 0, cases, given.card == "true", of_papers)
     if given.wandb == "true":
         from xbench.report.wandb.log_report import log_report
 
@@ -41,17 +43,24 @@ def report(given: Namespace) -> None:
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = _USUAL_CASES, card: bool = False
+    runs: Sequence[Path],
+    out: Path,
+    seed: int = 0,
+    cases: int = _USUAL_CASES,
+    card: bool = False,
+    figures: bool = True,
+    damaged: Mapping[Path, str] | None = None,
 ) -> tuple[Analysis, tuple[Table, ...]]:
     """Write a report on `runs`, folders with finished runs at any depth, into `out`, where it replaces an earlier one.
 
     `seed` is that of the exchanges in paired tests, `cases` how many are pictured of each dataset; with `card`
-    every model gets a card. Return what the report says, and its tables. Raise a `UserError` if there is no finished
-    run, or the folder cannot be written to.
+    every model gets a card, and with `figures` those for papers are drawn while the page is written; `damaged` is as
+    for `collect`. Return what the report says, and its tables. Raise a `UserError` if there is no finished run, or the
+    folder cannot be written to.
     """
-    # Imported only here: they take seconds.
+    # Imported only here: they take a second.
     from xbench.report.document import document, write_analysis
-    from xbench.report.figures.write import count_figures, write_figures
+    from xbench.report.figures.beside import drawn_beside
     from xbench.report.page.write import write_page
     from xbench.report.runs import collect
     from xbench.report.statistics.analyse import analyse
@@ -59,31 +68,39 @@ def write_report(
     from xbench.report.tables.latex import to_latex
     from xbench.report.tables.table import to_csv, to_markdown
 
-    began = time.monotonic()
-    console = Console(markup=False, highlight=False)
-    collection = collect(runs)
-    columns = (TextColumn("{task.fields[part]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    what = TextColumn("{task.description}", style="dim")
-    with _clear(out), Progress(*columns, what, console=console, transient=True) as bars:
-        analysis = analyse(collection, seed=seed, progress=_bar_of(bars, "Numbers"))
-        write_analysis(out / _RECORD, analysis)
-        if card:
-            from xbench.report.card import write_cards
+    began, console = time.monotonic(), Console(markup=False, highlight=False)
+    collection = collect(runs, damaged)
+    try:
+        with _clear(out):
+            with _bar(console, "Numbers") as progress:
+                analysis = analyse(collection, seed=seed, progress=progress)
+            write_analysis(out / _RECORD, analysis)
+            total = 9 + 3 * len(analysis.datasets) if figures else 0
+            with drawn_beside(analysis, out / "figures", cases, total) as drawn:
+                if card:
+                    from xbench.report.card import write_cards
 
-            write_cards(analysis, out / "cards")
-        tables = all_tables(analysis)
-        for table in tables:
-            for ending, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
-                (out / "tables" / f"{table.name}{ending}").write_text(write(table), encoding="utf-8")
-        figures, drawn, total = [], _bar_of(bars, "Figures"), count_figures(analysis)
-        for figure in write_figures(analysis, out / "figures", cases):
-            figures.append(figure)
-            drawn(len(figures), total, figure.title)
-        drawn(total, total, "done")
-        (out / "report.md").write_text(document(analysis, tables, figures), encoding="utf-8")
-        write_page(analysis, tables, out / "index.html", cases, _bar_of(bars, "Page"))
-    _summarise(console, analysis, out, time.monotonic() - began)
-    return analysis, tables
+                    write_cards(analysis, out / "cards")
+                tables = all_tables(analysis)
+                for table in tables:
+                    for ending, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
+                        (out / "tables" / f"{table.name}{ending}").write_text(write(table), encoding="utf-8")
+                with _bar(console, "Page") as progress:
+                    write_page(analysis, tables, out / "index.html", cases, progress)
+                _summarise(console, analysis, out, time.monotonic() - began)
+                written = []
+                with _bar(console, "Figures for papers") as progress:
+                    for done, figure in enumerate(drawn, start=1):
+                        written += [figure] if figure else []
+                        progress(done, total, figure.title if figure else "done")
+            (out / "report.md").write_text(document(analysis, tables, written), encoding="utf-8")
+            return analysis, tables
+    except RunFileError as error:
+        if error.folder in (damaged or {}):
+            raise
+        # What was to be shown of a run cannot be read: once more, without its maps and pictures.
+        damaged = {**(damaged or {}), error.folder: str(error)}
+        return write_report(runs, out, seed, cases, card, figures, damaged)
 
 
 @contextmanager
@@ -111,10 +128,15 @@ def _clear(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _bar_of(bars: Progress, part: str) -> OnProgress:
-    """Return a callback that moves a bar of its own, which appears when it is first called."""
-    task = bars.add_task("", part=part, visible=False)
-    return lambda done, total, what: bars.update(task, completed=done, total=total, description=what, visible=True)
+@contextmanager
+def _bar(console: Console, part: str) -> Iterator[OnProgress]:
+    """Give a callback that moves a bar, with an estimate of the time that is left, and remove the bar at the end."""
+    if not console.is_terminal:
+        yield lambda done, total, what: None
+        return
+    with Progress(console=console, transient=True) as bars:
+        task = bars.add_task(part, total=None)
+        yield lambda done, total, what: bars.update(task, completed=done, total=total, description=f"{part}: {what}")
 
 
 def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) -> None:
@@ -140,7 +162,7 @@ def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) 
         console.print(grid)
     for aside in analysis.set_aside:
         console.print(f"Left out: {aside.folder}: {aside.reason}", style="yellow", soft_wrap=True, markup=False)
-    console.print(f"Tables, figures and the page took {seconds:.0f} s.\n", style="dim")
+    console.print(f"Tables and the page took {seconds:.0f} s.\n", style="dim")
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(in_a_line(facts_of(analysis)), style="bold", soft_wrap=True)
     console.print(f"Report: {out / 'index.html'}", soft_wrap=True)

@@ -8,15 +8,15 @@ as fractions of width and height.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Upsampling = Literal["bilinear", "nearest", "corners"]
 """How maps are enlarged: bilinear between the centres of cells, as everywhere unless a model says otherwise; every cell
@@ -32,22 +32,13 @@ FULL_VIEW = (0.0, 0.0, 1.0, 1.0)
 """The view of a model that sees the whole radiograph, stretched."""
 
 
-def chunk_pixels(device: torch.device) -> int:
-    """Return how many pixels to handle at a time: a CPU core's cache full (measured), or an accelerator full."""
-    return 4 * 224**2 if device.type == "cpu" else 2**22
-
-
 def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:
-    """Bring maps that cover the whole radiograph to the evaluation grid, as `saliency_on_grid` does.
+    """Bring maps that cover the whole radiograph to the evaluation grid, as `maps_on_grid` does.
 
-    Maps of the grid's size come back as they are.
-
-    Args:
-        saliency: (N, h, w) or (B, C, h, w), any floating dtype, raw values.
-        size: Height and width of the grid in pixels.
-        mode: How to enlarge them, into (N, H, W) or (B, C, H, W) float32.
+    Raw maps (N, h, w) or (B, C, h, w) of any floating dtype become float32, `size` being (H, W) of the grid.
 
     Examples:
+        >>> import torch
         >>> upsample(torch.tensor([[[0.0, 1.0]]]), (1, 4))
         tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
     """
@@ -56,68 +47,36 @@ def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "biline
             "saliency must be a floating tensor of shape (N, h, w) or (B, C, h, w), "
             f"not {tuple(saliency.shape)} {saliency.dtype}"
         )
-    maps = saliency.to(torch.float32)
-    if maps.shape[-2:] == torch.Size(size):
+    import torch
+
+    maps = saliency.detach().float()
+    if tuple(maps.shape[-2:]) == tuple(size):
         return maps
-    on_grid = maps.new_empty(*maps.shape[:-2], *size)
-    _lay(maps.flatten(0, -3), FULL_VIEW, on_grid.flatten(0, -3), mode)
-    return on_grid
+    return torch.from_numpy(maps_on_grid(maps.cpu().numpy(), FULL_VIEW, size, mode)).to(maps.device)
 
 
-def saliency_on_grid(
-    saliency: Tensor, views: Iterable[Sequence[float]], size: tuple[int, int], mode: Upsampling = "bilinear"
-) -> Tensor:
-    """Bring raw maps from the frame of the model input to the evaluation grid.
+def maps_on_grid(
+    maps: NDArray[np.float32], view: Sequence[float], size: tuple[int, int], mode: Upsampling = "bilinear"
+) -> NDArray[np.float32]:
+    """Bring raw maps of one view from the frame of the model input to the evaluation grid.
 
     Each grid pixel whose centre lies in the view takes the value at its place, and every other one, which the model was
     never shown, the least value among those. A value between two cells a and b is a + w (b - a) in float32, first
     along x, then along y; docs/numbers.md has it operation by operation. So a pixel between equal cells has exactly
-    their value, no pixel lies beyond the cells around it, and a map does not depend on what else is in the batch.
-    Half-precision maps become float32 first: interpolating in bfloat16 moves Dice in the second decimal.
-
-    Args:
-        saliency: (N, h, w), any floating dtype; a range within float32.
-        views: N times (left, top, right, bottom) as fractions of the radiograph.
-        size: (H, W) of the grid.
-        mode: How to enlarge the maps, into (N, H, W) float32.
+    their value, no pixel lies beyond the cells around it, and a map does not depend on what else is in the batch. Maps
+    (..., h, w) become (..., H, W), `size` being (H, W) of the grid.
     """
-    maps = saliency.to(torch.float32)
-    on_grid = maps.new_empty(len(maps), *size)
-    start = 0
-    for view, same in groupby(tuple(map(float, view)) for view in views):
-        stop = start + len(list(same))
-        _lay(maps[start:stop], view, on_grid[start:stop], mode)
-        start = stop
+    left, top, right, bottom = map(float, view)
+    x, columns, right_share = places_on_grid(left, right, size[1], maps.shape[-1], mode)
+    y, rows, lower_share = places_on_grid(top, bottom, size[0], maps.shape[-2], mode)
+    for axis, cells, share in ((-1, columns, right_share), (-2, rows, lower_share[:, None])):
+        before, after = maps.take(cells, axis), maps.take(np.minimum(cells + 1, maps.shape[axis] - 1), axis)
+        # Multiplied and added apart, never fused.
+        maps = (after - before) * share + before
+    on_grid = np.empty((*maps.shape[:-2], *size), np.float32)
+    on_grid[...] = maps.min((-2, -1), keepdims=True)
+    on_grid[..., y, x] = maps
     return on_grid
-
-
-@torch.no_grad()
-def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling) -> None:
-    """Fill `on_grid` (N, H, W) with maps (N, h, w) float32 of one view, without gradients."""
-    if maps.shape == on_grid.shape and tuple(view) == FULL_VIEW:
-        on_grid.copy_(maps)  # what follows would do the same
-        return
-    left, top, right, bottom = view
-    (height, width), device = on_grid.shape[1:], maps.device
-    x, *across = places_on_grid(left, right, width, maps.shape[2], mode)
-    y, *down = places_on_grid(top, bottom, height, maps.shape[1], mode)
-    columns, right_share, rows, lower_share = (torch.from_numpy(part).to(device) for part in (*across, *down))
-    step = max(1, chunk_pixels(device) // max(1, height * width))
-    for some, target in zip(maps.split(step), on_grid.split(step), strict=True):
-        wide = _between(some, 2, columns, right_share)
-        if (len(rows), len(columns)) == (height, width):
-            _between(wide, 1, rows, lower_share[:, None], out=target)
-        else:
-            shown = _between(wide, 1, rows, lower_share[:, None])
-            target.copy_(shown.amin((1, 2), keepdim=True).expand_as(target))
-            target[:, y, x] = shown
-
-
-def _between(maps: Tensor, axis: int, cells: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
-    """Values a + w (b - a) between each of `cells` and the next one, multiplied and added apart, never fused."""
-    steps = maps.diff(dim=axis, append=maps.narrow(axis, maps.shape[axis] - 1, 1))
-    values = torch.index_select(steps, axis, cells, out=out)
-    return values.mul_(weights).add_(maps.index_select(axis, cells))
 
 
 def _seen(low: float, high: float, pixels: int) -> slice:

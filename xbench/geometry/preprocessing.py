@@ -24,9 +24,7 @@ import albumentations as A
 import cv2
 
 from xbench.geometry.grid import View
-
-INPUT_NOTE = "what goes into the network looks wrong"
-"""The beginning of the note in a run's results that mean and standard deviation do not fit the pixels."""
+from xbench.runtime.notes import INPUT_NOTE
 
 
 class Preprocessing:

@@ -16,8 +16,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from xbench.findings.names import canonical
 from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
-from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
+from xbench.geometry.preprocessing import Preprocessing
 from xbench.runtime.errors import UsageError, UserError
+from xbench.runtime.notes import INPUT_NOTE
 from xbench.types import Batch, Maps, MapScale, ModelOutput, Prediction, Truth
 
 

@@ -22,7 +22,8 @@ from xbench.predictions.source import Drawn, Names, Source, kind_of, open_source
 from xbench.runs.predicted import StoredPredictions, holds_predictions
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError
-from xbench.types import DOUBT_NOTE, Batch, Failure, Maps, MapScale, Note, Prediction
+from xbench.runtime.notes import DOUBT_NOTE
+from xbench.types import Batch, Failure, Maps, MapScale, Note, Prediction
 
 _APPLIES = {
     "maps": "frame scores pattern missing sizes upsampling map-scale",

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.geometry.grid import maps_on_grid
 from xbench.report.runs import Run
 from xbench.report.schema import NEAR, RunAnalysis
 from xbench.runs.answers import AnswerRow
@@ -226,11 +227,6 @@ def answer_of(run: Run, pair: ScoredPair) -> AnswerRow | None:
 
 def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
     """Return the map of a run's pair on the grid of its region (H, W), normalised to [0, 1] as the scores take it."""
-    # Torch is imported only where pictures are made, so that the other parts of a report start fast.
-    import torch
-
-    from xbench.geometry.grid import saliency_on_grid
-
     if (answer := answer_of(run, pair)) is not None:
         from xbench.scoring.boxes import draw_boxes
 
@@ -238,5 +234,4 @@ def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
     height, width = pair.region.shape
     assert pair.saliency is not None  # only answers show no map where a pair is scored
-    raw = torch.tensor(np.nan_to_num(pair.saliency))[None]
-    return stretched(saliency_on_grid(raw, [pair.view], (height, width), mode)[0].numpy())
+    return stretched(maps_on_grid(np.nan_to_num(pair.saliency), pair.view, (height, width), mode))

@@ -6,11 +6,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.names import count_of, dataset_title
 from xbench.report.runs import Run, part_of, widest
 from xbench.report.schema import NUMBERS, RunAnalysis
-from xbench.types import DOUBT_NOTE, EXPLORATORY_NOTE
+from xbench.runtime.notes import DOUBT_NOTE, EXPLORATORY_NOTE, INPUT_NOTE
 
 Different = tuple[Sequence[Run], Sequence[Run], int, Mapping[str, tuple[int, int]]]
 """Runs scored alike, the runs scored as most were, how many images both scored, and by finding on how many of these the

@@ -13,9 +13,8 @@ import numpy as np
 
 from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
 from xbench.runs.by_finding import Images
-from xbench.runs.files import CONFIG, PAIRS, RESULTS, RunFileError
+from xbench.runs.files import CONFIG, PAIRS, RESULTS, RunFileError, is_of_a_run
 from xbench.runs.finished import FinishedRun
-from xbench.runs.folder import is_of_a_run
 from xbench.runs.images import ScoredPairs
 from xbench.runs.results import Results
 from xbench.runtime.digests import digest
@@ -42,7 +41,7 @@ class Run:
     told_by: Mapping[str, str] = field(default_factory=dict)  # the settings that vary among the model's runs
     place: int = 0  # in tables, charts and legends
     split: str = ""  # where the images are some of those that another run scored, the name of that run's
-    pictured: bool = False  # whether it saved what pictures are drawn from, and all of it can be read
+    pictured: bool = False  # whether it saved what pictures are drawn from, as far as is known
 
     @property
     def model(self) -> str:
@@ -65,7 +64,7 @@ class Run:
         return {"model": self.model} | {key: value for key, value in self.settings.items() if key not in names}
 
     def cases(self) -> ScoredPairs | None:
-        """Return what pictures are drawn from; None if the run did not save it, or a file of it is damaged."""
+        """Return what pictures are drawn from; None if the run did not save it, or it is left out."""
         return self.stored.scored_pairs if self.pictured else None
 
 
@@ -85,12 +84,13 @@ class Collection:
     set_aside: tuple[SetAside, ...]
 
 
-def collect(paths: Sequence[Path]) -> Collection:
+def collect(paths: Sequence[Path], damaged: Mapping[Path, str] | None = None) -> Collection:
     """Find the finished runs in folders and below them.
 
     Of several runs of one model, dataset and settings that were scored on the same labels and regions the newest
     counts; the others are set aside, and so is whatever is unfinished or cannot be read. Predictions, and commands that
-    ended before an image was scored, are not listed.
+    ended before an image was scored, are not listed. Maps and pictures are read and checked where they are shown; those
+    of runs in the folders `damaged` are left out for the reasons there.
 
     Raises:
         UserError: A path is no folder, or holds no finished run.
@@ -124,13 +124,10 @@ def collect(paths: Sequence[Path]) -> Collection:
             "folder that xbench test wrote to, runs by default."
         )
     for key, run in newest.items():
-        try:
-            if run.stored.saves_images:
-                run.stored.check_maps()
-                newest[key] = replace(run, pictured=True)
-        except RunFileError as error:
-            reason = f"its pictures and maps only, its numbers are in the report. {error}"
-            aside.append(SetAside(run.folder, reason))
+        if wrong := (damaged or {}).get(run.folder):
+            aside.append(SetAside(run.folder, f"its pictures and maps only, its numbers are in the report. {wrong}"))
+        elif run.stored.saves_images:
+            newest[key] = replace(run, pictured=True)
     wholes = sorted(newest.values(), key=lambda run: -run.results.counts.images)
     splits = {run.folder: next((one.split for one in wholes if _is_part(run, one)), run.split) for run in wholes}
     runs = _labelled([replace(run, split=splits[run.folder]) for run in newest.values()])

@@ -355,3 +355,12 @@ class Analysis:
             for line in self.correlations
             if line.scope == scope
         ]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure that was written, under a name that is the stem of its files."""
+
+    name: str
+    title: str
+    caption: str

@@ -28,6 +28,8 @@ IMAGES, PREDICTIONS, TRUTH = "images.parquet", "predictions.parquet", "truth.par
 """A row per image; per pair what the model gave, or per question of a model that answers; per annotated region."""
 PICTURES = "pictures.parquet"
 """Patients' images, in a file of their own that can be deleted before a run is shared."""
+JOURNAL, PARTS = "journal", "parts"
+"""Folders with what `test` and `predict` have finished, while they go on."""
 
 _INTEGERS, _FLOATS, _BOXES = pa.list_(pa.int32()), pa.list_(pa.float64()), pa.list_(pa.list_(pa.float64()))
 _IMAGE = {"index": pa.int64(), "image_id": pa.string()}
@@ -74,12 +76,21 @@ _FULL = frozenset({"index", "image_id", "query", "shape", "whole", "partial", "s
 _ARRAYS = frozenset({"crop", "shape", "partial", "share", "kept", "map", "map_shape"})
 
 
+def is_of_a_run(folder: Path) -> bool:
+    """Tell a run, even an unfinished one, from the folder of a prediction or of a command that was refused."""
+    if (folder / RESULTS).exists():
+        return True
+    refused = (folder / JOURNAL).is_dir() and not any(folder.glob(f"{JOURNAL}/*.arrow"))
+    predicted = (folder / PARTS).is_dir() or ((folder / PREDICTIONS).is_file() and not (folder / JOURNAL).is_dir())
+    return not (refused or predicted)
+
+
 class RunFileError(UserError):
     """A file of a run is missing or cannot be read; `reason` says what is wrong, without the folder."""
 
-    def __init__(self, message: str, exit_status: int = 1, reason: str = "") -> None:
+    def __init__(self, message: str, exit_status: int = 1, reason: str = "", folder: Path = Path()) -> None:
         super().__init__(message, exit_status)
-        self.reason = reason
+        self.reason, self.folder = reason, folder
 
 
 @contextmanager
@@ -98,12 +109,13 @@ def reading(folder: Path) -> Iterator[None]:
             f"{folder} is not the folder of a finished run: it has no {name}. Give the folder of {give}.",
             exit_status=2,
             reason=f"unfinished: it has no {name}",
+            folder=folder,
         ) from None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, pa.ArrowException) as error:
         said = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else str(error)
         said = " ".join(said.split())
         raise RunFileError(
-            f"{folder}: a file of the run cannot be read: {said}", reason=f"unreadable: {said}"
+            f"{folder}: a file of the run cannot be read: {said}", reason=f"unreadable: {said}", folder=folder
         ) from None
 
 
@@ -149,10 +161,10 @@ class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.file_name}: its {key}: {error}") from None
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Go through the rows; lists of numbers are arrays, for as Python's lists they would take most of the time."""
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+        """Go through the rows, or some columns of them; lists of numbers are arrays, for Python's lists take long."""
         for group in range(self.num_row_groups):
-            yield from _rows(self.read_row_group(group, use_threads=False))
+            yield from _rows(self.read_row_group(group, columns=columns, use_threads=False))
 
     def row(self, place: int) -> dict[str, Any]:
         """Return a row; the group that was read last is kept."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from xbench.findings.queries import PHRASES, Query
-from xbench.geometry.regions import region_digest
+from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
 from xbench.predictions.conventions import Convention
@@ -50,6 +50,9 @@ class FinishedRun:
         self.folder = folder
         self.results = results
         self.condition = condition
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, Results, str]]:
+        return type(self), (self.folder, self.results, self.condition)
 
     @classmethod
     def open(cls, folder: Path, *needed: str) -> Self:
@@ -121,7 +124,7 @@ class FinishedRun:
         with reading(self.folder):
             truth = Table(self.folder / TRUTH)
             gamma = stated_gamma(truth)
-            for row in truth.rows():
+            for row in truth.rows(["image_id", "query", *Coverage.__slots__]):
                 yield row["image_id"], row["query"], coverage_of(row).at(gamma)
 
     @cached_property
@@ -152,8 +155,11 @@ class FinishedRun:
 
     @cached_property
     def scored_pairs(self) -> ScoredPairs:
-        """Maps, regions and pictures of the scored pairs, read one at a time."""
-        return ScoredPairs(self.folder)
+        """Maps, regions and pictures of the scored pairs, read one at a time; regions must be those of the rows."""
+        rows = self.rows
+        places = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
+        pairs = [(rows.image_ids[image], rows.queries[query]) for image, query in places]
+        return ScoredPairs(self.folder, dict(zip(pairs, rows["region_digest"].tolist(), strict=True)))
 
     def check_tables(self) -> None:
         """Check that the tables can be read and fit to the results."""
@@ -163,17 +169,6 @@ class FinishedRun:
                 raise ValueError(f"{RESULTS} counts {results.counts.images} images, {PAIRS} has {len(rows.image_ids)}")
             if len(rows.counts.row) and rows.counts.mask.shape[1] != results.masks:
                 raise ValueError(f"{PAIRS} has {rows.counts.mask.shape[1]} thresholds, unlike {RESULTS}")
-
-    def check_maps(self) -> None:
-        """Check that maps, regions and pictures can be read, every page of them, and fit to the tables."""
-        digests = self.rows["region_digest"]
-        with reading(self.folder):
-            gamma = stated_gamma(Table(self.folder / TRUTH))
-        for row, image in enumerate(self.saved_images()):
-            for place, coverage in image.regions.items():
-                if region_digest(coverage.at(gamma)) != digests[self.pairs_of[row][place]]:
-                    with reading(self.folder):
-                        raise ValueError(f"{TRUTH} holds other regions than {PAIRS}")
 
     def saved_images(self) -> Iterator[SavedImage]:
         """Read what the run saved of its images, one by one in the dataset's order."""

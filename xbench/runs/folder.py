@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xbench.findings.names import is_folder_name
-from xbench.runs.files import CONFIG, PREDICTIONS, RESULTS
+from xbench.runs.files import CONFIG, JOURNAL, RESULTS
 from xbench.runs.fingerprint import difference
 from xbench.runs.journal import ABOUT, finished_batches, read_about
 from xbench.runtime.errors import UsageError, UserError
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
     from lightning.pytorch.cli import SaveConfigCallback
 
-_JOURNAL, _LOCK = "journal", "lock"
-PARTS = "parts"
-"""Folder with what `predict` has finished, as a journal, while it goes on."""
+_LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class RunFolder:
     @property
     def journal(self) -> Path:
         """Folder of the journal, while the run is unfinished."""
-        return self.path / _JOURNAL
+        return self.path / JOURNAL
 
 
 def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
@@ -82,7 +80,7 @@ def open_journaled_folder(
                 write_whole(run.journal / ABOUT, json.dumps(about, indent=1))
             _lock(run.path)
             return run
-        finished = [*finished_batches(folder / _JOURNAL).items()]
+        finished = [*finished_batches(folder / JOURNAL).items()]
         # A process without a batch would leave the others waiting for ever: it does a finished one again.
         kept = max(0, batches - trainer.world_size)
         for _, again in finished[kept:]:
@@ -90,15 +88,6 @@ def open_journaled_folder(
         return RunFolder(folder, dict(finished[:kept]))
 
     return _together(trainer, choose)
-
-
-def is_of_a_run(folder: Path) -> bool:
-    """Tell a run, even an unfinished one, from the folder of a prediction or of a command that was refused."""
-    if (folder / RESULTS).exists():
-        return True
-    refused = (folder / _JOURNAL).is_dir() and not any(folder.glob(f"{_JOURNAL}/*.arrow"))
-    predicted = (folder / PARTS).is_dir() or ((folder / PREDICTIONS).is_file() and not (folder / _JOURNAL).is_dir())
-    return not (refused or predicted)
 
 
 def new_folder(parent: Path) -> Path:
@@ -154,8 +143,8 @@ def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
 def _unfinished(parent: Path, about: Mapping[str, Any] | None) -> Path | None:
     """Return the newest unfinished run that depends on the same things, locked; None if none is unfinished."""
     refused: list[str] = []
-    for folder in sorted((path.parent for path in parent.glob(f"*/{_JOURNAL}")), reverse=True):
-        stored = read_about(folder / _JOURNAL)
+    for folder in sorted((path.parent for path in parent.glob(f"*/{JOURNAL}")), reverse=True):
+        stored = read_about(folder / JOURNAL)
         if stored is None or (folder / RESULTS).exists():
             continue
         if differs := difference(stored, about):
@@ -175,7 +164,7 @@ def _unfinished(parent: Path, about: Mapping[str, Any] | None) -> Path | None:
 def _lock(folder: Path) -> bool:
     """Mark a run as going on, for as long as this process lives; False if another process has done so."""
     try:
-        try_lock(folder / _JOURNAL / _LOCK, inherited=False)
+        try_lock(folder / JOURNAL / _LOCK, inherited=False)
     except Busy:
         return False
     return True

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from xbench.findings.queries import Query
-from xbench.geometry.regions import Coverage
+from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
-from xbench.runs.files import IMAGES, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, Table, reading
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, Table, reading
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import View
@@ -223,11 +223,11 @@ class ScoredPair:
 class ScoredPairs:
     """The scored pairs `(image_id, finding)` of a finished run, read from the files in its folder one at a time.
 
-    Raises a UserError where files cannot be read, or hold what no run writes.
+    Raises a UserError where files cannot be read, hold what no run writes, or regions without these `digests`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, digests: Mapping[tuple[str, str], str] | None = None) -> None:
+        self._folder, self._digests = folder, digests
         with reading(folder):
             self._files = {name: Table(folder / name) for name in (IMAGES, PREDICTIONS, TRUTH, PICTURES)}
             self._gamma = stated_gamma(self._files[TRUTH])
@@ -256,6 +256,8 @@ class ScoredPairs:
         place, drawn = self._place[image_id, finding], self._map.get((image_id, finding))
         with reading(self._folder):
             on_grid = coverage_of(self._files[TRUTH].row(place)).at(self._gamma)
+            if self._digests is not None and self._digests[image_id, finding] != region_digest(on_grid):
+                raise ValueError(f"{TRUTH} holds other regions than {PAIRS}")
             image = self._files[IMAGES].row(self._image[image_id])
             file = np.frombuffer(self._files[PICTURES].row(self._picture[image_id])["jpeg"], np.uint8)
             display = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE) if len(file) else None

@@ -11,9 +11,9 @@ import html5lib
 import numpy as np
 import pytest
 import torch
+from on_grid import saliency_on_grid
 from synthetic import write_run
 
-from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
 from xbench.report import charts
 from xbench.report.cases import map_on_grid

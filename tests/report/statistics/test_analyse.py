@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from samples import random_sample
+from scipy.stats import linregress
 from synthetic import FINDINGS, write_run
 
-from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.document import write_analysis
 from xbench.report.runs import Collection, collect
 from xbench.report.schema import NUMBERS, Estimate
@@ -24,6 +24,7 @@ from xbench.report.statistics.studies import studies
 from xbench.report.tables.contents import comparisons
 from xbench.runs.by_finding import Images
 from xbench.runs.results import ConstantMaps, NoteCount, Skipped
+from xbench.runtime.notes import INPUT_NOTE
 from xbench.scoring.rows import Rows
 
 
@@ -242,6 +243,11 @@ def test_correlation_is_a_line_of_least_squares(analysis):
     slope, intercept = np.polyfit(x, y, 1)
     assert (line.slope, line.intercept) == pytest.approx((slope, intercept))
     assert line.r_squared == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2)
+    for one in analysis.correlations:
+        if one.r_squared is not None:
+            fit = linregress(*zip(*(point[1:] for point in one.points), strict=True))
+            assert (one.slope, one.intercept, one.r_squared) == (fit.slope, fit.intercept, fit.rvalue**2)
+            assert one.p in (None, fit.pvalue)
     assert len(by["findings", "chestxray14"].points) == 9 and len(by["findings", None].points) == 12
     vindr = by["models", "vindr"]
     assert len(vindr.points) == 1 and vindr.slope is None and vindr.p is None

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from wandb_offline import OfflineRun, shut_out
 
-from xbench.callbacks import case_keeper, experiment_logging
+from xbench.callbacks import experiment_logging
 from xbench.cli import main
 from xbench.report.colors import tinted
 from xbench.report.runs import collect
@@ -199,7 +199,7 @@ def test_pictures_of_patients_are_logged_only_if_asked_for(data, drawn, command,
 @pytest.mark.parametrize("longest", [1024, 40])
 def test_overlays_show_each_image_on_its_grid_but_never_larger_than_a_screen(longest, command, toy_config, monkeypatch):
     """Picture, map and region stay on top of each other, whatever the grid; skipped images shift nothing."""
-    monkeypatch.setattr(case_keeper, "_LONGEST_SIDE", longest)
+    monkeypatch.setattr("xbench.data.samples._LONGEST_SIDE", longest)
     options = ("--data.grid", "native", "--data.widths", "[64, 30]", "--data.on_error", "skip", "--data.unreadable")
     finished = command("test", "--config", toy_config, *options, "[0, 5]")
     assert finished.status == 0, finished.errors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -14,21 +14,7 @@ from xbench.report.colors import series_of
 from xbench.report.figures.details import overlays, positions, quadrants
 from xbench.report.figures.models import INTERVALS, auroc_against_pointing_game, curves, dice_gap, intervals
 from xbench.report.figures.style import drawing, save
-from xbench.report.schema import NEAR, NUMBERS, Analysis
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure that was written, under a name that is the stem of its files."""
-
-    name: str
-    title: str
-    caption: str
-
-
-def count_figures(analysis: Analysis) -> int:
-    """Return how many figures `write_figures` writes at most, for a progress bar."""
-    return 6 + len(INTERVALS) + 3 * len(analysis.datasets)
+from xbench.report.schema import NEAR, NUMBERS, Analysis, Drawn
 
 
 def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[Drawn]:

@@ -10,7 +10,6 @@ from math import ceil, comb, log2
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from xbench.report.schema import Comparison, Estimate
 from xbench.report.statistics import intervals
@@ -120,10 +119,7 @@ class Exchanges:
     _patterns: dict[bytes, NDArray[np.int64]] = field(default_factory=dict)
 
     def patterns(self, clusters: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which of their exchanges some clusters have, (E,): a place among the rows of `_all_signs`.
-
-        Tests of one finding share their clusters, and so the patterns.
-        """
+        """Return which row of `_all_signs` some clusters have, (E,); tests of one finding share it."""
         key = clusters.tobytes()
         if key not in self._patterns:
             exchanged = (self.signs[:, clusters] < 0).astype(np.float64)
@@ -330,10 +326,7 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
 
 
 def _ever_best(together: NDArray[np.float64], apart: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
-    """Return the thresholds that can be the first of the best ones of all folds but one, after some exchange.
-
-    `together` (F, T) and `apart`, of each fold (clusters, T), are the sums and differences of two runs.
-    """
+    """Return the thresholds that can be the first best one of all folds but one, after some exchange of two runs."""
     thresholds = np.arange(together.shape[1])
     # By how much each threshold is better than each other one, at least: exchanges move the sums by no more than that.
     sums = together[:, :, None] - together[:, None]
@@ -362,8 +355,9 @@ def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[
         return np.full(len(first.clusters), np.nan)
     known = label >= 0
     x, y = np.full((2, len(label)), np.nan)
-    x[known] = rankdata(first.probabilities[known, column])
-    y[known] = rankdata(second.probabilities[known, column])
+    for ranks, scores in ((x, first.probabilities[known, column]), (y, second.probabilities[known, column])):
+        ordered = np.sort(scores)
+        ranks[known] = (np.searchsorted(ordered, scores) + np.searchsorted(ordered, scores, "right") + 1) / 2
     share = np.zeros(len(label))
     for mine, others, sign in ((positive, negative, 1), (negative, positive, -1)):
         pooled = np.concatenate([x[others], y[others]])

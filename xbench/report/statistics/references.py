@@ -140,17 +140,17 @@ class _Maps:
         maps = np.stack([_enlarged(one, _places(height), _places(width)).ravel() for one in cells], 1)
         low, high = maps.min(0), maps.max(0)
         # The highest threshold that a pixel reaches, of each map apart.
-        reached = np.floor((maps - low) / (high - low) * (thresholds - 1)).astype(np.int32)
+        reached = np.floor((maps - low) / (high - low) * (thresholds - 1)).astype(np.int64)
         self._thresholds = thresholds
-        self._keys = reached + thresholds * np.arange(_MAPS, dtype=np.int32)
+        self._keys = reached + thresholds * np.arange(_MAPS)
         self._mask = self._at_least(self._keys)
 
     def scores(self, region: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return Dice and IoU of each map at each threshold, (maps, T), on a region (H, W)."""
-        overlap, area = self._at_least(self._keys[region.ravel()]), region.sum()
+        overlap, area = self._at_least(self._keys.take(np.flatnonzero(region), axis=0)), region.sum()
         return dice(self._mask, overlap, area), iou(self._mask, overlap, area)
 
-    def _at_least(self, keys: NDArray[np.int32]) -> NDArray[np.int64]:
+    def _at_least(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         counts = np.bincount(keys.ravel(), minlength=_MAPS * self._thresholds).reshape(_MAPS, -1)
         return counts[:, ::-1].cumsum(1)[:, ::-1]
 

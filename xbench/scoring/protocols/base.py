@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.geometry.grid import maps_on_grid
+
 if TYPE_CHECKING:
     from xbench.geometry.grid import Upsampling, View
     from xbench.geometry.shapes import Shape
@@ -52,12 +54,8 @@ class PairView:
         self, size: tuple[int, ...], mode: Upsampling = "bilinear", cells: NDArray[Any] | None = None
     ) -> NDArray[np.float32]:
         """Return the map, or other cells (h, w) in its place, on a grid (H, W) with the arithmetic of a run."""
-        import torch
-
-        from xbench.geometry.grid import saliency_on_grid
-
-        values = torch.from_numpy(self.cells if cells is None else cells.astype(np.float32, copy=False))
-        return saliency_on_grid(values[None], [self.crop], (size[0], size[1]), mode)[0].numpy()
+        values = self.cells if cells is None else cells.astype(np.float32, copy=False)
+        return maps_on_grid(values, self.crop, (size[0], size[1]), mode)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,5 @@
+"""How some notes in a run's results begin, for those who write them and for the report."""
+
+INPUT_NOTE = "what goes into the network looks wrong"  # mean and standard deviation do not fit the pixels
+EXPLORATORY_NOTE = "the maps are exploratory"  # not its authors' own
+DOUBT_NOTE = "the predictions look wrong"  # they contradict what was declared, or themselves
