@@ -164,6 +164,7 @@ def first_batches(rounds: int) -> dict[str, list[float]]:
     import_lean_torchmetrics()
     from xbench.commands.bench import warm, worker
     from xbench.commands.options import run_parser
+    from xbench.runtime.locks import try_lock
 
     options = "--config demo --data.limit 8 --trainer.logger false --trainer.callbacks+=first.FirstBatch"
     seconds: dict[str, list[float]] = {"first": [], "forked": [], "new": []}
@@ -172,13 +173,13 @@ def first_batches(rounds: int) -> dict[str, list[float]]:
         sys.path.insert(0, folder)
         # As `bench` does, which imports what its runs need.
         run_parser("test").read(options.split())
-        with open("lock", "w") as lock:
-            for how in ("first", *["forked", "new"] * rounds):
-                warm.source_changed = lambda how=how: how == "new"
-                words = [sys.executable, "-m", "xbench.cli", "test", *options.split()]
-                started = time.time()
-                process = worker.Process(words, Path("logs", "run.log"), lock.fileno(), worker.Share())
-                process.wait()
-                assert process.poll() == 0, process.last_words()
-                seconds[how].append(float(Path("first_batch").read_text()) - started)
+        forks = warm.forks
+        for how in ("first", *["forked", "new"] * rounds):
+            warm.forks = (lambda: False) if how == "new" else forks
+            words = [sys.executable, "-m", "xbench.cli", "test", *options.split()]
+            started = time.time()
+            process = worker.Process(words, Path("run.log"), try_lock(Path("lock")), worker.Share())
+            process.wait()
+            assert process.poll() == 0, process.last_words()
+            seconds[how].append(float(Path("first_batch").read_text()) - started)
     return seconds
