@@ -1,36 +1,55 @@
-"""What the tests of the whole harness share."""
+"""What the tests of the whole harness share. The process that hands out tests loads it too, so its imports are few."""
 
 from __future__ import annotations
 
+import gc
+import importlib.metadata
 import json
 import os
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mortal
-import pyarrow.parquet as pq
 import pytest
-import torch
-from downloads import Downloads
 from hypothesis import settings
-from run_files import read
-from synthetic import write_run
 
 from xbench.cli import main
-from xbench.report.runs import collect
-from xbench.report.schema import Analysis
-from xbench.report.statistics.analyse import analyse
-from xbench.runtime.notes import INPUT_NOTE
 
-# The machine that runs tests is shared, and contended threads are slower than one.
-torch.set_num_threads(1)
-# Nor does it say anything about a test that it was slow.
+if TYPE_CHECKING:
+    from downloads import Downloads
+
+    from xbench.report.schema import Analysis
+
+# The machine that runs tests is shared, so it says nothing about a test that it was slow.
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 # Nobody's own prepared images; tests of the cache choose folders of theirs.
 os.environ["XBENCH_CACHE"] = os.devnull
+# Until all tests are collected there is hardly any garbage to look for.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Prepare the process for running tests."""
+    import torch
+
+    from xbench.data.datasets import phantom
+    from xbench.runs import provenance
+
+    # Contended threads are slower than one.
+    torch.set_num_threads(1)
+    # Versions and the commit stay as they are while tests run, and runs ask for the same phantoms again and again.
+    importlib.metadata.version = cache(importlib.metadata.version)
+    provenance._git_commit = cache(provenance._git_commit)
+    phantom._draw = lru_cache(maxsize=256)(phantom.draw_phantom)
+    # Collecting garbage took a fifth of the time of the tests. What imports and tests are made of, 700,000 objects, is
+    # none, and stays out of every later look for it.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -50,6 +69,12 @@ def nobody_inherits_our_wandb() -> Iterator[None]:
     os.environ.pop("WANDB_SERVICE", None)
 
 
+@pytest.fixture
+def unsaved_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports draw their figures and save none, in three formats each, which takes most of a report's time."""
+    monkeypatch.setattr("xbench.report.figures.write.save", lambda figure, path: figure.draw_without_rendering())
+
+
 @dataclass(frozen=True)
 class Run:
     """Outcome of a command."""
@@ -66,6 +91,8 @@ class Run:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
+        import pyarrow.parquet as pq
+
         assert self.folder is not None, self.errors
         return pq.read_table(self.folder / "pairs.parquet").to_pylist()
 
@@ -83,17 +110,22 @@ def phantom_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
     """Files of a run of the mortal model that nothing happened to."""
+    import mortal
+    from run_files import read
+
     folder = tmp_path_factory.mktemp("unbroken")
     assert main(mortal.words(folder)) == 0
     files = read(folder)
     # About the first batch, which an attempt that goes on takes from the journal.
-    assert INPUT_NOTE in str(files["results.json"])
+    assert "what goes into the network looks wrong" in str(files["results.json"])
     return files
 
 
 @pytest.fixture(scope="session")
 def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with finished runs of CLIP, KAD and CARZero on ChestX-ray14, from the least skilled to the most."""
+    from synthetic import write_run
+
     root = tmp_path_factory.mktemp("three_runs")
     write_run(root, "clip", skill=0.2, recognition=0.3)
     write_run(root, "kad", skill=0.6, recognition=1.2)
@@ -104,12 +136,17 @@ def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def three_analysed(three_runs: Path) -> Analysis:
     """What a report says of them."""
+    from xbench.report.runs import collect
+    from xbench.report.statistics.analyse import analyse
+
     return analyse(collect([three_runs]))
 
 
 @pytest.fixture(scope="session")
 def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
     """The datasets as they are downloaded, each written when a test first asks for it."""
+    from downloads import Downloads
+
     return Downloads(tmp_path_factory.mktemp("downloads"))
 
 

@@ -52,6 +52,7 @@ def written(runs, tmp_path_factory) -> tuple[Path, str]:
     return out, screen.getvalue()
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 def test_a_damaged_picture_of_one_run_does_not_stop_the_report(tmp_path, capsys):
     write_run(tmp_path, "clip", images=16)
     folder = write_run(tmp_path, "kad", images=16)

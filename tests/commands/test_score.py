@@ -145,10 +145,7 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     assert not [path for path in {*(tmp_path / "runs").rglob("*")} - {*before} if path.name == "results.json"]
 
 
-@pytest.mark.parametrize(
-    "names",
-    ["x", "[]", '{"a": 1}', '{"a": "Nodule", "a": "Mass"}', '{"a":' * 100_000],
-)
+@pytest.mark.parametrize("names", ["x", "[]", '{"a": 1}', '{"a": "Nodule", "a": "Mass"}', '{"a":' * 100_000])
 def test_names_that_are_no_words_of_findings_are_refused(command, names):
     run = command(*SCORE, "--predictions", "s.csv", "--names", names)
     assert run.status == 2 and "--names" in run.errors and len(run.errors) < 300, run.errors
@@ -280,6 +277,7 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
     assert compared >= 2
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made, tmp_path):
     tested, _ = made
     table = tmp_path / "scores.csv"
@@ -426,12 +424,10 @@ def test_the_recipe_of_the_page_runs_on_own_data(command, tmp_path, monkeypatch,
     assert alone.status == 0 and alone.results["classification"] == run.results["classification"], alone.errors
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 @pytest.mark.parametrize(
     ("shape", "frame", "said"),
-    [
-        ((own.WIDTH, own.HEIGHT), "whole", "rows and columns exchanged"),
-        ((own.HEIGHT, own.WIDTH), "whole", ""),
-    ],
+    [((own.WIDTH, own.HEIGHT), "whole", "rows and columns exchanged"), ((own.HEIGHT, own.WIDTH), "whole", "")],
 )
 def test_what_looks_wrong_is_said_on_the_console_and_in_a_report(command, tmp_path, recwarn, shape, frame, said):
     root = own.write_csv(own.write_images(tmp_path / "own"))

@@ -132,6 +132,7 @@ def test_corners_in_the_place_of_sizes_are_reported(command, truth, tmp_path):
     assert run.status == 0 and "% of the answers reach over the edge of the image" in said, run.output
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 def test_a_file_that_is_cut_off_is_said(command, truth, tmp_path):
     boxes, sizes = truth
     path = tmp_path / "mine.csv"

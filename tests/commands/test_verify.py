@@ -152,8 +152,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize(
-    ("folder", "name"),
-    [("run", "pairs.parquet"), ("answers", "pairs.parquet"), ("answers", "predictions.parquet")],
+    ("folder", "name"), [("run", "pairs.parquet"), ("answers", "pairs.parquet"), ("answers", "predictions.parquet")]
 )
 def test_a_forged_column_is_not_what_the_predictions_give(folder, name, request):
     folder = request.getfixturevalue(folder)

@@ -59,9 +59,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, tuple[str
 
 
 @pytest.mark.parametrize(
-    ("options", "processes"),
-    [(TOY_OPTIONS, 3), (TOY_OPTIONS + NATIVE_OPTIONS, 2)],
-    ids=["3", "2 on the native grid"],
+    ("options", "processes"), [(TOY_OPTIONS, 3), (TOY_OPTIONS + NATIVE_OPTIONS, 2)], ids=["3", "2 on the native grid"]
 )
 def test_any_number_of_processes_gives_the_same_bytes(options, processes, alone, tmp_path):
     options_of_all = (*options, "--trainer.devices", str(processes))

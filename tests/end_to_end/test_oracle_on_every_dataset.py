@@ -52,11 +52,7 @@ def test_the_oracle_scores_one(command, downloads: Downloads, name, options, wri
     assert cut_off == ([outside] if outside and name != "chexlocalize" else [])
 
 
-OWN = {
-    "coco": (own.write_coco, {}),
-    "csv": (own.write_csv, {}),
-    "masks": (own.write_masks, {"masks": "../masks"}),
-}
+OWN = {"coco": (own.write_coco, {}), "csv": (own.write_csv, {}), "masks": (own.write_masks, {"masks": "../masks"})}
 
 
 @pytest.mark.parametrize("name", OWN)

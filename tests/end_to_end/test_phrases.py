@@ -31,6 +31,7 @@ QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer
 BRIGHTNESS, SHOWN, TOLD = ("toys.Brightness",), ("oracles.Shown", "maps"), ("oracles.Told", "boxes")
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 @pytest.mark.parametrize(("model", "mirrored"), [(BRIGHTNESS, True), (SHOWN, False), (TOLD, True)])
 def test_phrases_go_all_the_way(model, mirrored, tmp_path, monkeypatch):
     changed = "phrases.Mirrored" if mirrored else "phrases.Tires"

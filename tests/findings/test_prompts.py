@@ -153,11 +153,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "!!python/object/apply:pathlib.Path.touch [{}]",
-        "? !!python/object/apply:os.system ['touch {}']\n: x",
-    ],
+    "content", ["!!python/object/apply:pathlib.Path.touch [{}]", "? !!python/object/apply:os.system ['touch {}']\n: x"]
 )
 def test_nothing_in_a_file_is_executed(tmp_path: Path, content: str) -> None:
     touched = tmp_path / "touched"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from deterministic import images_of, weight
-from deterministic_checkpoints import VOCABULARY, write_checkpoint
+from deterministic_checkpoints import BERT, VOCABULARY, write_checkpoint
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small_networks import shrink
@@ -25,14 +24,17 @@ from xbench.models.maps import carzero
 from xbench.models.maps.carzero import TOKENS, CARZero, WordPieces, aggregate, clean
 from xbench.runtime.errors import UserError
 
-# Every word is its letters; the vocabulary is that of `deterministic_checkpoints`.
+# The vocabulary is that of `deterministic_checkpoints`: the longest word that it has, then letters.
 PROMPTS = ["There is Pleural Effusion", "There is a Lung Nodule.", "1. There is no mass"]
 READ = ["there is pleural effusion", "there is a lung nodule", "there is no mass"]
 
 
 def pieces_of(prompt: str) -> list[str]:
-    letters = [[word[0], *(f"##{letter}" for letter in word[1:])] for word in prompt.split()]
-    return ["[CLS]", *chain.from_iterable(letters), "[SEP]"]
+    pieces = ["[CLS]"]
+    for word in prompt.split():
+        first = next(word[:length] for length in range(len(word), 0, -1) if word[:length] in VOCABULARY)
+        pieces += [first, *(f"##{letter}" for letter in word.removeprefix(first))]
+    return [*pieces, "[SEP]"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -223,9 +225,10 @@ def test_tokenisers_that_do_not_fit(files: dict[str, str], tmp_path: Path, monke
     torch.testing.assert_close(guessed[:, 0], known[:, 0])
     assert not torch.allclose(guessed[:, 1:], known[:, 1:])
     del model.word_pieces
-    (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *(f"more {number}" for number in range(223))]))
+    words = BERT["vocab_size"] + 1
+    (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *map(str, range(len(VOCABULARY), words))]))
     model.text_source = str(tmp_path)
-    with pytest.raises(UserError, match=r"has 301 tokens and the BERT in .* 300: they do not belong together"):
+    with pytest.raises(UserError, match=rf"has {words} tokens and the BERT in .* {words - 1}: they do not belong"):
         model.encode_tokens(*token_ids(READ))
 
 

@@ -156,6 +156,7 @@ def test_failure_is_an_error(folders: tuple[Path, Path], how: str) -> None:
         network.score(SimpleNamespace(images=images, truth=SimpleNamespace(image_ids=["film-7"])))  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 def test_a_run(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path
     given = [f"--model.checkpoint={folders[0]}", f"--model.base={folders[1]}", "--model.dtype=float32"]

@@ -17,13 +17,7 @@ def runs(**settings: list[dict[str, str]]) -> list[SimpleNamespace]:
         for told in of_model:
             label = ", ".join([model, *map(str, told.values())])
             results = SimpleNamespace(counts=SimpleNamespace(images=1), scored_on={})
-            run = {
-                "label": label,
-                "model": model,
-                "settings": told,
-                "told_by": told,
-                "place": len(made),
-            }
+            run = {"label": label, "model": model, "settings": told, "told_by": told, "place": len(made)}
             made.append(SimpleNamespace(run=SimpleNamespace(**run, results=results)))
     return made
 

@@ -92,8 +92,7 @@ def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config,
 
 
 @pytest.mark.parametrize(
-    "model",
-    ["toys.Brightness", "wrong_models.MeanOf255", "wrong_models.TimesThe255th", "wrong_models.DividesTwice"],
+    "model", ["toys.Brightness", "wrong_models.MeanOf255", "wrong_models.TimesThe255th", "wrong_models.DividesTwice"]
 )
 def test_wrong_normalisation_is_noted_once(command, toy_config, tmp_path, model):
     toy_config.write_text(toy_config.read_text().replace("toys.Brightness", model))

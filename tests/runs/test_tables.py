@@ -25,13 +25,7 @@ from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import PAIRS, PICTURES, TRUTH
 from xbench.runs.finished import FinishedRun
-from xbench.runs.images import (
-    SavedImage,
-    ScoredPairs,
-    jpeg,
-    read_saved_images,
-    saved_tables,
-)
+from xbench.runs.images import SavedImage, ScoredPairs, jpeg, read_saved_images, saved_tables
 from xbench.runs.tables import read_rows, write_tables
 from xbench.runtime.errors import UserError
 from xbench.scoring.numbers import box_sums, pointing_sums, scored_on, sweep_sums

@@ -14,13 +14,7 @@ from hypothesis.extra.numpy import arrays
 from reference import case, cases, reference, undefined
 from scipy.ndimage import label
 
-from xbench.scoring.maps import (
-    cnr,
-    mass_accuracy,
-    pixel_ranking,
-    pointing_with_tolerance,
-    rank_accuracy,
-)
+from xbench.scoring.maps import cnr, mass_accuracy, pixel_ranking, pointing_with_tolerance, rank_accuracy
 from xbench.scoring.protocols.calibration import adaptive_ece, calibration, expected_ece
 from xbench.scoring.protocols.common import stretched
 from xbench.scoring.protocols.xbench import measures

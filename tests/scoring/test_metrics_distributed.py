@@ -23,10 +23,7 @@ from xbench.scoring.protocols.common import components
 def results(batches: list[int]) -> dict[str, Tensor]:
     """The metrics' values and synchronised states over the given batches."""
     found: dict[str, Tensor] = {}
-    others = {
-        "detections": LesionDetections(2),
-        "boxes": BoxScores(2),
-    }
+    others = {"detections": LesionDetections(2), "boxes": BoxScores(2)}
     for kind, metric in [*zip(KINDS, metrics(classes=2), strict=True), *others.items()]:
         for seed in batches:
             update(kind, metric, seed)
@@ -65,10 +62,7 @@ def named(computed: object) -> dict[str, Tensor]:
     return {"text": torch.frombuffer(bytearray(repr(computed).encode()), dtype=torch.uint8)}
 
 
-SHARES = {
-    2: {"uneven": [[0, 2, 4], [1, 3]], "idle rank": [[0, 1, 2, 3, 4], []]},
-    3: {"uneven": [[4], [0, 3], [2, 1]]},
-}
+SHARES = {2: {"uneven": [[0, 2, 4], [1, 3]], "idle rank": [[0, 1, 2, 3, 4], []]}, 3: {"uneven": [[4], [0, 3], [2, 1]]}}
 
 
 def one_rank(rank: int, folder: str, processes: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import string
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,17 +24,25 @@ from torch import Tensor, nn
 from torchvision.models import resnet50
 from transformers import BertConfig, BertModel
 
+from xbench.findings.names import FINDINGS
+from xbench.findings.prompts import prompts_in_style
 from xbench.models.maps.biomedclip import _MODEL as _BIOMEDCLIP
 
 # Of networks that are not full.
-BERT = {"vocab_size": 300, "num_hidden_layers": 1, "intermediate_size": 64}
+BERT = {"vocab_size": 1000, "num_hidden_layers": 1, "intermediate_size": 64}
 BLOCKS = 2
 
 MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide")
 
-# Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones.
+# Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones. The words of the
+# package's long texts are one token each, which makes encoding faster; names of findings have one for each letter.
 _LETTERS = (*string.ascii_lowercase, *string.digits)
+_FINDINGS = {finding for findings in FINDINGS.values() for finding in findings}
+_TEXTS = (text for style in ("description", "aspects") for name in _FINDINGS for text in prompts_in_style(style, name))
+_words = partial(re.findall, "[a-z]{2,}")
+_WORDS = sorted({*_words(" ".join(_TEXTS).lower())} - {*_words(" ".join(_FINDINGS).lower())})
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "-"]
+VOCABULARY += _WORDS
 _SMALL_CLIP: dict[str, Any] = {
     "embed_dim": 32,
     "vision_cfg": {"image_size": 224, "layers": 2, "width": 48, "head_width": 16, "patch_size": 32},

@@ -24,12 +24,7 @@ _TEXT: dict[str, Any] = {
     "num_key_value_heads": 1,
     "max_position_embeddings": 2048,
 }
-_TOWER: dict[str, Any] = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-}
+_TOWER: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def tokenizer(special: dict[str, str], bins: int = 0) -> Any:

@@ -100,15 +100,12 @@ def logged(path: Path) -> list[str]:
     return path.read_text().split()
 
 
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [("test", ("--data.num_workers", "2")), ("predict", ("--data.num_workers", "0", "--overlays", "Square"))],
-)
-def test_a_fast_process_takes_more_and_the_results_stay(command, options, tmp_path):
+@pytest.mark.parametrize(("command", "workers", "more"), [("test", "2", ()), ("predict", "0", ("--overlays", "Hole"))])
+def test_a_fast_process_takes_more_and_the_results_stay(command, workers, more, tmp_path):
     (alone := tmp_path / "alone").mkdir()
     (both := tmp_path / "both").mkdir()
-    assert main(words(alone, command, "--trainer.devices", "1", *options[2:])) == 0
-    started = words(both, command, *TWO, *options)
+    assert main(words(alone, command, "--trainer.devices", "1", *more)) == 0
+    started = words(both, command, *TWO, "--data.num_workers", workers, *more)
     log = str(tmp_path / "log-{rank}")
     statuses, said = run_ranks(2, started, both, MORTAL_WAITS="0 0.4", MORTAL_LOG=log)
     assert statuses == [0, 0], said

@@ -8,14 +8,7 @@ from book_files import write_book
 
 from xbench.findings.names import TABLE
 from xbench.findings.prompts import wordings
-from xbench.models.maps.medklip import (
-    OFFICIAL_ENTRIES,
-    entry_of,
-    own_entries,
-    own_texts,
-    read_entries,
-    with_findings,
-)
+from xbench.models.maps.medklip import OFFICIAL_ENTRIES, entry_of, own_entries, own_texts, read_entries, with_findings
 from xbench.runtime.errors import UserError
 
 OFFICIAL = {name: [name] for name in OFFICIAL_ENTRIES}
