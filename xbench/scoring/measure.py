@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,7 @@ def measure(
             NaN where there are none, and which maps are finite (P,) bool.
         condition: The change that was made to the images.
     """
-    pairs, row = len(truth.queries), np.flatnonzero(truth.scored)
-    image = truth.image
+    pairs, image, row = len(truth.queries), truth.image, np.flatnonzero(truth.scored)
     values: dict[str, Any] = {}
     pixels: dict[str, Any] = {}
     logits, probabilities = prediction.scores(pairs)
@@ -83,35 +83,29 @@ def measure(
         **{name: truth.places[:, k] for k, name in enumerate(("region_area", "region_x", "region_y"))},
         "region_digest": pa.array(truth.digests.astype("U16"), mask=truth.digests == b""),
         **{f"reader_{name}": truth.agreement[:, k] for k, name in enumerate(("dice", "iou"))},
-        **{name: _spread(column, row, pairs) for name, column in (values | pixels).items()},
+        **{name: column for name, column in values.items() if isinstance(column, list)},
     }
-    return pa.table([_array(table.get(field.name), field.type, pairs) for field in SCHEMA], SCHEMA)
+    of_scored = {name: _array(column, name) for name, column in (values | pixels).items() if name not in table}
+    place = np.full(pairs, -1)
+    place[row] = np.arange(len(row))
+    spread = pa.RecordBatch.from_pydict(of_scored).take(pa.array(place, mask=place < 0)) if of_scored else {}
+    columns = _nulls(pairs) | {name: _array(column, name) for name, column in table.items()}
+    return pa.Table.from_arrays([*(columns | {name: spread[name] for name in of_scored}).values()], schema=SCHEMA)
 
 
-def _spread(column: Any, row: NDArray[np.int64], rows: int) -> Any:
-    """Values of scored rows as those of all rows, or what has a value for each already."""
-    if isinstance(column, list):
-        return column
-    if column.ndim == 2:
-        starts = np.zeros(rows + 1, np.int32)
-        starts[row + 1] = column.shape[1]
-        empty = np.ones(rows, np.bool_)
-        empty[row] = False
-        flat = pa.array(column.ravel(), pa.int32())
-        return pa.ListArray.from_arrays(pa.array(starts.cumsum(), pa.int32()), flat, mask=pa.array(empty))
-    values = np.full(rows, np.nan)
-    values[row] = column
-    return values
+@lru_cache(maxsize=8)
+def _nulls(rows: int) -> dict[str, pa.Array]:
+    """Return the columns of the table by name, all null."""
+    return {field.name: pa.nulls(rows, field.type) for field in SCHEMA}
 
 
-def _array(column: Any, kind: pa.DataType, rows: int) -> pa.Array:
-    if column is None:
-        return pa.nulls(rows, kind)
+def _array(column: Any, name: str) -> pa.Array:
     if isinstance(column, pa.Array):
         return column
-    if isinstance(column, np.ndarray) and column.dtype.kind == "f" and not pa.types.is_floating(kind):
-        return pa.array(column, pa.float64(), from_pandas=True).cast(kind)
-    return pa.array(column, kind, from_pandas=True)
+    if isinstance(column, np.ndarray) and column.ndim == 2:
+        ends = pa.array(np.arange(len(column) + 1) * column.shape[1], pa.int32())
+        return pa.ListArray.from_arrays(ends, pa.array(column.ravel().astype(np.int32)))
+    return pa.array(column, SCHEMA.field(name).type, from_pandas=True)
 
 
 def _measure_maps(
@@ -124,10 +118,11 @@ def _measure_maps(
     check: Check | None,
 ) -> tuple[NDArray[np.float64], dict[str, Any], dict[str, Any]]:
     """Return logits and probabilities (2, P), and of the scored pairs their scores and pixels."""
-    row = np.flatnonzero(truth.scored)
-    regions = [region if scored else None for region, scored in zip(truth.regions, truth.scored, strict=True)]
+    scored = truth.scored
+    row = np.flatnonzero(scored)
+    regions = [region if wanted else None for region, wanted in zip(truth.regions, scored.tolist(), strict=True)]
     inside = [region for region in regions if region is not None]
-    views = [truth.views[image] for image in truth.image]
+    views = [truth.views[image] for image in truth.image.tolist()]
     maps, nobody = shown.values, np.zeros(len(row), np.bool_)
     if shown.missing is not None:
         maps = maps.masked_fill(shown.missing[..., None, None], 0)
@@ -135,8 +130,9 @@ def _measure_maps(
     stopwatch.lap("metrics")
     every = (measurer or Measurer())(maps, regions, views, rules.thresholds, rules.upsampling, given)
     stopwatch.lap("saliency")
+    scores = every.scores
     if check is not None:
-        check(every.scores[0], every.scores[1], every.finite)
+        check(scores[0], scores[1], every.finite)
     pairs = every[torch.from_numpy(row)]
     counts = pairs.counts()
     for wrong, what in (
@@ -150,14 +146,14 @@ def _measure_maps(
     region, middle = counts.region.numpy(), rules.thresholds // 2
     sizes = np.array([region.shape for region in inside], dtype=np.int64).reshape(-1, 2)
     fixed = mask[:, middle], overlap[:, middle], region
-    scores = {"pointing_hit": pairs.hits(rules.ties).numpy(), "minimum_hit": pairs.minimum_hits().numpy()}
-    found = {name: np.where(nobody, 0, score) for name, score in scores.items()}
+    hits = {"pointing_hit": pairs.hits(rules.ties).numpy(), "minimum_hit": pairs.minimum_hits().numpy()}
+    found: dict[str, Any] = {name: np.where(nobody, 0, hit) for name, hit in hits.items()}
     peaks = dict(zip(("peak_x", "peak_y", "peak_distance"), pairs.peaks(sizes), strict=True))
     found |= {name: np.where(nobody, np.nan, place) for name, place in peaks.items()}
     found |= {"dice": dice(*fixed), "iou": iou(*fixed)}
-    found["constant"] = (pairs.constant.numpy() & ~nobody).astype(np.float64)
+    found["constant"] = pairs.constant.numpy() & ~nobody
     pixels = {"grid_pixels": sizes.prod(1), "region_pixels": region, "mask_pixels": mask, "overlap_pixels": overlap}
-    return every.scores.numpy(), found, pixels
+    return scores.numpy(), found, pixels
 
 
 def _measure_answers(
