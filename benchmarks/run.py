@@ -33,6 +33,7 @@ PARTS = {
     "kernel": "The metrics on a GPU",
     "decoding": "Decoding and prepared images",
     "overhead": "The harness beside the network",
+    "main_process": "The main process without a network",
     "whole_path": "The whole path against a plain script",
     "scale": "Cost as the work grows",
     "memory": "Memory",

@@ -54,8 +54,8 @@ STAGES = ("loading", "transfer", "forward", "saliency", "metrics", "logging")
 """Of the loop over batches, as `results.json` has them."""
 
 
-def write_radiographs(root: Path, images: int, findings: int, side: int) -> Path:
-    """Write PNG files, each of one of sixteen phantoms, and `boxes.csv`: every image has a box of half of the findings.
+def write_radiographs(root: Path, images: int, findings: int, side: int, every: int = 2) -> Path:
+    """Write PNG files, each of one of sixteen phantoms, and `boxes.csv`: every image has a box of every second finding.
 
     Corners are odd. So no cell of the grid is covered by exactly half, which floating-point coverage would round
     either way, and every way to bring a box to the grid agrees.
@@ -73,7 +73,7 @@ def write_radiographs(root: Path, images: int, findings: int, side: int) -> Path
         for number in range(images):
             name = f"{number:05d}.png"
             (root / "images" / name).hardlink_to(drawn[number % DISTINCT])
-            for finding in range(number % 2, findings, 2):
+            for finding in range(number % every, findings, every):
                 low = random.integers(0, side // 4, 2) * 2 + 1
                 high = low + random.integers(side // 16, side // 4, 2) * 2
                 writer.writerow((name, f"Finding {finding + 1}", *low, *np.minimum(high, side - 1)))
@@ -160,9 +160,12 @@ class Clock(Callback):
     """Moments of the newest run in this process. Goes last, so that a moment includes what all others do in it."""
 
     moments: ClassVar[dict[str, float]] = {}
+    processor: ClassVar[dict[str, float]] = {}
+    """Seconds of processor time that this process had used by then."""
 
     def __init__(self) -> None:
         self.moments.clear()
+        self.processor.clear()
         self._note("built")
 
     def setup(self, *_: object, **__: object) -> None:
@@ -179,6 +182,7 @@ class Clock(Callback):
 
     def _note(self, what: str) -> None:
         self.moments.setdefault(what, time.perf_counter())
+        self.processor.setdefault(what, time.process_time())
 
 
 @dataclass(frozen=True)
