@@ -39,6 +39,7 @@ PARTS = {
     "memory": "Memory",
     "start_up": "Start-up",
     "rescoring": "Scoring again without the network",
+    "reporting": "Writing a report",
     "scoring": "Scoring a table of probabilities",
 }
 PATIENCE = 1_200
