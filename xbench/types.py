@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import groupby, islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,19 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.findings.queries import Query as Query
-from xbench.geometry.grid import Upsampling, View
+from xbench.geometry.grid import View
 from xbench.geometry.regions import Coverage, area_and_centre, region_digest
+from xbench.geometry.rules import MapScale as MapScale
+from xbench.geometry.rules import Rules as Rules
+from xbench.geometry.rules import TieRule as TieRule
 from xbench.geometry.shapes import Shape
 from xbench.predictions.answer import Answer, Box, outline_boxes
 from xbench.predictions.asking import Question, Reply
-
-TieRule = Literal["share", "any", "first"]
-"""What counts when several pixels share the maximum of a map; `pointing_hits` describes the three."""
-
-MapScale = Literal["cosine", "logit", "probability", "attention", "none"]
-"""What the values of a model's raw maps are: cosines in [-1, 1], raw scores whose sigmoid is a probability,
-probabilities in [0, 1], shares of attention that sum to 1 with what the map leaves out, or nothing that compares
-between maps."""
 
 
 class Note(NamedTuple):
@@ -305,17 +300,6 @@ class Prediction:
         nothing = torch.full((pairs,), torch.nan)
         logits, probabilities = (nothing if one is None else one for one in (self.logits, self.probabilities))
         return logits, probabilities
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How maps are scored against annotated regions."""
-
-    grid: tuple[int, int] | Literal["native"] = (224, 224)  # height and width, or the pixels of each image
-    upsampling: Upsampling = "bilinear"
-    gamma: float = 0.5  # share of a grid pixel that a region covers at least
-    thresholds: int = 101  # how many k / (thresholds - 1) the sweep has; odd, so that 0.5 is one of them
-    ties: TieRule = "share"
 
 
 def _unpacked(content: Tensor, runs: Sequence[tuple[torch.dtype, torch.Size, int]], rest: dict[str, Any]) -> Batch:

@@ -21,6 +21,7 @@ import torch
 from official.chexlocalize import write_chexlocalize
 from places import ROOT
 from pycocotools import mask as coco
+from slow_protocols import scaled
 
 from xbench.cli import main
 from xbench.data.phantom import FINDINGS
@@ -29,7 +30,7 @@ from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.runs.files import PAIRS, PICTURES, TRUTH
 from xbench.runs.protocols import read_protocol, read_protocol_pairs
-from xbench.scoring.protocols.chexlocalize import otsu_mask, scaled
+from xbench.scoring.protocols.chexlocalize import otsu_mask
 
 DATA = ("--data.images", "5", "--data.num_workers", "0")
 QUIET = (*DATA, "--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
@@ -268,7 +269,10 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
         size = true.shape
         shown = upsample(torch.from_numpy(map_)[0], size)[0].numpy()
         assert pairs["hit"][row] == true[np.unravel_index(shown.argmax(), size)]
-        otsu, above = otsu_mask(scaled(shown)), scaled(shown) > np.float32(f"0.{2 + TASKS.index(task) % 7}")
+        otsu, above = (
+            otsu_mask((255 * scaled(shown)).astype(np.uint8)),
+            scaled(shown) > np.float32(f"0.{2 + TASKS.index(task) % 7}"),
+        )
         for key, mask in (("iou", otsu), ("iou_tuned", above)):
             assert pairs[key][row] == pytest.approx((mask & true).sum() / (mask | true).sum(), abs=1e-12)
         emptied = 0.0 if probability < 0.5 else pairs["iou"][row]

@@ -8,8 +8,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from on_grid import saliency_on_grid
 from reference import as_pytorch_2_14, case, reference, undefined
+from slow_protocols import scaled, slow_counts
 
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.shapes import Shape
@@ -72,17 +75,31 @@ def test_biovil(name):
 def test_chexlocalize(name):
     made = case(name)
     theirs = made.expected["chexlocalize"]
-    scale = chexlocalize.scaled(made.map)
-    mask = chexlocalize.otsu_mask(scale)
+    mask = chexlocalize.otsu_mask((255 * scaled(made.map)).astype(np.uint8))
     assert mask.sum() == theirs["otsu_pixels"]
     assert hashlib.sha256(np.packbits(mask).tobytes()).hexdigest() == theirs["otsu_sha256"]
-    mine = chexlocalize.count(made.map, made.region)
+    mine = chexlocalize.count(PairView(made.map), made.region)
+    np.testing.assert_equal(mine, slow_counts(made.map, made.region))
     assert [mine[f"mask_{rule}"] for rule in chexlocalize.RULES[1:]] == theirs["pixels_float32_threshold"]
     assert list(first_maximum(made.map)) == theirs["argmax"] and mine["hit"] == close(theirs["hit"])
     table = Group("", {key: np.array([value]) for key, value in mine.items()})
     for slice_ in ("true_positive", "full"):
         full = slice_ == "full"
         assert chexlocalize.ious(table, "otsu", full=full)[0] == close(theirs[f"otsu_iou_{slice_}"])
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_counting_row_by_row_gives_what_whole_masks_give(seed, tied):
+    random = np.random.default_rng(seed)
+    cells, size = (tuple(random.integers(1, most, 2).tolist()) for most in (8, 41))
+    crop = (FULL_VIEW, (0.1, 0.0, 0.9, 1.0), (-0.2, -0.1, 1.2, 1.1), (0.5, 0.5, 0.501, 0.501))[random.integers(4)]
+    values = random.integers(-2, 3, cells) if tied else random.standard_normal(cells)
+    shown = PairView(values.astype(np.float32) * np.float32(0.3), crop)
+    region = random.random(size) < random.choice([0, 0.02, 0.5])
+    for mode in ("nearest", "corners", "bilinear"):
+        whole = saliency_on_grid(torch.from_numpy(shown.cells)[None], [crop], size, mode)[0].numpy()
+        np.testing.assert_array_equal(shown.on_grid(size, mode), whole)
+    np.testing.assert_equal(chexlocalize.count(shown, region), slow_counts(whole, region))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if case(name).expected["g2g"]])
@@ -163,7 +180,7 @@ def chexlocalize_tables(split):
             saliency = made.map if own else as_pytorch_2_14(made.raw[::-1], made.map.shape)
             region = made.region if own else np.zeros_like(made.region)
             probability = made.probability if own else round(1 - made.probability, 3)
-            rows.append(chexlocalize.count(saliency, region) | {"probability": probability})
+            rows.append(chexlocalize.count(PairView(saliency), region) | {"probability": probability})
         tables[finding] = Group(finding, {key: np.array([row[key] for row in rows]) for key in rows[0]})
     return tables
 

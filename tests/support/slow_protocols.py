@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xbench.scoring.protocols.calibration import expected_ece
+from xbench.scoring.protocols.chexlocalize import otsu_mask
 
 RATIOS = {
     "lesion_recall": ("found", "lesions"),
@@ -16,6 +17,21 @@ RATIOS = {
 }
 OF_NEGATIVES = {("radzero", "specificity"), ("alarms", "false_alarm"), ("alarms", "area_lit")}
 RATES = 2.0 ** np.arange(-3, 4)
+
+
+def scaled(saliency):
+    above = saliency - saliency.min()
+    return above / above.max() if above.max() > 0 else above
+
+
+def slow_counts(saliency, region):
+    """What the protocol `chexlocalize` counts of a map on the grid, mask by mask."""
+    scale = scaled(saliency)
+    masks = {f"0.{k}": scale > np.float32(f"0.{k}") for k in range(2, 9)}
+    counts = {"pixels": region.size, "region": int(region.sum())}
+    for rule, mask in {"otsu": otsu_mask((255 * scale).astype(np.uint8)), **masks}.items():
+        counts |= {f"mask_{rule}": int(mask.sum()), f"overlap_{rule}": int((mask & region).sum())}
+    return counts | {"hit": float(region.flat[saliency.argmax()]) if region.any() else np.nan}
 
 
 def slow_numbers(content, pairs, findings):

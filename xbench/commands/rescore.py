@@ -25,13 +25,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import torch
 import yaml
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from xbench.findings.names import is_name
+from xbench.geometry.rules import Rules
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
@@ -50,12 +50,10 @@ from xbench.runtime.files import write_whole, writing
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.runtime.yaml_files import load_yaml
-from xbench.scoring.measure import measure
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
 from xbench.scoring.rows import in_order
-from xbench.types import Answers, Rules
 
 # By default, and far more than one process can read for.
 _USUAL_WORKERS, _MOST_WORKERS = 16, 64
@@ -177,6 +175,8 @@ def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int) -> di
     parts: dict[str, list[PairTable]] = {}
     shows_maps = "map" in run_view(run).shows
     of_maps = [name for name in names if shows_maps and "map" in PROTOCOLS[name].takes]
+    if of_maps:
+        import xbench.scoring.host  # noqa: F401  # before processes are forked
     for _, tables in _by_batches(run, None, workers, partial(score_images, run, of_maps)) if of_maps else ():
         for name, table in tables.items():
             parts.setdefault(name, []).append(table)
@@ -249,6 +249,9 @@ def _score(
     read_as: Mapping[str, str],
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
+    import xbench.scoring.host
+    import xbench.scoring.measure  # noqa: F401  # before processes are forked; protocols alone need no torch
+
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
     _ = run.answers, run.rows  # before processes are forked, for them to share them
     size = provenance["data"]["batch_size"]
@@ -338,6 +341,9 @@ def score_batch(
     run: FinishedRun, rules: Rules, read_as: Mapping[str, str], kept: Sequence[SavedImage]
 ) -> dict[str, pa.Table]:
     """Measure a batch of saved images; answers are read by the family and frame of `read_as`."""
+    from xbench.scoring.measure import measure
+    from xbench.types import Answers
+
     prediction, truth = run.batch(kept, rules.gamma, **read_as)
     tables = {PAIRS: measure(prediction, truth, rules, condition=run.condition)}
     if isinstance(prediction.shown, Answers):
@@ -354,7 +360,10 @@ def _begin_worker(task: Callable[[Sequence[SavedImage]], Any]) -> None:
     end_with_parent()
     # Ctrl-C reaches all processes; the one that waits for the workers answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+    if "torch" in sys.modules or sys.platform != "linux":
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def _score_in_worker(kept: Sequence[SavedImage]) -> Any:

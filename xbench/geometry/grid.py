@@ -2,7 +2,7 @@
 
 Everything is scored on one grid, the whole radiograph resized to (H, W), 224 x 224 unless configured. A model's own
 preprocessing (stretch, crop, pad) is described by its view: the rectangle of the radiograph that the model input shows,
-as fractions of width and height.
+as fractions of width and height. Needs torch for tensors alone.
 """
 
 from __future__ import annotations

@@ -36,14 +36,15 @@ from xbench.runs.tables import read_rows
 from xbench.scoring.rows import Rows
 
 if TYPE_CHECKING:
-    from xbench.types import MapScale, Prediction, Rules, Truth
+    from xbench.geometry.rules import MapScale, Rules
+    from xbench.types import Prediction, Truth
 
 
 class FinishedRun:
     """A finished run: its results, tables, maps, regions and pictures, each read when it is first asked for.
 
     Reading what is missing or damaged, or was not written by a run, raises a `RunFileError`, which is a `UserError`;
-    so do the checks. Needs torch for `rules`, `batches` and `map_scale` alone.
+    so do the checks. Needs torch for `batch` alone.
     """
 
     def __init__(self, folder: Path, results: Results, condition: str = "") -> None:
@@ -144,7 +145,7 @@ class FinishedRun:
     @property
     def map_scale(self) -> MapScale | None:
         """What the values of the raw maps are, as the model's class declares it; None if it does not."""
-        from xbench.types import MapScale
+        from xbench.geometry.rules import MapScale
 
         with reading(self.folder):
             model = self.results.provenance.get("model")
@@ -195,8 +196,7 @@ class FinishedRun:
     def rules(self) -> Rules:
         """How it was scored, of the provenance."""
         from xbench.geometry.grid import Upsampling
-        from xbench.scoring.sweep import MAX_THRESHOLDS
-        from xbench.types import Rules, TieRule
+        from xbench.geometry.rules import MAX_THRESHOLDS, Rules, TieRule
 
         with reading(self.folder):
             provenance = self.results.provenance

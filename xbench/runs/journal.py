@@ -14,13 +14,15 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import write_whole
-from xbench.types import Failure, Note
+
+if TYPE_CHECKING:
+    from xbench.types import Failure, Note
 
 ABOUT = "about.json"
 _NAME = re.compile(r"(\d+)-([0-9a-f]{8})\.arrow")
@@ -69,6 +71,8 @@ def read_record(path: Path) -> BatchRecord:
     content = _intact(path)
     if content is None:
         raise ValueError(f"{path} has changed while it was read")
+    from xbench.types import Failure, Note  # it imports torch
+
     # Copied part by part: a table that points into the content would keep all of it, with every map, in memory.
     source = pa.PythonFile(io.BytesIO(content), "r")
     about = json.loads(pa.ipc.open_stream(source).read_all().schema.metadata[b"record"])

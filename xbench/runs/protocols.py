@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,18 @@ def _tables(names: Sequence[str], pairs: Iterable[_Pair]) -> dict[str, Table]:
     return tables
 
 
-def _about(run: FinishedRun, row: int, column: int, chance: float) -> dict[str, Any]:
+def _about(run: FinishedRun, row: int, column: int) -> dict[str, Any]:
     scores = run.image_scores
+    chance = float(scores.region_area[row, column]) if scores.scored[row, column] else 0.0
     about = {"index": int(scores.index[row]), "image_id": scores.image_ids[row], "column": column}
     numbers = {"label": int(scores.labels[row, column]), "probability": float(scores.probabilities[row, column])}
     return about | numbers | {"chance": chance}
+
+
+@lru_cache(maxsize=1)
+def _nowhere(size: tuple[int, int]) -> NDArray[np.bool_]:
+    """The region of all pairs without one; on native grids it has millions of pixels."""
+    return np.zeros(size, np.bool_)
 
 
 def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[SavedImage]) -> Iterator[_Pair]:
@@ -98,11 +106,11 @@ def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[Save
             label, scored = int(run.image_scores.labels[row, column]), place in image.scored
             if not scored and (label < 0 or not negatives):
                 continue
-            region = image.regions[place].at(rules.gamma) if scored else np.zeros(size or (0, 0), np.bool_)
+            region = image.regions[place].at(rules.gamma) if scored else _nowhere(size or (0, 0))
             cells = np.nan_to_num(image.saliency[place])
             prediction = PairView(cells, image.view, scale, rules.upsampling, missing=bool(missing[place]))
             truth = PairTruth(label, region, image.instances.get(place, ()), rules.gamma)
-            yield _about(run, row, column, np.count_nonzero(region) / region.size), prediction, truth
+            yield _about(run, row, column), prediction, truth
 
 
 def _pairs_of_answers(run: FinishedRun) -> Iterator[_Pair]:
@@ -114,18 +122,16 @@ def _pairs_of_answers(run: FinishedRun) -> Iterator[_Pair]:
         if not answer.annotated and label != 0:
             continue
         boxes, true = (np.array(of or (), np.float64).reshape(-1, 4) for of in (answer.boxes, answer.annotated))
-        area = float(run.image_scores.region_area[row, column]) if answer.annotated else 0.0
         # Nobody ranks boxes without a confidence.
         confidence = np.array([np.nan if one is None else one for one in answer.confidence or ()])
         truth = PairTruth(label, boxes=true, separate=not answer.annotated or bool(answer.one_by_one))
-        yield _about(run, row, column, area), PairView(boxes=boxes, confidence=confidence), truth
+        yield _about(run, row, column), PairView(boxes=boxes, confidence=confidence), truth
 
 
 def _pairs_of_scores(run: FinishedRun) -> Iterator[_Pair]:
     scores = run.image_scores
     for row, column in np.argwhere((scores.labels >= 0) & ~np.isnan(scores.probabilities)).tolist():
-        area = float(scores.region_area[row, column]) if scores.scored[row, column] else 0.0
-        yield _about(run, row, column, area), PairView(), PairTruth(int(scores.labels[row, column]))
+        yield _about(run, row, column), PairView(), PairTruth(int(scores.labels[row, column]))
 
 
 def _located(run: FinishedRun) -> Iterator[AnswerRow]:

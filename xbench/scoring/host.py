@@ -87,6 +87,39 @@ def least_distance(peak, region):
     return least if len(other) else 0
 
 
+@njit
+def _widened(cells, columns, right_share):
+    """Lay rows of cells (h, w) on the columns of pixels that the view shows."""
+    wide = np.empty((len(cells), len(columns)), np.float32)
+    for y in range(len(cells)):
+        for x in range(len(columns)):
+            cell = cells[y, columns[x]]
+            beside = cells[y, min(columns[x] + 1, cells.shape[1] - 1)]
+            wide[y, x] = cell + right_share[x] * (beside - cell)
+    return wide
+
+
+@njit
+def _extremes(wide, rows, lower_share):
+    """Return the least and the greatest value that the view shows.
+
+    Between two rows of cells a column never falls or never rises, however its values are rounded, so that its first and
+    its last pixel there are its extremes.
+    """
+    line = np.empty(wide.shape[1], np.float32)
+    lowest, highest = np.full(len(line), np.inf, np.float32), np.full(len(line), -np.inf, np.float32)
+    for y in range(len(rows)):
+        if y in (0, len(rows) - 1) or rows[y - 1] != rows[y] or rows[y + 1] != rows[y]:
+            _line(wide, rows[y], lower_share[y], line)
+            # Of each column: a processor compares many columns at once.
+            for x in range(len(line)):
+                lowest[x], highest[x] = min(lowest[x], line[x]), max(highest[x], line[x])
+    low, high = lowest[0], highest[0]
+    for x in range(len(line)):
+        low, high = min(low, lowest[x]), max(high, highest[x])
+    return low, high
+
+
 @compiled("void(float32[:, ::1], boolean[:, ::1], int64[::1])")
 def count(pixels, region, histogram):
     """Count pixels (H, W) in [0, 1] in a histogram (2 T,), as `sweep.reached` takes it."""
@@ -108,24 +141,9 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
     """
     height, width = region.shape
     right = left + len(columns)
-    wide = np.empty((len(cells), len(columns)), np.float32)
-    for y in range(len(cells)):
-        for x in range(len(columns)):
-            cell = cells[y, columns[x]]
-            beside = cells[y, min(columns[x] + 1, cells.shape[1] - 1)]
-            wide[y, x] = cell + right_share[x] * (beside - cell)
-
-    line = np.empty(width, np.float32)
+    wide, line = _widened(cells, columns, right_share), np.empty(width, np.float32)
     shown = line[left:right]
-    lowest, highest = np.full(len(columns), np.inf, np.float32), np.full(len(columns), -np.inf, np.float32)
-    for y in range(len(rows)):
-        _line(wide, rows[y], lower_share[y], shown)
-        # Of each column: a processor compares many columns at once.
-        for x in range(len(columns)):
-            lowest[x], highest[x] = min(lowest[x], shown[x]), max(highest[x], shown[x])
-    low, high = lowest[0], highest[0]
-    for x in range(len(shown)):
-        low, high = min(low, lowest[x]), max(high, highest[x])
+    low, high = _extremes(wide, rows, lower_share)
     span = high - low
 
     keys, peak = np.empty(width, np.int32), np.zeros(region.shape, np.bool_)
@@ -153,3 +171,43 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
                 peak[y, x] = True
     distance = 0 if tied_inside else least_distance(peak, region)
     return 2 * (span == 0) + 4 * first_inside, tied, tied_inside, sum_y, sum_x, distance, minima, minima_inside
+
+
+@compiled(
+    "int64(float32[:, ::1], int64, int64[::1], float32[::1], int64, int64[::1], float32[::1], boolean[:, ::1], "
+    "float32[::1], uint8[:, ::1], int64[:, ::1])"
+)
+def levels(cells, top, rows, lower_share, left, columns, right_share, region, limits, grid, above):
+    """Fill a grid (H, W) with 255 (m - min) / (max - min) of a map (h, w), placed as in `measure`, rounded down.
+
+    Adds how many values (m - min) / (max - min) exceed each limit, everywhere and in the region (2, T). Returns the
+    place of the map's first maximum, row by row.
+    """
+    height, width = grid.shape
+    wide, line, first = _widened(cells, columns, right_share), np.empty(width, np.float32), -1
+    low, high = _extremes(wide, rows, lower_share)
+    divisor = high - low if high > low else np.float32(1)
+    shown = line[left : left + len(columns)]
+    for y in range(height):
+        line[:] = low
+        if top <= y < top + len(rows):
+            _line(wide, rows[y - top], lower_share[y - top], shown)
+        here, some, level, inside = 0, False, grid[y], region[y]
+        for x in range(width if first < 0 else 0):
+            here += line[x] == high
+        for x in range(width if here else 0):
+            if first < 0 and line[x] == high:
+                first = y * width + x
+        for x in range(width):
+            line[x] = (line[x] - low) / divisor
+            level[x] = np.int32(np.float32(255) * line[x])
+            some |= inside[x]
+        for limit in range(len(limits)):
+            exceeds = both = np.int32(0)
+            for x in range(width):
+                exceeds += np.int32(line[x] > limits[limit])
+            for x in range(width if some else 0):
+                both += np.int32((line[x] > limits[limit]) & inside[x])
+            above[0, limit] += exceeds
+            above[1, limit] += both
+    return first

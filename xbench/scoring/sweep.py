@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from xbench.geometry.rules import MAX_THRESHOLDS
 from xbench.scoring import numbers
-
-MAX_THRESHOLDS = 100_001
 
 
 @dataclass(frozen=True)

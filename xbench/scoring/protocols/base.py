@@ -1,6 +1,6 @@
 """What a protocol is: how it measures a pair of image and finding, and how numbers follow from a table of pairs.
 
-What the official code does not define is NaN, never 0. Needs no torch until a map is brought to the grid.
+What the official code does not define is NaN, never 0. Needs no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.geometry.grid import maps_on_grid
+from xbench.geometry.grid import maps_on_grid, places_on_grid
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import Upsampling, View
@@ -49,6 +49,13 @@ class PairView:
     missing: bool = False  # whether nobody drew the map; its cells are 0
     boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (N, 4) x0, y0, x1, y1 in the order of the answer
     confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (N,)
+
+    def placed(self, size: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return the map and where a grid (H, W) shows it, as the functions of `scoring.host` take them."""
+        left, top, right, bottom = self.crop
+        x, *across = places_on_grid(left, right, size[1], self.cells.shape[1], "bilinear")
+        y, *down = places_on_grid(top, bottom, size[0], self.cells.shape[0], "bilinear")
+        return np.ascontiguousarray(self.cells, np.float32), y.start, *down, x.start, *across
 
     def on_grid(
         self, size: tuple[int, ...], mode: Upsampling = "bilinear", cells: NDArray[Any] | None = None

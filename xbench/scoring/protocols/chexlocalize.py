@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.scoring.maps import Map, Region
+from xbench.scoring.maps import Region
 from xbench.scoring.numbers import iou
 from xbench.scoring.protocols.base import (
     Group,
@@ -27,46 +28,49 @@ from xbench.scoring.protocols.base import (
     mean_of,
     ratio_of_sums,
 )
-from xbench.scoring.protocols.common import Mask, first_maximum
+from xbench.scoring.protocols.common import Mask
 
 RULES = ("otsu", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
 """Of masks: Otsu's threshold, and those among which one can be tuned."""
+_LIMITS = np.array(RULES[1:], np.float32)
 
 
-def scaled(saliency: Map) -> NDArray[np.float32]:
-    """Return (m - min) / max of that, in float32; of a constant map all zeros, whose masks are empty."""
-    values = saliency.astype(np.float32, copy=False)
-    above: NDArray[np.float32] = values - values.min()
-    high = above.max()
-    return above / high if high > 0 else above
+def otsu_mask(levels: NDArray[np.uint8]) -> Mask:
+    """Return where levels (H, W) exceed Otsu's threshold, with holes filled and without single pixels, in their place.
 
-
-def otsu_mask(scale: NDArray[np.float32]) -> Mask:
-    """Return the pixels of a scaled map above Otsu's threshold, with holes filled and without single pixels."""
+    Of millions of pixels, getting memory from the system takes as long as using it.
+    """
     import cv2
 
-    levels = (255 * scale).astype(np.uint8)
-    _, mask = cv2.threshold(levels, 0, 1, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
-    outlines, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
-    filled = np.zeros_like(levels)
-    cv2.drawContours(filled, [outline for outline in outlines if len(outline) > 1], -1, 1, cv2.FILLED)
-    return filled.astype(bool)
+    cv2.threshold(levels, 0, 1, cv2.THRESH_BINARY | cv2.THRESH_OTSU, dst=levels)
+    outlines, _ = cv2.findContours(levels, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+    levels[:] = 0
+    cv2.drawContours(levels, [outline for outline in outlines if len(outline) > 1], -1, 1, cv2.FILLED)
+    return levels.view(np.bool_)
 
 
-def count(saliency: Map, region: Region) -> dict[str, float]:
+@lru_cache(maxsize=1)
+def _room(size: tuple[int, int]) -> NDArray[np.uint8]:
+    """A grid (H, W) to work in."""
+    return np.empty(size, np.uint8)
+
+
+def count(prediction: PairView, region: Region) -> dict[str, float]:
     """Count the pixels of each mask, `mask_` and `overlap_` by rule, those of the region, and whether the map hits.
 
-    The hit is that of the first maximum, NaN without a region.
+    Maps are scaled to (m - min) / max of that, in float32; masks of a constant one are empty. The hit is that of the
+    first maximum, NaN without a region.
     """
-    scale = scaled(saliency)
-    masks = {"otsu": otsu_mask(scale)}
-    masks |= {rule: scale > np.float32(rule) for rule in RULES[1:]}
-    found: dict[str, float] = {"pixels": region.size, "region": int(np.count_nonzero(region))}
-    inside = region if found["region"] else None
-    for rule, mask in masks.items():
-        found[f"mask_{rule}"] = int(np.count_nonzero(mask))
-        found[f"overlap_{rule}"] = 0 if inside is None else int(np.count_nonzero(mask & inside))
-    found["hit"] = math.nan if inside is None else float(region[first_maximum(saliency)])
+    from xbench.scoring.host import levels
+
+    room, above = _room((region.shape[0], region.shape[1])), np.zeros((2, len(_LIMITS)), np.int64)
+    first = levels(*prediction.placed(region.shape), region, _LIMITS, room, above)
+    mask, size = otsu_mask(room), int(np.count_nonzero(region))
+    counts = [(int(np.count_nonzero(mask)), int(np.count_nonzero(mask & region)) if size else 0), *above.T.tolist()]
+    found: dict[str, float] = {"pixels": region.size, "region": size}
+    for rule, (pixels, overlap) in zip(RULES, counts, strict=True):
+        found[f"mask_{rule}"], found[f"overlap_{rule}"] = pixels, overlap
+    found["hit"] = float(region.flat[first]) if size else math.nan
     return found
 
 
@@ -127,7 +131,7 @@ class CheXlocalize(Protocol):
     negatives = True
 
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
-        return count(prediction.on_grid(truth.region.shape), truth.region)
+        return count(prediction, truth.region)
 
     def tune(self, groups: Sequence[Group]) -> Tuned:
         return {group.finding: {"threshold": tuned_threshold(group), "cutoff": tuned_cutoff(group)} for group in groups}
