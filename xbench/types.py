@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.findings.queries import Query as Query
+from xbench.geometry.grid import MapScale as MapScale
+from xbench.geometry.grid import Rules as Rules
+from xbench.geometry.grid import TieRule as TieRule
 from xbench.geometry.grid import View
 from xbench.geometry.regions import Coverage, area_and_centre, region_digest
-from xbench.geometry.rules import MapScale as MapScale
-from xbench.geometry.rules import Rules as Rules
-from xbench.geometry.rules import TieRule as TieRule
 from xbench.geometry.shapes import Shape
 from xbench.predictions.answer import Answer, Box, outline_boxes
 from xbench.predictions.asking import Question, Reply

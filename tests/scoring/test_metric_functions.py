@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from plain import pointing
 from torch import Tensor
 
-from xbench.metrics import normalise, upsample
-from xbench.scoring.pointing_game import pointing_hits
+from xbench.metrics import normalise, pointing_hits, upsample
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1 / 3, 7.0, 1e-40, 3e38])

@@ -31,7 +31,7 @@ from rich.progress import track
 from rich.table import Table
 
 from xbench.findings.names import is_name
-from xbench.geometry.rules import Rules
+from xbench.geometry.grid import Rules
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention

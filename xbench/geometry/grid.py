@@ -1,4 +1,4 @@
-"""Saliency maps on the evaluation grid.
+"""Saliency maps on the evaluation grid, and the rules by which they are scored.
 
 Everything is scored on one grid, the whole radiograph resized to (H, W), 224 x 224 unless configured. A model's own
 preprocessing (stretch, crop, pad) is described by its view: the rectangle of the radiograph that the model input shows,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +31,27 @@ Below 0 or above 1 where the input is padded. Plain numbers, so that no precisio
 
 FULL_VIEW = (0.0, 0.0, 1.0, 1.0)
 """The view of a model that sees the whole radiograph, stretched."""
+
+MAX_THRESHOLDS = 100_001
+
+TieRule = Literal["share", "any", "first"]
+"""What counts when several pixels share the maximum of a map; `pointing_hits` describes the three."""
+
+MapScale = Literal["cosine", "logit", "probability", "attention", "none"]
+"""What the values of a model's raw maps are: cosines in [-1, 1], raw scores whose sigmoid is a probability,
+probabilities in [0, 1], shares of attention that sum to 1 with what the map leaves out, or nothing that compares
+between maps."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How maps are scored against annotated regions."""
+
+    grid: tuple[int, int] | Literal["native"] = (224, 224)  # height and width, or the pixels of each image
+    upsampling: Upsampling = "bilinear"
+    gamma: float = 0.5  # share of a grid pixel that a region covers at least
+    thresholds: int = 101  # how many k / (thresholds - 1) the sweep has; odd, so that 0.5 is one of them
+    ties: TieRule = "share"
 
 
 def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:

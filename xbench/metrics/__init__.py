@@ -6,8 +6,8 @@ from xbench.geometry.grid import upsample
 from xbench.metrics.grounding import BoxScores, LesionDetections, PointingGame, ThresholdSweep
 from xbench.scoring.boxes import box_iou, draw_boxes, score_boxes, score_on_grid
 from xbench.scoring.classification import ClassificationScores, MacroScores, classification_scores, macro
+from xbench.scoring.map_measures import pointing_hits
 from xbench.scoring.maps import cnr, mass_accuracy, pixel_ranking, pointing_with_tolerance, rank_accuracy
-from xbench.scoring.pointing_game import pointing_hits
 from xbench.scoring.protocols.calibration import CalibrationScores, calibration
 from xbench.scoring.sweep import PixelCounts, count_pixels, normalise, threshold_values
 

@@ -16,7 +16,7 @@ from torchmetrics import Metric
 from xbench.geometry.grid import FULL_VIEW
 from xbench.predictions.answer import Answer
 from xbench.scoring.boxes import answer_columns
-from xbench.scoring.map_measures import Measurer, Measures
+from xbench.scoring.map_measures import Measurer, Measures, check_ties
 from xbench.scoring.metrics import RowMetric
 from xbench.scoring.numbers import (
     BOX_COUNTS,
@@ -30,7 +30,6 @@ from xbench.scoring.numbers import (
     mean,
     summed,
 )
-from xbench.scoring.pointing_game import check_ties
 from xbench.scoring.protocols.base import mean as defined_mean
 from xbench.scoring.protocols.detections import IOUS, MOST, Floats, average_precision, froc, match
 from xbench.scoring.sweep import check_thresholds, threshold_values

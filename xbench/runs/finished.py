@@ -36,7 +36,7 @@ from xbench.runs.tables import read_rows
 from xbench.scoring.rows import Rows
 
 if TYPE_CHECKING:
-    from xbench.geometry.rules import MapScale, Rules
+    from xbench.geometry.grid import MapScale, Rules
     from xbench.types import Prediction, Truth
 
 
@@ -145,7 +145,7 @@ class FinishedRun:
     @property
     def map_scale(self) -> MapScale | None:
         """What the values of the raw maps are, as the model's class declares it; None if it does not."""
-        from xbench.geometry.rules import MapScale
+        from xbench.geometry.grid import MapScale
 
         with reading(self.folder):
             model = self.results.provenance.get("model")
@@ -195,8 +195,7 @@ class FinishedRun:
     @cached_property
     def rules(self) -> Rules:
         """How it was scored, of the provenance."""
-        from xbench.geometry.grid import Upsampling
-        from xbench.geometry.rules import MAX_THRESHOLDS, Rules, TieRule
+        from xbench.geometry.grid import MAX_THRESHOLDS, Rules, TieRule, Upsampling
 
         with reading(self.folder):
             provenance = self.results.provenance

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.rules import MAX_THRESHOLDS
+from xbench.geometry.grid import MAX_THRESHOLDS
 from xbench.scoring import numbers
 
 
