@@ -7,7 +7,7 @@
 #   make lint types  ruff, import-linter and mypy
 #   make format      let ruff mend what it can
 #   make docs        build the documentation into build/docs, and check its links
-#   make bench       measure speed and memory, into BENCHMARKS.md; ten minutes on an idle machine
+#   make bench       measure speed and memory, into BENCHMARKS.md; half an hour on an idle machine
 #   make demo-model  train the demo model again (two CPU cores, ten minutes)
 #   make lock        write constraints.txt and hashes.txt anew, with the newest versions
 # Versions are those of constraints.txt, which the tests were passed with, and pip checks each file against hashes.txt;

@@ -1,6 +1,6 @@
 """Measures everything and writes `BENCHMARKS.md`: `make bench`.
 
-    python benchmarks/run.py             all parts, each in a new process; ten minutes on two cores
+    python benchmarks/run.py             all parts, each in a new process; half an hour on two cores
     python benchmarks/run.py sweep scale these parts, printed and not written, for a page is of one machine and one day
     python benchmarks/run.py --quick     with tiny amounts, to see that everything runs; printed and not written
 
@@ -41,8 +41,9 @@ PARTS = {
     "rescoring": "Scoring again without the network",
     "reporting": "Writing a report",
     "scoring": "Scoring a table of probabilities",
+    "against": "Against an earlier commit",
 }
-PATIENCE = 1_200
+PATIENCE = 3_600
 HEADLINES = {
     "`test` / bare forward, ViT-B/16, bf16-true": "times as long as the network alone takes a whole run of ViT-B/16",
     "sweep, pointing game and peaks from 14 x 14 maps": "times as long as reading its pixels once takes all that is "
