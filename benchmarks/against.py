@@ -166,6 +166,7 @@ ROWS = (
         lambda quick: ("test --config centre_csv --config {inputs}/own.yaml --trainer.logger false",),
         one_large_run,
         earlier="report runs",
+        note="Most of it is start-up and the floor `Random`, a histogram over every region.",
     ),
     Row(
         "page of 30 runs of 24 images",
@@ -184,6 +185,10 @@ ROWS = (
         1 / 10,
         f"score {OWN} --predictions {{inputs}}/scores.csv --name mine --trainer.logger false",
         inputs=probabilities,
+        note=(
+            "Reading the table is a hundredth of it. Images are decoded, for the digests and the pictures "
+            "that a run keeps, although nothing looks at them."
+        ),
     ),
     Row("`bench` of six runs of 8 images", 1 / 2, "bench --config demo --report false --data.limit 8", rounds=2),
     Row("a misspelt option", 1 / 10, "test --config demo --data.limti 8", rounds=3, status=2),
@@ -194,6 +199,7 @@ ROWS = (
         "rescore {run} --protocol chexlocalize",
         lambda quick: ("test --config demo_csv --config {inputs}/own.yaml --data.grid native --trainer.logger false",),
         lambda folder, quick: films(folder, 24, 3, (320, 384) if quick else (2_500, 3_000)),
+        note="Loading numba and its compiled loops is a fifth of it, and does not grow with the films.",
     ),
 )
 FIGURES = tuple(Figure(f"{row.name} / at {EARLIER}", "x", at_most(round(row.target, 3)), row.note) for row in ROWS)
