@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -23,7 +25,7 @@ from run_files import rows_of
 from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
-from xbench.runs.files import PAIRS, PICTURES, TRUTH
+from xbench.runs.files import PAIRS, PICTURES, TRUTH, RunFileError
 from xbench.runs.finished import FinishedRun
 from xbench.runs.images import SavedImage, ScoredPairs, jpeg, read_saved_images, saved_tables
 from xbench.runs.tables import read_rows, write_tables
@@ -303,3 +305,8 @@ def test_a_picture_of_no_bytes_is_refused(phantom_run, tmp_path):
     pairs = ScoredPairs(run)
     with pytest.raises(UserError, match="cannot be decoded"):
         pairs.read(*next(iter(pairs)))
+
+
+def test_what_cannot_be_read_is_named_by_other_processes_too():
+    error = pickle.loads(pickle.dumps(RunFileError("a text", 2, "a reason", Path("run"))))
+    assert (str(error), error.exit_status, error.reason, error.folder) == ("a text", 2, "a reason", Path("run"))

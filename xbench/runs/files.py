@@ -105,18 +105,13 @@ def reading(folder: Path) -> Iterator[None]:
             if name in SCHEMAS and name != PAIRS
             else f"a run, which holds its {RESULTS}"
         )
-        raise RunFileError(
-            f"{folder} is not the folder of a finished run: it has no {name}. Give the folder of {give}.",
-            exit_status=2,
-            reason=f"unfinished: it has no {name}",
-            folder=folder,
-        ) from None
+        text = f"{folder} is not the folder of a finished run: it has no {name}. Give the folder of {give}."
+        raise RunFileError(text, 2, f"unfinished: it has no {name}", folder) from None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, pa.ArrowException) as error:
         said = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else str(error)
         said = " ".join(said.split())
-        raise RunFileError(
-            f"{folder}: a file of the run cannot be read: {said}", reason=f"unreadable: {said}", folder=folder
-        ) from None
+        text = f"{folder}: a file of the run cannot be read: {said}"
+        raise RunFileError(text, 1, f"unreadable: {said}", folder) from None
 
 
 class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]

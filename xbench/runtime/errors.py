@@ -24,9 +24,9 @@ class UserError(Exception):
         super().__init__(message)
         self.exit_status = exit_status
 
-    def __reduce__(self) -> tuple[type[UserError], tuple[str, int]]:
-        # Data workers hand exceptions over by pickle, and the default would lose the exit status.
-        return type(self), (str(self), self.exit_status)
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, int], dict[str, object]]:
+        # Other processes hand exceptions over by pickle, and the default would lose the exit status.
+        return type(self), (str(self), self.exit_status), vars(self)
 
 
 class UsageError(UserError):
