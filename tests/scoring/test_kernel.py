@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from xbench.geometry.grid import FULL_VIEW, View, _seen, maps_on_grid
+from xbench.geometry.grid import FULL_VIEW, View, maps_on_grid, places_on_grid
 from xbench.scoring import host
 from xbench.scoring.map_measures import MEASURES, Measurer, measure_on_host
 from xbench.scoring.sweep import threshold_values
@@ -74,7 +74,8 @@ def by_loops(map_, region, view, thresholds, mode):
     on_grid = maps_on_grid(map_.float().numpy(), view, region.shape, mode)
     low, high = on_grid.min(), on_grid.max()
     shown = np.zeros_like(region)
-    shown[_seen(view[1], view[3], height), _seen(view[0], view[2], width)] = True
+    top, rows, _, left, columns, _ = places_on_grid(view, (height, width), (1, 1), "bilinear")
+    shown[top : top + len(rows), left : left + len(columns)] = True
     tied, lowest = np.argwhere(on_grid == high), (on_grid == low) & shown
     inside = region[on_grid == high]
     steps = (tied[:, None] - np.argwhere(region)) * [width, height]

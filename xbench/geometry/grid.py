@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "biline
 
 
 def maps_on_grid(
-    maps: NDArray[np.float32], view: Sequence[float], size: tuple[int, int], mode: Upsampling = "bilinear"
+    maps: NDArray[np.float32], view: View, size: tuple[int, int], mode: Upsampling = "bilinear"
 ) -> NDArray[np.float32]:
     """Bring raw maps of one view from the frame of the model input to the evaluation grid.
 
@@ -88,40 +88,39 @@ def maps_on_grid(
     their value, no pixel lies beyond the cells around it, and a map does not depend on what else is in the batch. Maps
     (..., h, w) become (..., H, W), `size` being (H, W) of the grid.
     """
-    left, top, right, bottom = map(float, view)
-    x, columns, right_share = places_on_grid(left, right, size[1], maps.shape[-1], mode)
-    y, rows, lower_share = places_on_grid(top, bottom, size[0], maps.shape[-2], mode)
+    y, rows, lower_share, x, columns, right_share = places_on_grid(view, size, maps.shape[-2:], mode)
     for axis, cells, share in ((-1, columns, right_share), (-2, rows, lower_share[:, None])):
         before, after = maps.take(cells, axis), maps.take(np.minimum(cells + 1, maps.shape[axis] - 1), axis)
         # Multiplied and added apart, never fused.
         maps = (after - before) * share + before
     on_grid = np.empty((*maps.shape[:-2], *size), np.float32)
     on_grid[...] = maps.min((-2, -1), keepdims=True)
-    on_grid[..., y, x] = maps
+    on_grid[..., y : y + len(rows), x : x + len(columns)] = maps
     return on_grid
 
 
-def _seen(low: float, high: float, pixels: int) -> slice:
-    """The grid pixels of one axis whose centres lie in a view [low, high]."""
+def places_on_grid(view: View, size: Sequence[int], cells: Sequence[int], mode: Upsampling) -> tuple[Any, ...]:
+    """Place the pixels of a grid (H, W) that a view shows among its cells (h, w): `places_on_axis` of y, then of x."""
+    left, top, right, bottom = map(float, view)
+    return *places_on_axis(top, bottom, size[0], cells[0], mode), *places_on_axis(left, right, size[1], cells[1], mode)
+
+
+@lru_cache(maxsize=1024)
+def places_on_axis(
+    low: float, high: float, pixels: int, cells: int, mode: Upsampling
+) -> tuple[int, NDArray[np.int64], NDArray[np.float32]]:
+    """Place the P grid pixels of one axis that a view [low, high] shows among its cells.
+
+    In float64, on the host, so that all devices use the same places: the first pixel whose centre lies in the view,
+    the cell at or before the centre of each (P,), and the share of the way from there to the next cell, a multiple of
+    2**-24 in [0, 1) (P,).
+    """
     first, last = max(0, math.ceil(pixels * low - 0.5)), min(pixels - 1, math.floor(pixels * high - 0.5))
     if first > last:
         # No centre lies in a view thinner than a pixel: the pixel that it lies in shows it.
         first = last = min(max(0, math.floor(pixels * (low + high) / 2)), pixels - 1)
-    return slice(first, last + 1)
-
-
-@lru_cache(maxsize=1024)
-def places_on_grid(
-    low: float, high: float, pixels: int, cells: int, mode: Upsampling
-) -> tuple[slice, NDArray[np.int64], NDArray[np.float32]]:
-    """Place the P grid pixels of one axis that a view [low, high] shows among its cells.
-
-    In float64, on the host, so that all devices use the same places: the pixels that are shown, the cell at or before
-    the centre of each (P,), and the share of the way from there to the next cell, a multiple of 2**-24 in [0, 1) (P,).
-    """
-    seen = _seen(low, high, pixels)
     # In half pixels, which are whole numbers for the whole radiograph.
-    inside = 2.0 * np.arange(seen.start, seen.stop) + 1 - 2 * pixels * low
+    inside = 2.0 * np.arange(first, last + 1) + 1 - 2 * pixels * low
     length = 2 * pixels * (high - low)
     if mode == "corners":
         place = (inside - 1) * (cells - 1) / (length - 2) if length > 2 else np.zeros_like(inside)
@@ -131,4 +130,4 @@ def places_on_grid(
         place = inside * cells / length - 0.5
     place = np.rint(place.clip(0, cells - 1) * 2**24) / 2**24
     cell = np.floor(place)
-    return seen, cell.astype(np.int64), (place - cell).astype(np.float32)
+    return first, cell.astype(np.int64), (place - cell).astype(np.float32)

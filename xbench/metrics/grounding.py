@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
-from xbench.geometry.grid import FULL_VIEW
+from xbench.geometry.grid import FULL_VIEW, TieRule
 from xbench.predictions.answer import Answer
 from xbench.scoring.boxes import answer_columns
 from xbench.scoring.map_measures import Measurer, Measures, check_ties
@@ -33,7 +33,6 @@ from xbench.scoring.numbers import (
 from xbench.scoring.protocols.base import mean as defined_mean
 from xbench.scoring.protocols.detections import IOUS, MOST, Floats, average_precision, froc, match
 from xbench.scoring.sweep import check_thresholds, threshold_values
-from xbench.types import TieRule
 
 
 class _PerClass(RowMetric):

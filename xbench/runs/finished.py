@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from xbench.findings.queries import PHRASES, Query
+from xbench.geometry.grid import MAX_THRESHOLDS, MapScale, Rules, TieRule, Upsampling
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
@@ -36,7 +37,6 @@ from xbench.runs.tables import read_rows
 from xbench.scoring.rows import Rows
 
 if TYPE_CHECKING:
-    from xbench.geometry.grid import MapScale, Rules
     from xbench.types import Prediction, Truth
 
 
@@ -145,8 +145,6 @@ class FinishedRun:
     @property
     def map_scale(self) -> MapScale | None:
         """What the values of the raw maps are, as the model's class declares it; None if it does not."""
-        from xbench.geometry.grid import MapScale
-
         with reading(self.folder):
             model = self.results.provenance.get("model")
             scale = model.get("map_scale") if isinstance(model, dict) else None
@@ -195,8 +193,6 @@ class FinishedRun:
     @cached_property
     def rules(self) -> Rules:
         """How it was scored, of the provenance."""
-        from xbench.geometry.grid import MAX_THRESHOLDS, Rules, TieRule, Upsampling
-
         with reading(self.folder):
             provenance = self.results.provenance
             try:

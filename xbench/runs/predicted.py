@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.geometry.grid import Upsampling, View
+from xbench.geometry.grid import MapScale, Upsampling, View
 from xbench.predictions.source import Map, Names, Source
 from xbench.runs.files import IMAGES, PREDICTIONS, SCHEMAS, Table, reading
 from xbench.runs.images import crop_of, map_of
 from xbench.runtime.errors import UsageError
-from xbench.types import MapScale
 
 
 def holds_predictions(path: Path) -> bool:

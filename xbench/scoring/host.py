@@ -53,16 +53,12 @@ def _count(line, low, divisor, inside, histogram, keys):
 def _border(pixels):
     """Rows and columns (K, 2) of pixels (H, W) with a neighbor left, right, above or below that is not one of them."""
     height, width = pixels.shape
-    number = np.zeros(height, np.int64)
-    found = 0
+    places, found = np.empty((pixels.size, 2), np.int64), 0  # memory that nobody writes to costs nothing
     for y in range(height):
+        here = 0
         for x in range(width):
-            number[y] += pixels[y, x]
-        found += number[y]
-    places = np.empty((found, 2), np.int64)
-    found = 0
-    for y in range(height):
-        for x in range(width if number[y] else 0):
+            here += pixels[y, x]
+        for x in range(width if here else 0):
             if pixels[y, x] and not (
                 0 < y < height - 1
                 and 0 < x < width - 1
@@ -114,18 +110,14 @@ def _extremes(wide, rows, lower_share):
             # Of each column: a processor compares many columns at once.
             for x in range(len(line)):
                 lowest[x], highest[x] = min(lowest[x], line[x]), max(highest[x], line[x])
-    low, high = lowest[0], highest[0]
-    for x in range(len(line)):
-        low, high = min(low, lowest[x]), max(high, highest[x])
-    return low, high
+    return lowest.min(), highest.max()
 
 
 @compiled("void(float32[:, ::1], boolean[:, ::1], int64[::1])")
 def count(pixels, region, histogram):
     """Count pixels (H, W) in [0, 1] in a histogram (2 T,), as `sweep.reached` takes it."""
-    keys = np.empty(pixels.shape[1], np.int32)
-    for y in range(len(pixels)):
-        _count(pixels[y], np.float32(0), np.float32(1), region[y], histogram, keys)
+    keys = np.empty(pixels.size, np.int32)
+    _count(pixels.ravel(), np.float32(0), np.float32(1), region.ravel(), histogram, keys)
 
 
 @compiled(
@@ -195,9 +187,8 @@ def levels(cells, top, rows, lower_share, left, columns, right_share, region, li
         here, some, level, inside = 0, False, grid[y], region[y]
         for x in range(width if first < 0 else 0):
             here += line[x] == high
-        for x in range(width if here else 0):
-            if first < 0 and line[x] == high:
-                first = y * width + x
+        if here:
+            first = y * width + line.argmax()
         for x in range(width):
             line[x] = (line[x] - low) / divisor
             level[x] = np.int32(np.float32(255) * line[x])

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from xbench.geometry.grid import Upsampling, View, places_on_grid
+from xbench.geometry.grid import Upsampling, View, places_on_axis
 from xbench.scoring.sweep import threshold_values
 
 BLOCK = 1024
@@ -51,7 +51,7 @@ def measure_kernel(
     layout_of,  # (N, 9) int64: where region, rows and columns begin in these; H, W; first row and one past the last,
     # first column and one past the last that the view shows. H is 0 where there is no region
     thresholds,  # (T,) float32
-    table_of,  # (N, table_width) int64, as `measures` describes it
+    table_of,  # (N, table_width) int64, as `map_measures` describes it
     h,
     w,
     table_width,
@@ -156,7 +156,7 @@ def measure_kernel(
                 candidate = tl.where(candidate == peak, 2147483647, candidate)
                 peak = tl.min(candidate, 0)
 
-    # In the order of the names in `measures`. Flags: not finite 1, constant 2, first of the tied maxima inside 4.
+    # In the order of the names in `map_measures`. Flags: not finite 1, constant 2, first of the tied maxima inside 4.
     at_first = tl.load(region + begin, mask=pixels > 0, other=0) != 0
     flags = 2 * (span == 0.0).to(tl.int64) + 4 * at_first.to(tl.int64)
     tl.store(table, tl.where(bad, 1, flags))
@@ -201,8 +201,8 @@ def measure(
         """Where the places of an axis begin in `cells`; the first pixel that the view shows, and one past the last."""
         nonlocal length
         if (key := (low, high, pixels, size)) not in axes:
-            seen, cell, share = places_on_grid(low, high, pixels, size, mode)
-            axes[key] = length, seen.start, seen.stop
+            first, cell, share = places_on_axis(low, high, pixels, size, mode)
+            axes[key] = length, first, first + len(cell)
             cells.append(cell)
             shares.append(share)
             length += len(cell)

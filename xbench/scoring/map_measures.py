@@ -18,9 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.grid import Upsampling, View, places_on_grid
+from xbench.geometry.grid import TieRule, Upsampling, View, places_on_grid
 from xbench.scoring.sweep import PixelCounts, reached
-from xbench.types import TieRule
 
 NOT_FINITE, CONSTANT, FIRST_INSIDE = 1, 2, 4
 """Flags: NaN, infinity or a range beyond float32; the same everywhere; the first of tied maxima lies in the region."""
@@ -97,8 +96,7 @@ class Measurer:
     """
 
     def __init__(self, kernel: Measure | None = None) -> None:
-        self._kernel = kernel
-        self._proven = False
+        self._kernel, self._proven = kernel, False
         self.problem: str | None = None
 
     def __call__(
@@ -125,8 +123,7 @@ class Measurer:
         except Exception as error:  # compilers and drivers raise what they like
             self.problem = f"it failed: {type(error).__name__}: {error}".splitlines()[0]
         if self.problem is None and not self._proven:
-            expected = measure_on_host(*given)
-            different = int((table != expected).any(1).sum())
+            different = int((table != measure_on_host(*given)).any(1).sum())
             self._proven = any(region is not None for region in regions)
             if different:
                 self.problem = f"its measures of {different} of the first {len(table)} maps are not those of the host"
@@ -168,21 +165,16 @@ def measure_on_host(
     for column, score in zip((LOGIT, PROBABILITY), scores, strict=True):
         table[:, column] = score.to("cpu", torch.float64).view(torch.int64)
     # Of a map with NaN the least and the greatest value are NaN, which compares as false.
-    finite = maps.amax((1, 2)) - maps.amin((1, 2)) < torch.inf
-    table[:, FLAGS] = torch.where(finite, 0, NOT_FINITE)
+    table[:, FLAGS] = torch.where(maps.amax((1, 2)) - maps.amin((1, 2)) < torch.inf, 0, NOT_FINITE)
     cells, rows = maps.numpy(), table.numpy()
-    wanted = [
-        (pair, region) for pair, region in enumerate(regions) if region is not None and rows[pair, FLAGS] != NOT_FINITE
-    ]
+    wanted = [(pair, region) for pair, region in enumerate(regions) if region is not None and not rows[pair, FLAGS]]
     threads = max(1, min(torch.get_num_threads(), len(wanted)))
 
     def measure_some(first: int) -> None:
         for pair, region in wanted[first::threads]:
-            left, top, right, bottom = views[pair]
-            x, *across = places_on_grid(left, right, region.shape[1], cells.shape[2], mode)
-            y, *down = places_on_grid(top, bottom, region.shape[0], cells.shape[1], mode)
+            places = places_on_grid(views[pair], region.shape, cells.shape[1:], mode)
             inside, row = region.cpu().contiguous().numpy(), rows[pair]
-            row[:LOGIT] = measure(cells[pair], inside, y.start, *down, x.start, *across, row[MEASURES:])
+            row[:LOGIT] = measure(cells[pair], inside, *places, row[MEASURES:])
 
     # Threads that end with this call: whoever forks afterwards finds none of them.
     with ThreadPoolExecutor(threads) as pool:

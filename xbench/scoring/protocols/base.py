@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.geometry.grid import maps_on_grid, places_on_grid
+from xbench.geometry.grid import Upsampling, View, maps_on_grid
 
 if TYPE_CHECKING:
-    from xbench.geometry.grid import Upsampling, View
     from xbench.geometry.shapes import Shape
 
 Mask = NDArray[np.bool_]
@@ -50,13 +49,6 @@ class PairView:
     boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (N, 4) x0, y0, x1, y1 in the order of the answer
     confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (N,)
 
-    def placed(self, size: tuple[int, ...]) -> tuple[Any, ...]:
-        """Return the map and where a grid (H, W) shows it, as the functions of `scoring.host` take them."""
-        left, top, right, bottom = self.crop
-        x, *across = places_on_grid(left, right, size[1], self.cells.shape[1], "bilinear")
-        y, *down = places_on_grid(top, bottom, size[0], self.cells.shape[0], "bilinear")
-        return np.ascontiguousarray(self.cells, np.float32), y.start, *down, x.start, *across
-
     def on_grid(
         self, size: tuple[int, ...], mode: Upsampling = "bilinear", cells: NDArray[Any] | None = None
     ) -> NDArray[np.float32]:
@@ -80,8 +72,7 @@ class PairTruth:
         """Return the annotated items on the grid, one by one."""
         from xbench.geometry.regions import Coverage
 
-        size = self.region.shape[0], self.region.shape[1]
-        return [Coverage.of(item.draw(), size).at(self.gamma) for item in self.items]
+        return [Coverage.of(item.draw(), self.region.shape).at(self.gamma) for item in self.items]
 
 
 @dataclass(frozen=True)

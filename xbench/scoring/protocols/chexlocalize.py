@@ -6,7 +6,7 @@ Follows rajpurkarlab/cheXlocalize 2a79492. A pair comes down to whole numbers, f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.geometry.grid import places_on_grid
 from xbench.scoring.maps import Region
 from xbench.scoring.numbers import iou
 from xbench.scoring.protocols.base import (
@@ -33,13 +34,12 @@ from xbench.scoring.protocols.common import Mask
 RULES = ("otsu", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
 """Of masks: Otsu's threshold, and those among which one can be tuned."""
 _LIMITS = np.array(RULES[1:], np.float32)
+# A grid to work in: of millions of pixels, getting memory from the system takes as long as using it.
+_room: Callable[..., Any] = lru_cache(maxsize=1)(np.empty)
 
 
 def otsu_mask(levels: NDArray[np.uint8]) -> Mask:
-    """Return where levels (H, W) exceed Otsu's threshold, with holes filled and without single pixels, in their place.
-
-    Of millions of pixels, getting memory from the system takes as long as using it.
-    """
+    """Return where levels (H, W) exceed Otsu's threshold, holes filled and single pixels left out, in their place."""
     import cv2
 
     cv2.threshold(levels, 0, 1, cv2.THRESH_BINARY | cv2.THRESH_OTSU, dst=levels)
@@ -47,12 +47,6 @@ def otsu_mask(levels: NDArray[np.uint8]) -> Mask:
     levels[:] = 0
     cv2.drawContours(levels, [outline for outline in outlines if len(outline) > 1], -1, 1, cv2.FILLED)
     return levels.view(np.bool_)
-
-
-@lru_cache(maxsize=1)
-def _room(size: tuple[int, int]) -> NDArray[np.uint8]:
-    """A grid (H, W) to work in."""
-    return np.empty(size, np.uint8)
 
 
 def count(prediction: PairView, region: Region) -> dict[str, float]:
@@ -63,8 +57,10 @@ def count(prediction: PairView, region: Region) -> dict[str, float]:
     """
     from xbench.scoring.host import levels
 
-    room, above = _room((region.shape[0], region.shape[1])), np.zeros((2, len(_LIMITS)), np.int64)
-    first = levels(*prediction.placed(region.shape), region, _LIMITS, room, above)
+    room, above = _room(region.shape, np.uint8), np.zeros((2, len(_LIMITS)), np.int64)
+    cells = np.ascontiguousarray(prediction.cells, np.float32)
+    places = places_on_grid(prediction.crop, region.shape, cells.shape, "bilinear")
+    first = levels(cells, *places, region, _LIMITS, room, above)
     mask, size = otsu_mask(room), int(np.count_nonzero(region))
     counts = [(int(np.count_nonzero(mask)), int(np.count_nonzero(mask & region)) if size else 0), *above.T.tolist()]
     found: dict[str, float] = {"pixels": region.size, "region": size}
