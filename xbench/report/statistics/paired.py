@@ -122,8 +122,7 @@ class Exchanges:
         """Return which row of `_all_signs` some clusters have, (E,); tests of one finding share it."""
         key = clusters.tobytes()
         if key not in self._patterns:
-            exchanged = (self.signs[:, clusters] < 0).astype(np.float64)
-            self._patterns[key] = (exchanged @ 2.0 ** np.arange(len(clusters))).astype(np.int64)
+            self._patterns[key] = ((self.signs[:, clusters] < 0) @ 2.0 ** np.arange(len(clusters))).astype(np.int64)
         return self._patterns[key]
 
 
@@ -237,27 +236,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[Exchanges]) -> NDArray[np.int64]:
     """How many exchanges leave a difference as far from zero as the one found, (tests,)."""
-    none = [Exchanges(np.ones((1, len(test.matters)))) for test in tests]
-    found = [abs(test.difference(one)[0]) - _ROUNDING for test, one in zip(tests, none, strict=True)]
+    found = [abs(test.difference(Exchanges(np.ones((1, len(test.matters)))))[0]) - _ROUNDING for test in tests]
     count = np.zeros(len(tests), np.int64)
     for part in exchanges:
         count += [int((abs(test.difference(part)) >= least).sum()) for test, least in zip(tests, found, strict=True)]
     return count
 
 
-def _all_signs(clusters: int, start: int = 0, end: int | None = None) -> NDArray[np.float64]:
-    """Every exchange of so many clusters, (E, clusters), or those from one place to another."""
-    places = np.arange(start, 1 << clusters if end is None else end)
-    return np.asarray(1.0 - 2 * (places[:, None] >> np.arange(clusters) & 1), np.float64)
+def _all_signs(clusters: int) -> NDArray[np.float64]:
+    """Every exchange of so many clusters, (E, clusters)."""
+    return np.asarray(1.0 - 2 * (np.arange(1 << clusters)[:, None] >> np.arange(clusters) & 1), np.float64)
 
 
 def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[Exchanges]:
-    places = np.flatnonzero(matters)
-    total, step = 1 << len(places), _at_a_time(len(matters))
-    for start in range(0, total, step):
-        some = _all_signs(len(places), start, min(total, start + step))
+    every, step = _all_signs(int(matters.sum())), _at_a_time(len(matters))
+    for some in np.split(every, range(step, len(every), step)):
         signs = np.ones((len(some), len(matters)))
-        signs[:, places] = some
+        signs[:, matters] = some
         yield Exchanges(signs)
 
 
@@ -269,10 +264,7 @@ def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int
 
 
 def _at_a_time(clusters: int) -> int:
-    """How many exchanges are held together.
-
-    A multiple of eight: numpy draws that many small numbers from one large one, so the step does not change the draws.
-    """
+    """How many exchanges are held together: eights, which numpy draws from one number, so that this changes no draw."""
     return 8 * max(1, min(1024, _SIGNS_AT_A_TIME // (8 * clusters)))
 
 
@@ -356,8 +348,7 @@ def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[
     known = label >= 0
     x, y = np.full((2, len(label)), np.nan)
     for ranks, scores in ((x, first.probabilities[known, column]), (y, second.probabilities[known, column])):
-        ordered = np.sort(scores)
-        ranks[known] = (np.searchsorted(ordered, scores) + np.searchsorted(ordered, scores, "right") + 1) / 2
+        ranks[known] = share_below(scores, scores)
     share = np.zeros(len(label))
     for mine, others, sign in ((positive, negative, 1), (negative, positive, -1)):
         pooled = np.concatenate([x[others], y[others]])
