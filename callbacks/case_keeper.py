@@ -49,7 +49,6 @@ def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -
     saliency = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
     truth, is_scored = batch.truth, batch.truth.scored
     pairs = [np.flatnonzero(truth.image == row).tolist() for row in range(len(batch))]
-    scored = [[place for place, pair in enumerate(own) if is_scored[pair]] for own in pairs]
     images = [
         SavedImage(
             index=int(truth.index[row]),
@@ -60,7 +59,7 @@ def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -
             queries=[truth.queries[pair] for pair in own],
             saliency=None if saliency is None else saliency[own],
             regions={place: cut for place, pair in enumerate(own) if (cut := truth.coverage[pair]) is not None},
-            scored=tuple(scored[row]),
+            scored=tuple(place for place, pair in enumerate(own) if is_scored[pair]),
             picture=batch.pictures[row] if pictures else None,
             image_size=truth.image_sizes[row],
             instances={place: truth.shapes[pair] for place, pair in enumerate(own)},

@@ -85,8 +85,7 @@ class PredictionWriter(Callback):
 
     def _draw(self, outputs: Prediction, batch: Batch, model: SaliencyModel) -> None:
         assert isinstance(outputs.shown, Maps)  # models that answer refuse `predict`
-        saliency = outputs.shown.values.float().cpu()
-        truth = batch.truth
+        saliency, truth = outputs.shown.values.float().cpu(), batch.truth
         probabilities = outputs.scores(len(truth.queries))[1].double().tolist()
         foot = (
             f"{model.name}. The number is the probability of the finding. Each map runs from its own lowest value to "

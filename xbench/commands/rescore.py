@@ -175,8 +175,6 @@ def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int) -> di
     parts: dict[str, list[PairTable]] = {}
     shows_maps = "map" in run_view(run).shows
     of_maps = [name for name in names if shows_maps and "map" in PROTOCOLS[name].takes]
-    if of_maps:
-        import xbench.scoring.host  # noqa: F401  # before processes are forked
     for _, tables in _by_batches(run, None, workers, partial(score_images, run, of_maps)) if of_maps else ():
         for name, table in tables.items():
             parts.setdefault(name, []).append(table)
@@ -249,7 +247,6 @@ def _score(
     read_as: Mapping[str, str],
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
-    import xbench.scoring.host
     import xbench.scoring.measure  # noqa: F401  # before processes are forked; protocols alone need no torch
 
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
@@ -315,9 +312,10 @@ def _by_batches(
     run: FinishedRun, chosen: frozenset[str] | None, workers: int, score: Callable[[Sequence[SavedImage]], _Scored]
 ) -> Iterator[tuple[list[SavedImage], _Scored]]:
     """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing."""
+    import xbench.scoring.host  # noqa: F401  # before processes are forked
+
     if workers == 0:
-        for kept in run.saved_batches(chosen):
-            yield kept, score(kept)
+        yield from ((kept, score(kept)) for kept in run.saved_batches(chosen))
         return
     # Forked they start at once, with the run's rows in the memory that they share.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")

@@ -283,7 +283,9 @@ class VLM(SaliencyModel):
         Texts are scored apart from the findings, because with some models a score depends on what else is asked.
         """
         wanted = [
-            name if text is None and name in self.findings else tuple(self._worded(name, text))
+            name
+            if text is None and name in self.findings
+            else tuple(self.prompts_of(name) if text is None else self.word_prompts(text, [text]))
             for name, _, text in batch.truth.queries
         ]
         texts = [*dict.fromkeys(words for words in wanted if isinstance(words, tuple))]
@@ -300,9 +302,6 @@ class VLM(SaliencyModel):
         columns = ([getattr(one, name) for one in outputs] for name in ("logits", "probabilities", "saliency"))
         output = ModelOutput(*(torch.cat(parts, dim=1) for parts in columns))
         return self._picked(batch.truth, output, [*findings, *texts], wanted)
-
-    def _worded(self, name: str, text: str | None) -> Sequence[str]:
-        return self.prompts_of(name) if text is None else self.word_prompts(text, [text])
 
     def _encode(self, asked: Sequence[tuple[str, ...]]) -> Any:
         """Encode prompts, each by itself and once in a run where that gives tensors of one shape, or else together."""

@@ -15,6 +15,7 @@ from xbench.report.runs import Run
 from xbench.report.schema import NEAR, RunAnalysis
 from xbench.runs.answers import AnswerRow
 from xbench.runs.images import ScoredPair
+from xbench.scoring.boxes import draw_boxes
 from xbench.scoring.protocols.common import stretched
 
 
@@ -228,10 +229,7 @@ def answer_of(run: Run, pair: ScoredPair) -> AnswerRow | None:
 def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
     """Return the map of a run's pair on the grid of its region (H, W), normalised to [0, 1] as the scores take it."""
     if (answer := answer_of(run, pair)) is not None:
-        from xbench.scoring.boxes import draw_boxes
-
         return draw_boxes(answer.boxes or (), (pair.region.shape[0], pair.region.shape[1])).astype(np.float32)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
-    height, width = pair.region.shape
     assert pair.saliency is not None  # only answers show no map where a pair is scored
-    return stretched(maps_on_grid(np.nan_to_num(pair.saliency), pair.view, (height, width), mode))
+    return stretched(maps_on_grid(np.nan_to_num(pair.saliency), pair.view, pair.region.shape, mode))

@@ -387,9 +387,8 @@ def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = Fal
             areas = max(entries.values(), key=len)
             middles, chances = _side_by_side(areas), [(part.low + part.high) / 2 for part in areas]
             floor = [(0.0, chances[0]), *zip(middles, chances, strict=True), (1.0, chances[-1])]
-            ticks = [
-                (middles[place], _area(areas[place])) for place in sorted({0, (len(areas) - 1) // 2, len(areas) - 1})
-            ]
+            last = len(areas) - 1
+            ticks = [(middles[place], _area(areas[place])) for place in sorted({0, last // 2, last})]
         panels.append(Panel(analysis.heading(dataset), tuple(lines), tuple(ticks), tuple(floor)))
     return panels
 

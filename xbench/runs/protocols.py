@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ FOLDER = "protocols"
 
 _Pair = tuple[dict[str, Any], PairView, PairTruth]
 """Columns that every protocol has of a pair, what the model shows, what is annotated."""
+
+# The region of all pairs without one; on native grids it has millions of pixels.
+_nowhere: Callable[..., Any] = lru_cache(maxsize=1)(np.zeros)
 
 
 def run_view(run: FinishedRun) -> RunView:
@@ -83,12 +86,6 @@ def _about(run: FinishedRun, row: int, column: int) -> dict[str, Any]:
     return about | numbers | {"chance": chance}
 
 
-@lru_cache(maxsize=1)
-def _nowhere(size: tuple[int, int]) -> NDArray[np.bool_]:
-    """The region of all pairs without one; on native grids it has millions of pixels."""
-    return np.zeros(size, np.bool_)
-
-
 def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[SavedImage]) -> Iterator[_Pair]:
     rules, scale = run.rules, run.map_scale or "none"
     negatives = any(PROTOCOLS[name].negatives for name in names)
@@ -99,14 +96,13 @@ def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[Save
         row, missing = run.row_of[image.image_id], no_maps(image.saliency)
         size = image.image_size if rules.grid == "native" else rules.grid
         # Phrases, several of which may be about one finding, are scored by no protocol.
-        places = [
-            (place, column_of[query.name]) for place, query in enumerate(image.queries) if query.name in column_of
-        ]
-        for place, column in places:
+        for place, query in enumerate(image.queries):
+            if (column := column_of.get(query.name)) is None:
+                continue
             label, scored = int(run.image_scores.labels[row, column]), place in image.scored
             if not scored and (label < 0 or not negatives):
                 continue
-            region = image.regions[place].at(rules.gamma) if scored else _nowhere(size or (0, 0))
+            region = image.regions[place].at(rules.gamma) if scored else _nowhere(size or (0, 0), np.bool_)
             cells = np.nan_to_num(image.saliency[place])
             prediction = PairView(cells, image.view, scale, rules.upsampling, missing=bool(missing[place]))
             truth = PairTruth(label, region, image.instances.get(place, ()), rules.gamma)

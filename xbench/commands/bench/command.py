@@ -134,9 +134,8 @@ def _check(jobs: Sequence[Job], planned: Sequence[Planned], problems: Iterable[s
     if texts:
         console.print(*(f"- {text}" for text in texts), sep="\n", style="red", soft_wrap=True)
         raise UserError(f"Problems: {len(texts)}, listed above, in a benchmark of {len(jobs)} runs.")
-    console.print(
-        f"Nothing is wrong. Of {len(jobs)} runs {sum(one.done for one in planned)} are finished and unchanged."
-    )
+    done = sum(one.done for one in planned)
+    console.print(f"Nothing is wrong. Of {len(jobs)} runs {done} are finished and unchanged.")
 
 
 def _refuse(jobs: Sequence[Job], problems: Mapping[str, Sequence[Job]], missing: bool, console: Console) -> None:

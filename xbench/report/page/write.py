@@ -35,7 +35,7 @@ _LABEL, _TALL = 17.0, 400
 
 
 def write_page(
-    analysis: Analysis, tables: Sequence[Table], path: Path, cases: int = 24, progress: Progress | None = None
+    analysis: Analysis, tables: Sequence[Table], path: Path, cases: int = 24, progress: Progress = lambda *_: None
 ) -> None:
     """Write the report as one HTML file with all styles, scripts, tables, charts and pictures in it.
 
@@ -81,8 +81,9 @@ def write_page(
         **{function.__name__: function for function in (outline, path_of, band_of, names_of, whole, p_words, spans)},
         signed=_signed,
         labels_of=lambda panels: {line.label for panel in panels for line in panel.lines},
-        asset=_asset,
-        as_data=_json,
+        asset=lambda name: Markup(files("xbench.report.page").joinpath("templates", name).read_text(encoding="utf-8")),
+        # Nothing in such data can end the script element that it stands in.
+        as_data=partial(htmlsafe_json_dumps, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":"))),
         written=partial(json.dumps, indent=2, ensure_ascii=False),
     )
     write_whole(path, text)
@@ -99,16 +100,6 @@ class _Shelf:
         taken = [table for table in self._left if table.name.startswith(beginnings)]
         self._left = [table for table in self._left if table not in taken]
         return taken
-
-
-def _asset(name: str) -> Markup:
-    """Return a style sheet or script of the page as it stands."""
-    return Markup(files("xbench.report.page").joinpath("templates", name).read_text(encoding="utf-8"))
-
-
-def _json(value: Any) -> Markup:
-    """Write data for a script element: nothing in it can end that element."""
-    return htmlsafe_json_dumps(value, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":")))
 
 
 def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
@@ -152,7 +143,7 @@ def _signed(value: float | None) -> str:
     return "0" if text == "0.0" else f"{sign}{text}"
 
 
-def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: str) -> dict[str, Any]:
+def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) -> dict[str, Any]:
     """Return up to `count` chosen cases of every dataset, and their radiographs, each once.
 
     Radiographs are JPEG (10 to 40 kB each), maps grey PNG (about 6 kB a model), regions SVG paths. `progress` is called
@@ -169,8 +160,7 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: 
     for dataset, cases in chosen:
         title = analysis.heading(dataset)
         for case, maps in read_maps(dataset.runs, cases):
-            if progress is not None:
-                progress(len(shown), total, f"pictures of {title}")
+            progress(len(shown), total, f"pictures of {title}")
             picture, region = f"{title}/{case.image_id}", maps[0].pair.region
             if picture not in pictures:
                 radiograph = shrunk(maps[0].pair.display, 448)
@@ -187,8 +177,7 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: 
                     "picture": picture,
                 }
             )
-    if progress is not None:
-        progress(total, total, "done")
+    progress(total, total, "done")
     present = {panel["model"] for case in shown for panel in case["panels"]}
     models = [label for label in in_order(analysis.runs) if label in present]
     return {"pictures": pictures, "cases": shown, "models": models, "opened": head if head in present else ""}

@@ -27,7 +27,7 @@ Progress = Callable[[int, int, str], None]
 FOLDS = 5
 
 
-def analyse(collection: Collection, seed: int = 0, progress: Progress | None = None) -> Analysis:
+def analyse(collection: Collection, seed: int = 0, progress: Progress = lambda *_: None) -> Analysis:
     """Analyse runs; the same runs and the same seed of the tests' exchanges, 0 or more, give the same numbers.
 
     `progress` is called before every step and after the last.
@@ -39,8 +39,7 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress | None = N
     total, done = len(collection.runs) + pairs, count()
 
     def begin(what: str) -> None:
-        if progress:
-            progress(next(done), total, what)
+        progress(next(done), total, what)
 
     analysed = [_dataset(runs, seed, begin) for _, runs in sorted(grouped.items())]
     splits: defaultdict[str, list[str]] = defaultdict(list)
