@@ -54,8 +54,7 @@ class Standing:
     @property
     def hits(self) -> float:
         """How many lesions are pointed at; where places tie, and of boxes, one counts by the share that lies in it."""
-        rows = [run.run.rows for run in self.runs]
-        return sum(float(one["pointing_hit"][one.counts.row].sum()) for one in rows)
+        return sum(float(rows["pointing_hit"][rows.counts.row].sum()) for rows in (run.run.rows for run in self.runs))
 
 
 @dataclass(frozen=True)

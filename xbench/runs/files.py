@@ -100,11 +100,9 @@ def reading(folder: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         name = Path(error.filename or "file").name
-        give = (
-            "a run that was made with CaseKeeper among trainer.callbacks, as it is by default"
-            if name in SCHEMAS and name != PAIRS
-            else f"a run, which holds its {RESULTS}"
-        )
+        give = f"a run, which holds its {RESULTS}"
+        if name in SCHEMAS and name != PAIRS:
+            give = "a run that was made with CaseKeeper among trainer.callbacks, as it is by default"
         text = f"{folder} is not the folder of a finished run: it has no {name}. Give the folder of {give}."
         raise RunFileError(text, 2, f"unfinished: it has no {name}", folder) from None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, pa.ArrowException) as error:
