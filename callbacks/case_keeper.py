@@ -47,8 +47,8 @@ def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -
     if outputs is None:
         return saved_tables([], {}, failures=failures)
     saliency = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
-    truth, is_scored = batch.truth, batch.truth.scored
-    pairs = [np.flatnonzero(truth.image == row).tolist() for row in range(len(batch))]
+    truth, is_scored = batch.truth, batch.truth.scored.tolist()
+    edges = np.searchsorted(truth.image, np.arange(len(batch) + 1)).tolist()
     images = [
         SavedImage(
             index=int(truth.index[row]),
@@ -56,15 +56,15 @@ def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -
             patient_id=truth.patient_ids[row],
             image_sha256=batch.image_sha256[row],
             view=truth.views[row],
-            queries=[truth.queries[pair] for pair in own],
+            queries=truth.queries[own],
             saliency=None if saliency is None else saliency[own],
-            regions={place: cut for place, pair in enumerate(own) if (cut := truth.coverage[pair]) is not None},
-            scored=tuple(place for place, pair in enumerate(own) if is_scored[pair]),
+            regions={place: cut for place, cut in enumerate(truth.coverage[own]) if cut is not None},
+            scored=tuple(place for place, wanted in enumerate(is_scored[own]) if wanted),
             picture=batch.pictures[row] if pictures else None,
             image_size=truth.image_sizes[row],
-            instances={place: truth.shapes[pair] for place, pair in enumerate(own)},
+            instances=dict(enumerate(truth.shapes[own])),
         )
-        for row, own in enumerate(pairs)
+        for row, own in enumerate(map(slice, edges, edges[1:]))
     ]
     scores = {}
     if not isinstance(outputs.shown, Answers):

@@ -55,7 +55,7 @@ def check_values(
         checks.append((~probabilities.isfinite(), "NaN or infinity among the probabilities"))
         checks.append(((probabilities < 0) | (probabilities > 1), "a probability lies outside [0, 1]"))
     for wrong, what in (*checks, (~finite, "NaN, infinity or a range beyond float32 among the saliency")):
-        for pair in wrong.nonzero()[:1, 0].tolist():
+        for pair in wrong.cpu().numpy().nonzero()[0][:1].tolist():
             about = f"image {truth.image_ids[truth.image[pair]]}, finding {truth.queries[pair].name}"
             raise UserError(
                 f"{model}: {what} for {about}. Such an output cannot be scored: check the checkpoint and the image, "

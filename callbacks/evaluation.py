@@ -48,7 +48,6 @@ class Evaluation(Callback):
         thresholds: Number of thresholds k / (thresholds - 1) of the sweep; odd, so that 0.5 is one of them.
         ties: What counts when several pixels share the maximum of a map: the `share` of them inside the region, `any`
             (the MedKLIP scripts), or the `first` in row-major order (CheXlocalize).
-
     """
 
     results: Results | None = None  # on the first process from the end of the epoch on, None before and elsewhere
@@ -122,7 +121,7 @@ class Evaluation(Callback):
         model.seen = None
         self._failures += batch.failures
         self._notes += batch.notes
-        self._done += np.delete(batch.truth.index, np.unique(batch.truth.image)).tolist()
+        self._done += batch.truth.index[np.bincount(batch.truth.image, minlength=len(batch)) == 0].tolist()
         self.latest = {}
         if outputs is not None:
             self._keep(self.add(trainer, outputs, batch))

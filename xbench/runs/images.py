@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import lru_cache
+from itertools import accumulate, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -117,7 +118,7 @@ def _lists(parts: Sequence[NDArray[Any]], kind: pa.ListType) -> pa.ListArray:
 
 
 def _ends(parts: Sequence[Sequence[Any] | NDArray[Any]]) -> pa.Array:
-    return pa.array(np.cumsum([0, *map(len, parts)]), pa.int32())
+    return pa.array([*accumulate(map(len, parts), initial=0)], pa.int32())
 
 
 def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
@@ -127,11 +128,12 @@ def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
 
 def _table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
     """Return columns as a table of a run; those that are not there are null."""
-    schema = SCHEMAS[name]
-    arrays = [
-        pa.array(columns[one.name], one.type) if one.name in columns else pa.nulls(rows, one.type) for one in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays([*{**_nulls(name, rows), **columns}.values()], schema=SCHEMAS[name])
+
+
+@lru_cache(maxsize=16)
+def _nulls(name: str, rows: int) -> dict[str, pa.Array]:
+    return {one.name: pa.nulls(rows, one.type) for one in SCHEMAS[name]}
 
 
 def _predictions(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]], condition: str) -> pa.Table:

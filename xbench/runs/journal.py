@@ -100,7 +100,7 @@ def _intact(path: Path) -> bytes | None:
     return content if name and zlib.crc32(content) == int(name[2], 16) else None
 
 
-def _encode(record: BatchRecord) -> bytes:
+def _encode(record: BatchRecord) -> pa.Buffer:
     """Return streams of Arrow one after the other: an empty one, whose metadata says what else there is, and tables."""
     about = {"batch": record.batch, "tables": [*record.tables], "notes": record.notes}
     about["failures"] = [astuple(failure) for failure in record.failures]
@@ -109,4 +109,4 @@ def _encode(record: BatchRecord) -> bytes:
     for table in (first, *record.tables.values()):
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
-    return bytes(sink.getvalue())
+    return sink.getvalue()

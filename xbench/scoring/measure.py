@@ -86,11 +86,11 @@ def measure(
         **{name: column for name, column in values.items() if isinstance(column, list)},
     }
     of_scored = {name: _array(column, name) for name, column in (values | pixels).items() if name not in table}
-    place = np.full(pairs, -1)
-    place[row] = np.arange(len(row))
-    spread = pa.RecordBatch.from_pydict(of_scored).take(pa.array(place, mask=place < 0)) if of_scored else {}
-    columns = _nulls(pairs) | {name: _array(column, name) for name, column in table.items()}
-    return pa.Table.from_arrays([*(columns | {name: spread[name] for name in of_scored}).values()], schema=SCHEMA)
+    if of_scored and len(row) < pairs:
+        spread = pa.RecordBatch.from_pydict(of_scored).take(pa.array(scored.cumsum() - 1, mask=~scored))
+        of_scored = dict(zip(of_scored, spread.columns, strict=True))
+    columns = _nulls(pairs) | {name: _array(column, name) for name, column in table.items()} | of_scored
+    return pa.Table.from_arrays([*columns.values()], schema=SCHEMA)
 
 
 @lru_cache(maxsize=8)
@@ -139,7 +139,7 @@ def _measure_maps(
         (~pairs.finite, "a scored map has NaN, infinity or a range beyond float32"),
         (counts.region == 0, "a scored region is empty"),
     ):
-        for place in wrong.nonzero()[:1, 0].tolist():
+        for place in wrong.numpy().nonzero()[0][:1].tolist():
             raise ValueError(f"image {truth.image_ids[truth.image[row[place]]]}: {what}")
     # What nobody drew is in no mask, not even at threshold 0, which marks the whole image for every map.
     mask, overlap = (part.numpy() * ~nobody[:, None] for part in (counts.mask, counts.overlap))
