@@ -60,7 +60,7 @@ def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -
             saliency=None if saliency is None else saliency[own],
             regions={place: cut for place, cut in enumerate(truth.coverage[own]) if cut is not None},
             scored=tuple(place for place, wanted in enumerate(is_scored[own]) if wanted),
-            picture=batch.pictures[row] if pictures else None,
+            picture=batch.pictures[row] if pictures and batch.pictures else None,
             image_size=truth.image_sizes[row],
             instances=dict(enumerate(truth.shapes[own])),
         )

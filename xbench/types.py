@@ -214,7 +214,7 @@ class Batch:
             truth=self.truth.only(rows),
             notes=[note for note in self.notes if note.image_id in kept],
             radiographs=[self.radiographs[row] for row in rows] if self.radiographs else [],
-            pictures=[self.pictures[row] for row in rows],
+            pictures=[self.pictures[row] for row in rows] if self.pictures else [],
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
