@@ -55,9 +55,9 @@ step = @printf '\n%s\n' "$(1)"; began=$$(date +%s); $(2) || exit; echo "Took $$(
 
 # Times are those of two CPU cores.
 demo: $(VENV)/.installed
-	$(call step,Step 1 of 3: the demo model on 200 drawn radiographs. About half a minute.,\
+	$(call step,Step 1 of 3: the demo model on 200 drawn radiographs. About 15 seconds.,\
 	  $(BIN)/xbench test --config demo)
-	$(call step,Step 2 of 3: the same in three other settings and two references. About two and a half minutes.,\
+	$(call step,Step 2 of 3: the same in three other settings and two references. About 45 seconds.,\
 	  $(BIN)/xbench bench --config demo --report false)
 	@printf '\n%s\n' "Step 3 of 3: intervals, tests, tables, the page, and figures. About ten seconds."
 	@$(BIN)/xbench report runs
