@@ -1,8 +1,8 @@
 """Annotated regions on the evaluation grid as exact shares of covered pixels, from which any gamma is cut.
 
 A region that reaches gamma nowhere keeps the pixels that it covers most, so none is lost. An annotation that covers no
-pixel at all is an empty region: grounding is not scored on it, and `covers_nothing` is noted. Needs no torch, so that
-reports start fast.
+pixel at all is an empty region: `xbench/data/samples.py` drops it, so that grounding is not scored on it, and notes
+`covers_nothing`. Needs no torch, so that reports start fast.
 """
 
 from __future__ import annotations
