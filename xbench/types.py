@@ -220,8 +220,8 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         """Put all tensors into one storage.
 
-        A worker hands over each storage in a file descriptor, which takes longer than its content and of which a
-        process may open about a thousand, and each tensor by itself.
+        A worker hands over each storage in a file descriptor. That takes longer than its content, and a process may
+        open about a thousand of them.
         """
         places = [place for place, region in enumerate(self.truth.regions) if region is not None]
         drawn = [region for region in self.truth.regions if region is not None]

@@ -95,7 +95,7 @@ def test_batches_travel_to_a_device(indices, monkeypatch):
 
 @pytest.mark.parametrize("grid", ["native", 32])
 def test_batches_of_workers(grid):
-    """In one storage: each takes a file descriptor, of which a process has a thousand."""
+    """Each storage takes a file descriptor, and a process has about a thousand, so a batch uses one."""
     options = dict(grid=grid, batch_size=7, widths=[64, 50], unreadable=[*range(7, 14)], on_error="skip", limit=14)
     alone, shared = Squares(num_workers=0, **options), Squares(num_workers=1, **options)
     for data in (alone, shared):

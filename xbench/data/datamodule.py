@@ -310,7 +310,7 @@ def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str |
         if any(name == other.name for other in queries[:number]):
             return f"two of its queries are called {name!r:.60}"
         if name == PHRASES:
-            return f"its query {name!r} is called as the group of phrases without a finding"
+            return f"its query {name!r} has the name of the group of phrases without a finding"
         if (name in findings) is (text is not None) or (finding not in (None, *findings) if text else finding != name):
             return f"its query {name!r:.60} is neither one of `findings` nor a phrase with a name of its own"
     return None

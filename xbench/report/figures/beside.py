@@ -30,8 +30,8 @@ def drawn_beside(analysis: Analysis, folder: Path, cases: int, count: int) -> It
         yield pool.map(_draw, range(count))
     except BrokenProcessPool:
         raise UserError(
-            "The process that draws the figures was killed, perhaps for want of memory. The page is complete; run the "
-            "same command again for the figures, or leave them out with --figures false."
+            "The process that draws the figures was killed, perhaps because memory ran out. The page is complete; run "
+            "the same command again for the figures, or leave them out with --figures false."
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
