@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from phrases import MIRRORED, Phrases
+from phrases import MIRRORED, QUERIES, Phrases
 from run_files import files_of
 from toys import Brightness
 
@@ -62,6 +63,10 @@ def test_phrases_go_all_the_way(model, mirrored, tmp_path, monkeypatch):
     # Image 0 has two phrases, image 1 no query, image 2 an absent phrase, image 3 a finding and a phrase.
     of_images = [[(row["query"], row["label"]) for row in rows if row["index"] == index] for index in range(4)]
     assert of_images == [[("dark-1", 1), ("bright-1", 0)], [], [("dark-2", 0)], [("Square", 1), ("dark-1", 1)]]
+    stored = FinishedRun.open(whole)
+    assert [stored.queries[row["image_id"]] for row in rows] == [[*QUERIES[row["index"] % 4]] for row in rows]
+    told = {(row["query"], row["text"], row["language"]) for row in rows}
+    assert told == {(name, text, language) for of_image in QUERIES for name, _, text, language in of_image}
     assert results.findings == ("Square", PHRASES)
     for finding, group in (("Square", "Square"), (PHRASES, None)):
         own = [row for row in rows if row["finding"] == group]
@@ -93,7 +98,7 @@ class Compared(Brightness):
         return replace(output, logits=output.logits + len(queries), saliency=output.saliency + len(queries))
 
 
-def test_a_batch_is_scored_with_each_of_its_texts_once():
+def test_a_batch_is_scored_with_each_of_its_texts_once(monkeypatch):
     data, model = Phrases(images=8, num_workers=0), Compared()
     data.setup("test")
     model.findings, model.queries = data.findings, model.encode_prompts([["a bright Square"], ["a dark Hole"]])
@@ -111,9 +116,32 @@ def test_a_batch_is_scored_with_each_of_its_texts_once():
         expected = (of_phrases[0, 0], of_phrases[0, 1], of_findings[2, 0], of_phrases[2, 0])
         assert torch.equal(values, torch.stack(expected))
     assert torch.equal(model.predict(batch.only([2])).logits[0], output.logits[2]) and model.times_encoded == 4
+    # Those of the last batch are kept in any case, and others while there is room.
+    assert model._encode([("dark",), ("bright",)]).tolist() == [-1, 1] and model.times_encoded == 6
+    monkeypatch.setattr("xbench.models.base._KEPT_BYTES", 8)
+    for texts in (["a", "b", "c"], ["c", "a", "d"], ["d"], ["c", "d"]):
+        model._encode([(text,) for text in texts])
+        assert {*texts} <= {text for (text,) in model._encoded}
+    assert model.times_encoded == 11 and [*model._encoded] == [("c",), ("d",)]
     text_free = UniformRandom()
     text_free.findings = data.findings
     assert len(text_free.predict(batch).logits) == 4
+
+
+class Layered(NamedTuple):
+    """What a model with a decoder needs of a class."""
+
+    sentence: torch.Tensor
+    memory: list[tuple[torch.Tensor, ...]]
+
+
+def test_what_is_encoded_for_one_phrase_each_is_joined_where_it_fits():
+    model = Brightness()
+    model.encode_prompts = lambda prompts: Layered(torch.ones(len(prompts), 2), [(torch.ones(len(prompts), 3, 4),)] * 2)
+    joined = model._encode([("a",), ("b",)])
+    assert joined.sentence.shape == (2, 2) and [part.shape for (part,) in joined.memory] == [(2, 3, 4)] * 2
+    model.encode_prompts = lambda prompts: [torch.ones(len(prompt)) for (prompt,) in prompts]
+    assert [len(part) for part in model._encode([("long",), ("longer",)])] == [4, 6]
 
 
 @pytest.mark.parametrize(("kind", "dark", "more"), [("Phrases", 6, ()), ("PhrasesAlone", 12, ("--missing", "skip"))])
@@ -157,4 +185,19 @@ def test_nothing_is_called_as_the_group_of_phrases(findings):
     records = [Record("a", {PHRASES: 1}, queries=(Query(PHRASES, None, "a dark hole"),))]
     data.read_records = lambda annotated: records
     with pytest.raises(UserError, match=PHRASES):
+        data.setup("test")
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        (Query("a", None, "two\nlines"), "printable"),
+        (Query("a", None, "dark", "\n"), "language"),
+        (Query("Square", "Square", "dark"), "neither"),
+    ],
+)
+def test_a_phrase_is_one_line_with_the_tag_of_its_language(query, problem):
+    data = Phrases(images=4, num_workers=0)
+    data.read_records = lambda annotated: [Record("a", {}, queries=(query,))]
+    with pytest.raises(UserError, match=problem):
         data.setup("test")

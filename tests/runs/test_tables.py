@@ -111,7 +111,7 @@ def test_a_pair_that_is_there_twice_is_refused(phantom_run):
 
 def test_rows_of_another_condition_are_left_out(phantom_run):
     table, findings = pq.read_table(phantom_run / PAIRS), FinishedRun.open(phantom_run).results.findings
-    hidden = table.set_column(5, "condition", pa.array(["hidden"] * len(table)))
+    hidden = table.set_column(table.column_names.index("condition"), "condition", pa.array(["hidden"] * len(table)))
     both = pa.concat_tables([table, hidden])
     for condition in ("", "hidden"):
         rows = Rows.of(both, findings, condition)

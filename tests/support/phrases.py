@@ -19,7 +19,7 @@ from xbench.data.records import Radiograph, Record
 from xbench.runtime.errors import UserError
 from xbench.types import Query
 
-BRIGHT, DARK = Query("bright-1", "Square", "a bright patch"), Query("dark-1", None, "a dark hole")
+BRIGHT, DARK = Query("bright-1", "Square", "a bright patch", "en"), Query("dark-1", None, "a dark hole")
 ABSENT = Query("dark-2", None, "a dark hole in the other lung")
 MIRRORED = (0, 2, 3, 5)
 QUERIES = ((DARK, BRIGHT), (), (ABSENT,), (Query("Square", "Square"), DARK))

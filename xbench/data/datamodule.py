@@ -304,9 +304,12 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
 def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str | None:
     """Return why these cannot be the queries of an image; None if they can."""
-    for number, (name, finding, text) in enumerate(queries):
-        if not is_name(name) or (text is not None and not (isinstance(text, str) and text.strip())):
-            return f"its query {name!r:.60} needs a name of printable characters and, if it is a phrase, a text"
+    for number, (name, finding, text, language) in enumerate(queries):
+        is_text = text is None or (isinstance(text, str) and text.strip() and text.isprintable())
+        if not is_name(name) or not is_text:
+            return f"its query {name!r:.60} needs a name and, if it is a phrase, a text, of printable characters"
+        if language is not None and not (is_name(language) and len(language) <= 16):
+            return f"its query {name!r:.60} has the language {language!r:.60}: give a tag such as `en`, or None"
         if any(name == other.name for other in queries[:number]):
             return f"two of its queries are called {name!r:.60}"
         if name == PHRASES:

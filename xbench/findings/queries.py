@@ -11,6 +11,7 @@ class Query(NamedTuple):
     name: str  # unique within the image: a finding, or the identifier of a phrase
     finding: str | None  # the group for means; None for a phrase without a finding
     text: str | None = None  # the image's own phrase; None: the model words the finding itself
+    language: str | None = None  # of the text, such as `en`; None where the dataset does not say
 
 
 PHRASES = "Phrases"

@@ -21,6 +21,9 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.notes import INPUT_NOTE
 from xbench.types import Batch, Maps, MapScale, ModelOutput, Prediction, Truth
 
+_KEPT_BYTES = 2**28
+"""Of encoded phrases that are kept on the device for later batches."""
+
 
 class SaliencyModel(pl.LightningModule, ABC):
     """Anything that gives every finding of a radiograph a score and a map.
@@ -286,7 +289,7 @@ class VLM(SaliencyModel):
             name
             if text is None and name in self.findings
             else tuple(self.prompts_of(name) if text is None else self.word_prompts(text, [text]))
-            for name, _, text in batch.truth.queries
+            for name, _, text, _ in batch.truth.queries
         ]
         texts = [*dict.fromkeys(words for words in wanted if isinstance(words, tuple))]
         if not texts:
@@ -304,13 +307,19 @@ class VLM(SaliencyModel):
         return self._picked(batch.truth, output, [*findings, *texts], wanted)
 
     def _encode(self, asked: Sequence[tuple[str, ...]]) -> Any:
-        """Encode prompts, each by itself and once in a run where that gives tensors of one shape, or else together."""
+        """Encode prompts, each by itself, or together where that does not give a row in tensors of one shape.
+
+        Those of the last batches are kept, up to `_KEPT_BYTES`, and those of the last one in any case.
+        """
         for prompts in asked:
-            if prompts not in self._encoded:
-                self._encoded[prompts] = self.encode_prompts([prompts])
-        parts = [self._encoded[prompts] for prompts in asked]
-        alike = all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts)
-        return torch.cat(parts) if alike else self.encode_prompts(asked)
+            known = self._encoded.pop(prompts, None)
+            self._encoded[prompts] = self.encode_prompts([prompts]) if known is None else known
+        size = sum(map(_size, self._encoded.values()))
+        for prompts in [*self._encoded][: -len(asked)]:
+            if size > _KEPT_BYTES:
+                size -= _size(self._encoded.pop(prompts))
+        joined = _joined([self._encoded[prompts] for prompts in asked])
+        return self.encode_prompts(asked) if joined is None else joined
 
     def score(self, batch: Batch) -> ModelOutput:
         images = batch.images
@@ -326,6 +335,27 @@ class VLM(SaliencyModel):
     def provenance(self) -> dict[str, Any]:
         source = {} if self.prompt_source is None else {"prompt_source": self.prompt_source}
         return {**source, "prompts": dict(zip(self.findings, self.prompts, strict=True))}
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Join what was encoded for one class each, tensors or tuples and lists of these; None if they do not fit."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        shapes = {part.shape if isinstance(part, Tensor) else None for part in parts}
+        return torch.cat([*parts]) if len(shapes) == 1 and first.shape[:1] == (1,) else None
+    if not isinstance(first, tuple | list) or any(type(p) is not type(first) or len(p) != len(first) for p in parts):
+        return None
+    joined = [*map(_joined, zip(*parts, strict=True))]
+    if any(one is None for one in joined):
+        return None
+    return first._make(joined) if hasattr(first, "_make") else type(first)(joined)
+
+
+def _size(part: Any) -> int:
+    """Return the bytes that tensors take, with what they are a view of."""
+    if isinstance(part, Tensor):
+        return part.untyped_storage().nbytes()
+    return sum(map(_size, part)) if isinstance(part, tuple | list) else 0
 
 
 def check_image_size(image_size: int, cell: int) -> None:

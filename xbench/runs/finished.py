@@ -323,12 +323,14 @@ class FinishedRun:
 
     @cached_property
     def queries(self) -> dict[str, list[Query]]:
-        """What was looked for by image, without the phrases' texts."""
+        """What was looked for by image."""
         rows, names = self.rows, dict(enumerate(self.results.findings))
         findings = {place: None if name == PHRASES else name for place, name in names.items()}
+        texts = dict(enumerate(rows.texts))
+        columns = (column.tolist() for column in (rows.query, rows.finding, rows.text, rows["language"]))
         queries = [
-            Query(rows.queries[query], findings.get(finding))
-            for query, finding in zip(rows.query.tolist(), rows.finding.tolist(), strict=True)
+            Query(rows.queries[query], findings.get(finding), texts.get(text), language or None)
+            for query, finding, text, language in zip(*columns, strict=True)
         ]
         pairs = zip(rows.image_ids, self.pairs_of, strict=True)
         return {image_id: [queries[pair] for pair in own] for image_id, own in pairs}

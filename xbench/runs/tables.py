@@ -115,6 +115,8 @@ def _wrong(rows: Rows) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield columns, and where they hold what no run writes (R,)."""
     scored = rows["scored"]
     yield "label", ~np.isin(rows["label"], (-1, 0, 1))
+    yield "text", (rows.text >= 0) == rows.of_finding
+    yield "language", (rows["language"] != "") & (rows.text < 0)
     yield "scored", scored & ~((rows["label"] == 1) & rows["has_region"])
     yield "logit", np.isinf(rows["logit"])
     yield "pointing_hit", np.isnan(rows["pointing_hit"]) == scored

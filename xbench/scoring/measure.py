@@ -73,6 +73,8 @@ def measure(
         "patient_id": np.array(truth.patient_ids, dtype=object)[image],
         "query": [query.name for query in truth.queries],
         "finding": [query.finding for query in truth.queries],
+        "text": [query.text for query in truth.queries],
+        "language": [query.language for query in truth.queries],
         "condition": [condition] * pairs,
         "label": truth.labels,
         "has_region": truth.has_region,

@@ -22,7 +22,7 @@ _SCORES = ("pointing_hit", "minimum_hit", "peak_x", "peak_y", "peak_distance", "
 _COUNTS = ("points", "boxes", "annotated", "matched_30", "matched_50", "clipped", "reordered", "dropped", "duplicates")
 SCHEMA = pa.schema(
     {"index": pa.int64()}
-    | dict.fromkeys(("image_id", "patient_id", "query", "finding", "condition"), pa.string())
+    | dict.fromkeys(("image_id", "patient_id", "query", "finding", "text", "language", "condition"), pa.string())
     | {"label": pa.int8()}
     | dict.fromkeys(("has_region", "scored", "asked"), pa.bool_())
     | dict.fromkeys(("logit", "probability", "region_area", "region_x", "region_y"), pa.float64())
@@ -36,6 +36,7 @@ SCHEMA = pa.schema(
 )
 """Columns of `pairs.parquet`.
 
+`text`: the phrase, null where the model words the finding. `language`: of the phrase, null where nobody said.
 `asked`: whether the model was to say if the finding is there. `scored`: present, with a region, and the prediction
 shows something. Scores, peaks and pixels are null unless scored. `constant`: the map is the same everywhere.
 `mask_pixels` and `overlap_pixels` have a value per threshold, or a single one for an answer. From `answer_status` on,
@@ -43,10 +44,10 @@ columns are null for maps; those that compare with annotated boxes are null wher
 `false_area`, the share of an image that boxes cover where the finding is absent, is null elsewhere.
 """
 
-_KEYS = ("index", "image_id", "patient_id", "query", "finding", "condition")
+_KEYS = ("index", "image_id", "patient_id", "query", "finding", "text", "condition")
 _LISTS = ("mask_pixels", "overlap_pixels")
 _LONGEST = 16
-"""Characters of a status or a digest."""
+"""Characters of a status, a digest or a language."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,10 @@ class Rows:
     image_ids: tuple[str, ...]
     patient_ids: tuple[str | None, ...]  # None where the dataset does not say
     queries: tuple[str, ...]  # names of the queries, each once
+    texts: tuple[str, ...]  # phrases, each once
     image: NDArray[np.int64]  # place of each row's image among the N (R,)
     query: NDArray[np.int64]  # place of each row's query (R,)
+    text: NDArray[np.int64]  # place of each row's phrase, -1 where the model words the finding (R,)
     finding: NDArray[np.int64]  # place of each row's finding, or that of `PHRASES` for a query without one (R,)
     columns: Mapping[str, NDArray[Any]]  # all others but lists (R,): null is NaN in numbers and "" in texts
     counts: ScoredPixels
@@ -91,7 +94,8 @@ class Rows:
             names[key] = tuple(values[first].tolist())
             if len(wrong := np.flatnonzero(values != values[first][image])):
                 raise ValueError(f"row {wrong[0]} has {key} {values[wrong[0]]!r:.200} unlike other rows of its image")
-        (query, queries), (code, known) = (_encoded(table[key]) for key in ("query", "finding"))
+        coded = (_encoded(table[key]) for key in ("query", "finding", "text"))
+        (query, queries), (code, known), (text, texts) = coded
         if unknown := [name for name in known if name not in findings]:
             raise ValueError(f"there is a finding {unknown[0]!r:.60}, which the run did not score")
         rest = findings.index(PHRASES) if PHRASES in findings else -1
@@ -117,8 +121,10 @@ class Rows:
             image_ids=names["image_id"],  # type: ignore[arg-type]
             patient_ids=names["patient_id"],
             queries=queries,
+            texts=texts,
             image=image.astype(np.int64),
             query=query,
+            text=text,
             finding=places[code],
             columns=columns,
             counts=ScoredPixels(row, grid, region, mask, overlap),

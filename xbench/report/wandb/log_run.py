@@ -115,12 +115,12 @@ def _pairs_table(run: Run) -> wandb.Table:
     if len(order) > _LONGEST:
         order = np.concatenate([order[: _LONGEST // 2], order[-_LONGEST // 2 :]])
     numbers = ("probability", "pointing_hit", "dice", "iou", "region_area")
-    rows = []
+    rows, texts = [], dict(enumerate(of.texts))
     for row in order.tolist():
         known = [None if np.isnan(value) else value for value in (float(of[name][row]) for name in numbers)]
         names = of.image_ids[of.image[row]], of.patient_ids[of.image[row]], of.queries[of.query[row]]
-        rows.append([*names, *known])
-    return wandb.Table(["image_id", "patient_id", "finding", *numbers], rows)
+        rows.append([*names, texts.get(int(of.text[row])), *known])
+    return wandb.Table(["image_id", "patient_id", "finding", "text", *numbers], rows)
 
 
 def _answers_table(run: Run) -> wandb.Table:
