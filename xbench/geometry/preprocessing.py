@@ -240,3 +240,13 @@ class HistogramEqualisation(A.ImageOnlyTransform):
         share = counts.cumsum() / img.size
         equalised = np.interp(grey, (edges[:-1] + edges[1:]) / 2, share)
         return np.asarray(cv2.LUT(img, (255 * equalised).astype(np.uint8)), np.uint8)
+
+
+class MinMax(A.ImageOnlyTransform):
+    """Stretch grey values linearly so that the least is 0 and the largest 255, as OpenCV's `normalize` does."""
+
+    def __init__(self) -> None:
+        super().__init__(p=1.0)
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        return np.asarray(cv2.normalize(img, np.empty_like(img), 0, 255, cv2.NORM_MINMAX), np.uint8)
