@@ -1,4 +1,4 @@
-"""What each of the seven models costs on a CPU: images per second, memory, and the time to encode prompts.
+"""What each of the models costs on a CPU: images per second, memory, and the time to encode prompts.
 
 The networks have their released sizes and drawn weights, whose values do not change what a step costs. Each model runs
 in a process of its own, in one thread, eight images of 224 x 224 pixels at a time against the prompts of 21 findings

@@ -33,7 +33,7 @@ from torch import Tensor
 # The weights and inputs of the golden vectors, as the tests draw them.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from deterministic import images_of, tokens_of, weight
-from deterministic_checkpoints import MODELS, write_checkpoint
+from deterministic_checkpoints import write_checkpoint
 from golden import Case as Golden
 from golden import case_of
 
@@ -68,7 +68,7 @@ class Case:
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or MODELS
+    chosen = sys.argv[1:] or [*CASES]
     print(f"Largest difference from the authors' numbers; {processor()}, torch {torch.__version__}.\n")
     print(f"| model | output | range | {' | '.join(WAYS)} |")
     print("| --- " * (3 + len(WAYS)) + "|")

@@ -51,6 +51,7 @@ LOCAL = {
     "qwen25vl",
     "qwen3vl",
     "radvlm",
+    "radzero",
 }
 
 # How CARZero's scripts call findings, where they do not use the name of the dataset.

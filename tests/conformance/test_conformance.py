@@ -73,7 +73,7 @@ def run_pytest(words: list[str]) -> int:
 
 
 def conform(names: list[str]) -> None:
-    """Test the models; the seven of the package are small ones, in the layouts of their authors, with maps of 4 x 4."""
+    """Test the models; those of the package are small ones, in the layouts of their authors, with maps of 4 x 4."""
     for name in names:
         path, arguments = name, {"scale": 20.0} if name.startswith("my_model") else {}
         with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +81,9 @@ def conform(names: list[str]) -> None:
                 shrink(patch)
                 path = yaml.safe_load(shipped("models")[name].read_text())["class_path"]
                 Path(name).mkdir()
-                arguments = write_checkpoint(name, Path(name)) | {"image_size": 128 if name in ("clip", "kad") else 64}
+                arguments = write_checkpoint(name, Path(name)) | {
+                    "image_size": {"clip": 128, "kad": 128, "radzero": 56}.get(name, 64)
+                }
             words = ["--model", path, "--model-args", json.dumps(arguments), f"--junitxml={name}.xml"]
             run_pytest(["--pyargs", "xbench.conformance", *words])
 

@@ -1,4 +1,4 @@
-"""Each of the seven models, from a file in the layout of its authors to results on a dataset as it is downloaded."""
+"""Each of the models, from a file in the layout of its authors to results on a dataset as it is downloaded."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ SALIENCY = {
     "kad": CROSS_ATTENTION | {"layers": [3]},
     "mavl": CROSS_ATTENTION | {"aspects": [0, 6, 7, 8], "merge": "avg"},
     "devide": CROSS_ATTENTION,
+    "radzero": "similarity",
 }
 # Official prompts of Pleural Effusion. The authors' books of MedKLIP and MAVL are not part of the package.
 PROMPTS = {
@@ -39,9 +40,10 @@ PROMPTS = {
     "kad": ["pleural effusion"],
     "mavl": prompts_in_style("description", "Pleural Effusion") + prompts_in_style("aspects", "Pleural Effusion"),
     "devide": ["pleural effusion"],
+    "radzero": ["There is Pleural Effusion"],
 }
 ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
-CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide")
+CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide", "radzero")
 
 
 @pytest.fixture

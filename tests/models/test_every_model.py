@@ -15,8 +15,8 @@ from deterministic_checkpoints import MODELS, write_checkpoint
 from small_networks import shrink
 from torch import Tensor
 
-from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
-from xbench.models.maps import carzero, devide, kad, mavl, medklip
+from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP, RadZero
+from xbench.models.maps import carzero, devide, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
@@ -30,10 +30,11 @@ HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
     "kad": (KAD, kad),
     "mavl": (MAVL, mavl),
     "devide": (DeViDe, devide),
+    "radzero": (RadZero, radzero),
 }
 SIZE = 448
 # Sides of the squares that their cells stand for.
-STRIDES = dict.fromkeys(MODELS, 16) | {"clip": 32, "kad": 32}
+STRIDES = dict.fromkeys(MODELS, 16) | {"clip": 32, "kad": 32, "radzero": 14}
 # A tensor that no file may lack, and how a misfit calls the model.
 NEEDED = {
     "clip": ("visual.ln_post.bias", "local-dir:"),
@@ -43,6 +44,7 @@ NEEDED = {
     "kad": ("model.mlp_head.0.bias", "KAD"),
     "mavl": ("location_emb.bias", "MAVL"),
     "devide": ("model.mlp_head.0.bias", "DeViDe"),
+    "radzero": ("vision_model.layernorm.bias", "RadZero"),
 }
 DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
 

@@ -19,8 +19,8 @@ from transformers import BertConfig, BertModel
 
 from xbench.findings.names import FINDINGS
 from xbench.geometry.preprocessing import PillowResize, Preprocessing
-from xbench.models import CLIP, KAD, MAVL, BiomedCLIP, CARZero, DeViDe, MedKLIP
-from xbench.models.maps import biomedclip, carzero, devide, kad
+from xbench.models import CLIP, KAD, MAVL, BiomedCLIP, CARZero, DeViDe, MedKLIP, RadZero
+from xbench.models.maps import biomedclip, carzero, devide, kad, radzero
 from xbench.models.maps import clip as _open_clip
 from xbench.models.maps import mavl as _mavl
 from xbench.models.maps import medklip as _book
@@ -353,3 +353,35 @@ def test_preprocessing_of_medklip_and_mavl(name: str, equalise: bool) -> None:
     tensor, view = preprocessing(pixels)
     assert off(tensor[:, ::8, ::8], arrays[f"{name}/tensor"]) < 1e-6
     assert view == (0, 0, 1, 1)
+
+
+# RadZero
+
+
+def test_radzero(build: Callable[..., Any], once: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"size": 518, "interpolation": "bicubic", "mean": [0.0] * 3, "std": [1.0] * 3}
+    monkeypatch.setattr(radzero, "_settings", lambda *_: settings)
+    model = build(RadZero, radzero, weights_of("radzero"))
+    assert model.positions == "scale"
+    once(model, "image_tokens")
+    for name in ("s518", "s518old", "s224"):
+        case = case_of("radzero", name)
+        model.positions = case.about["positions"]
+        # The authors' images are grey.
+        images = case.images[:1, :1].repeat(1, 3, 1, 1)
+        ids, mask = case.tokens
+        queries = model.encode_tokens(ids + (1 - mask), mask)
+        assert torch.equal(queries, model.encode_tokens(ids + (1 - mask)))
+        assert case.off("text_mean", queries) < 2e-5
+        tokens = model.image_tokens(images)
+        assert case.off("encoder_tokens_every96", tokens) < 5e-5
+        aligned = model.align_transformer.transformer_layers(tokens).last_hidden_state
+        assert case.off("aligned_tokens_every96", aligned) < 5e-5
+        output = model(images, queries)
+        assert case.off("logits", output.logits) < 2e-5
+        assert case.off("maps", output.saliency) < 5e-5
+        assert torch.equal(output.probabilities, output.logits.sigmoid())
+        if name == "s518":
+            enlarged = interpolate(output.saliency[:, :1], (83, 97), mode="bilinear")[0, 0]
+            assert case.off("resized", enlarged) < 5e-5
+            assert divmod(int(enlarged.argmax()), 97) == (59, 96)

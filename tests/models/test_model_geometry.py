@@ -23,7 +23,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.grid import View
-from xbench.geometry.preprocessing import PillowResize, Preprocessing
+from xbench.geometry.preprocessing import MinMax, PillowResize, Preprocessing
 from xbench.geometry.regions import Coverage
 from xbench.models.base import SaliencyModel
 from xbench.models.maps import biomedclip, carzero
@@ -63,6 +63,7 @@ CASES = {
     "MedKLIP and MAVL, equalised": Case(lambda: _book.preprocessing(224, equalise=True), dice=0.9),
     "KAD": Case(lambda: of_kad(512)),
     "DeViDe": Case(lambda: of_kad(224)),
+    "RadZero": Case(lambda: Preprocessing([MinMax(), PillowResize(518, "both")])),
     "CARZero": Case(lambda: carzero.preprocessing(224)),
     "CARZero at 448": Case(lambda: carzero.preprocessing(448)),
 }

@@ -1,4 +1,4 @@
-"""The files of the seven models in the layouts of their authors, with weights that depend on their names alone.
+"""The files of the models in the layouts of their authors, with weights that depend on their names alone.
 
 Their networks are small, or of the released size and drawn by the rule of the golden vectors.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 import string
 from collections.abc import Callable, Sequence
@@ -26,13 +27,14 @@ from transformers import BertConfig, BertModel
 
 from xbench.findings.names import FINDINGS
 from xbench.findings.prompts import prompts_in_style
+from xbench.models.maps import radzero
 from xbench.models.maps.biomedclip import _MODEL as _BIOMEDCLIP
 
 # Of networks that are not full.
 BERT = {"vocab_size": 1000, "num_hidden_layers": 1, "intermediate_size": 64}
 BLOCKS = 2
 
-MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide")
+MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide", "radzero")
 
 # Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones. The words of the
 # package's long texts are one token each, which makes encoding faster; names of findings have one for each letter.
@@ -53,7 +55,7 @@ _SMALL_CLIP: dict[str, Any] = {
 def write_checkpoint(model: str, folder: Path, full: bool = False) -> dict[str, str]:
     """Write a model's checkpoint and what goes with it, and return the constructor's arguments that name them.
 
-    Unless it is `full`, in the released size, CARZero, KAD and DeViDe take it only after `small_networks.shrink`.
+    Unless it is `full`, in the released size, some models take it only after `small_networks.shrink`.
     """
     return _WRITERS[model](folder, full)
 
@@ -158,6 +160,26 @@ def _of_open_clip(folder: Path, full: bool) -> dict[str, str]:
     return {"checkpoint": str(path)}
 
 
+def _radzero(folder: Path, full: bool) -> dict[str, str]:
+    with torch.device("meta"):
+        networks = radzero._networks({})
+    official = {own: theirs for theirs, own in radzero._ATTENTION.items()}
+    tensors = {}
+    for name, tensor in _draw({"": networks}, full).items():
+        for own, theirs in official.items():
+            name = name.replace(own, theirs)
+        tensors[name.replace("layer_norm.", "loss_fns.RadZeroLoss.layer_norm.", name.startswith("layer_norm."))] = (
+            tensor
+        )
+    tensors["loss_fns.RadZeroLoss.loss_temperature"] = torch.tensor([math.log(0.07)])
+    save_file(tensors, folder / "model.safetensors")
+    settings = {"size": {"height": 224, "width": 224}, "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3]}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "vocab.txt").write_text("\n".join(["<s>", "<pad>", "</s>", "<mask>", "[UNK]", *VOCABULARY[5:]]))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MPNetTokenizer"}))
+    return {"checkpoint": str(folder / "model.safetensors"), "text_encoder": str(folder)}
+
+
 def _draw(parts: dict[str, nn.Module], full: bool, prefix: str = "") -> dict[str, Tensor]:
     draw = weight if full else quick_weight
     return {
@@ -203,4 +225,5 @@ _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
     "kad": _kad,
     "mavl": partial(_book, "mavl"),
     "devide": _devide,
+    "radzero": _radzero,
 }

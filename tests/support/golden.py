@@ -40,6 +40,9 @@ SLICES: Mapping[str, Any] = {
     "maps_all_aspects": np.s_[..., ::4, ::3],
     "global_features": np.s_[:, ::4],
     "image_features": np.s_[..., ::7, ::14],
+    "encoder_tokens_every96": np.s_[:, ::15, ::96],
+    "aligned_tokens_every96": np.s_[:, ::15, ::96],
+    "text_mean": np.s_[:, ::8],
 }
 
 
@@ -101,7 +104,7 @@ def weights_of(name: str, sections: Collection[str] = ("",)) -> dict[str, Tensor
             continue
         if parameter.endswith("position_ids"):
             drawn[parameter] = torch.arange(512)[None]
-        elif entry.get("integer"):
+        elif "value" in entry:
             drawn[parameter] = torch.tensor(entry["value"])
         elif entry.get("unused"):
             # May be anything.

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from xbench.models import VLM
-from xbench.models.maps import carzero, devide, kad
+from xbench.models.maps import carzero, devide, kad, radzero
 from xbench.models.maps import kad as _kebert
 from xbench.models.networks.vit import ViTB16
 
@@ -30,10 +30,13 @@ class ShallowViT(ViTB16):
 
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
-    """Make CARZero, KAD and DeViDe build small networks where their authors' are large; see `write_checkpoint`."""
+    """Make CARZero, KAD, DeViDe and RadZero build small networks, see `write_checkpoint`; their authors' are large."""
     patch.setattr(_kebert, "bert_base", lambda: BertModel(BertConfig(**BERT)).eval())
     for module in (carzero, devide, kad):
         patch.setattr(module, "ViTB16", ShallowViT)
+    small = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64}
+    patch.setattr(radzero, "_VISION", {**radzero._VISION, **small})
+    patch.setattr(radzero, "_TEXT", {**radzero._TEXT, **small, "vocab_size": 1000})
 
 
 def attached(model: Model, *findings: str, classes: Sequence[str] = ()) -> Model:

@@ -33,5 +33,6 @@ if TYPE_CHECKING:
     from xbench.models.maps.llavarad import LLaVARad as LLaVARad
     from xbench.models.maps.mavl import MAVL as MAVL
     from xbench.models.maps.medklip import MedKLIP as MedKLIP
+    from xbench.models.maps.radzero import RadZero as RadZero
 
 __getattr__ = lazy_names(__name__, __file__)

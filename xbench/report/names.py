@@ -13,6 +13,7 @@ _MODELS = {
     "mavl": "MAVL",
     "carzero": "CARZero",
     "devide": "DeViDe (re-implementation)",
+    "radzero": "RadZero",
     "demo": "Demo",
     "oracle": "Oracle",
     "centre": "Centre prior",
