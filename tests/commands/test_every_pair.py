@@ -44,14 +44,17 @@ LOCAL = {
     "agkd",
     "chexagent2",
     "florence2",
+    "hf",
     "internvl",
     "llavarad",
     "maira2",
     "medgemma",
+    "medsiglip",
     "qwen25vl",
     "qwen3vl",
     "radvlm",
     "radzero",
+    "xraysiglip",
 }
 
 # How CARZero's scripts call findings, where they do not use the name of the dataset.

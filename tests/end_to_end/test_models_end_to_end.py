@@ -30,6 +30,7 @@ SALIENCY = {
     "mavl": CROSS_ATTENTION | {"aspects": [0, 6, 7, 8], "merge": "avg"},
     "devide": CROSS_ATTENTION,
     "radzero": "similarity",
+    "hf": "legrad",
 }
 # Official prompts of Pleural Effusion. The authors' books of MedKLIP and MAVL are not part of the package.
 PROMPTS = {
@@ -41,9 +42,10 @@ PROMPTS = {
     "mavl": prompts_in_style("description", "Pleural Effusion") + prompts_in_style("aspects", "Pleural Effusion"),
     "devide": ["pleural effusion"],
     "radzero": ["There is Pleural Effusion"],
+    "hf": ["a chest x-ray showing pleural effusion"],
 }
 ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
-CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide", "radzero")
+CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide", "radzero", "hf")
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from deterministic_checkpoints import MODELS, write_checkpoint
 from small_networks import shrink
 from torch import Tensor
 
-from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP, RadZero
-from xbench.models.maps import carzero, devide, kad, mavl, medklip, radzero
+from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, HFDual, MedKLIP, RadZero
+from xbench.models.maps import carzero, devide, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
@@ -31,6 +31,7 @@ HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
     "mavl": (MAVL, mavl),
     "devide": (DeViDe, devide),
     "radzero": (RadZero, radzero),
+    "hf": (HFDual, hf_dual),
 }
 SIZE = 448
 # Sides of the squares that their cells stand for.
@@ -45,6 +46,7 @@ NEEDED = {
     "mavl": ("location_emb.bias", "MAVL"),
     "devide": ("model.mlp_head.0.bias", "DeViDe"),
     "radzero": ("vision_model.layernorm.bias", "RadZero"),
+    "hf": ("vision_model.post_layernorm.bias", "the siglip model of config.json"),
 }
 DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
 
@@ -128,6 +130,8 @@ def test_a_misfit_names_the_tensors(model: str, build: Callable[..., VLM], monke
 
 def test_the_file_of_another_model_is_recognised(model: str, build: Callable[..., VLM], tmp_path: Path) -> None:
     other = "mavl" if model == "medklip" else "medklip"
+    if model == "hf":
+        write_checkpoint(model, tmp_path)  # what belongs beside its weights
     file = write_checkpoint(other, tmp_path)["checkpoint"]
     with pytest.raises(UserError, match=rf"do not fit .* They look like those of {NEEDED[other][1]}\."):
         build(checkpoint=file)

@@ -12,6 +12,7 @@ import open_clip
 import pytest
 import torch
 from deterministic import grey, tokens_of, weight
+from deterministic_checkpoints import write_hf
 from golden import Case, case_of, facts, weights_of
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
@@ -19,7 +20,7 @@ from transformers import BertConfig, BertModel
 
 from xbench.findings.names import FINDINGS
 from xbench.geometry.preprocessing import PillowResize, Preprocessing
-from xbench.models import CLIP, KAD, MAVL, BiomedCLIP, CARZero, DeViDe, MedKLIP, RadZero
+from xbench.models import CLIP, KAD, MAVL, BiomedCLIP, CARZero, DeViDe, HFDual, MedKLIP, RadZero
 from xbench.models.maps import biomedclip, carzero, devide, kad, radzero
 from xbench.models.maps import clip as _open_clip
 from xbench.models.maps import mavl as _mavl
@@ -385,3 +386,27 @@ def test_radzero(build: Callable[..., Any], once: Callable[..., None], monkeypat
             enlarged = interpolate(output.saliency[:, :1], (83, 97), mode="bilinear")[0, 0]
             assert case.off("resized", enlarged) < 5e-5
             assert divmod(int(enlarged.argmax()), 97) == (59, 96)
+
+
+# Dual encoders of transformers
+
+
+@pytest.mark.parametrize("name", ["siglip", "siglip_128", "clip"])
+def test_hf(name: str, tmp_path: Path) -> None:
+    case, kind = case_of("hf_dual", name), name.partition("_")[0]
+    write_hf(tmp_path, facts("hf_dual_config")[kind], 96)
+    size = case.about["images"]["size"]
+    for saliency in ("patch",) if kind == "clip" else ("value", "legrad", "legrad_corrected"):
+        model = HFDual(str(tmp_path), saliency=saliency, image_size=size)
+        queries = model.encode_tokens(torch.from_numpy(case.arrays["input_ids"]).long())
+        # The last text of the case plays the empty prompt.
+        model.empty = queries[-1:]
+        with torch.inference_mode():
+            output = model(case.images, queries)
+        assert off(queries, case.arrays["text_embeds"]) < 1e-6
+        assert off(output.logits, case.arrays["logits_per_image"]) < 5e-6
+        assert off(output.probabilities, case.arrays["probabilities"]) < 1e-6
+        maps = saliency if "legrad" in saliency else f"map_{saliency}"
+        if maps in case.arrays:
+            # A cell close to the threshold of the correction may flip.
+            assert off(output.saliency, case.arrays[maps]) < (1e-4 if saliency == "legrad_corrected" else 1e-6)

@@ -14,7 +14,8 @@ from xbench.models.answers.local import Local
 from xbench.models.answers.maira2 import Processor
 from xbench.models.maps.biomedclip import BiomedCLIP
 from xbench.models.maps.clip import CLIP
-from xbench.models.networks.bert import tokenise
+from xbench.models.maps.hf_dual import HFDual
+from xbench.models.networks.bert import load_tokeniser, tokenise
 from xbench.runtime.errors import UserError
 
 
@@ -57,6 +58,8 @@ def tokens_of(architecture: str) -> object:
         lambda folder: BiomedCLIP(checkpoint=str(folder), text_encoder=str(folder)),
         lambda folder: CLIP(f"local-dir:{folder}"),
         lambda folder: tokens_of(f"local-dir:{folder}"),
+        lambda folder: HFDual(str(folder)),
+        lambda folder: load_tokeniser(str(folder), "checkpoint"),
         lambda folder: Local("radvlm", str(folder)),
         lambda folder: Processor(folder, 1, 518, 1369),
     ],

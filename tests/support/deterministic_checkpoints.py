@@ -23,7 +23,8 @@ from deterministic import quick_weight, weight
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models import resnet50
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
+from transformers.convert_slow_tokenizer import import_protobuf
 
 from xbench.findings.names import FINDINGS
 from xbench.findings.prompts import prompts_in_style
@@ -34,7 +35,7 @@ from xbench.models.maps.biomedclip import _MODEL as _BIOMEDCLIP
 BERT = {"vocab_size": 1000, "num_hidden_layers": 1, "intermediate_size": 64}
 BLOCKS = 2
 
-MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide", "radzero")
+MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide", "radzero", "hf")
 
 # Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones. The words of the
 # package's long texts are one token each, which makes encoding faster; names of findings have one for each letter.
@@ -180,6 +181,38 @@ def _radzero(folder: Path, full: bool) -> dict[str, str]:
     return {"checkpoint": str(folder / "model.safetensors"), "text_encoder": str(folder)}
 
 
+def _hf(folder: Path, full: bool) -> dict[str, str]:
+    small = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = small | {"vocab_size": len(VOCABULARY), "projection_size": 48}
+    towers = {} if full else {"text_config": text, "vision_config": small}
+    config: dict[str, Any] = {"model_type": "siglip", **towers}
+    return write_hf(folder, config, 224, weight if full else quick_weight)
+
+
+def write_hf(
+    folder: Path, config: dict[str, Any], side: int, draw: Callable[[str, tuple[int, ...]], Tensor] = weight
+) -> dict[str, str]:
+    """Write a SigLIP or CLIP as transformers does, the former with a tokenizer for `VOCABULARY`."""
+    siglip = config["model_type"] == "siglip"
+    with torch.device("meta"):
+        network = SiglipModel(SiglipConfig(**config)) if siglip else CLIPModel(CLIPConfig(**config))
+    folder.mkdir(exist_ok=True)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    tensors = {name: draw(name, shape).reshape(shape).contiguous() for name, shape in shapes.items()}
+    if siglip:
+        tensors["logit_bias"] = torch.tensor([-10.0])
+        model = import_protobuf().ModelProto()
+        words = (f"▁{word}" for word in (*_WORDS, "chest", "showing"))
+        for piece in ("<pad>", "</s>", "<unk>", "▁", *_LETTERS, *words):
+            model.pieces.add(piece=piece, score=-10.0 if len(piece) == 1 else -1.0)
+        (folder / "spiece.model").write_bytes(model.SerializeToString())
+    save_file(tensors, folder / "model.safetensors")
+    size = {"size": {"height": side, "width": side}} if siglip else {"size": side, "crop_size": side}
+    (folder / "preprocessor_config.json").write_text(json.dumps(size))
+    (folder / "config.json").write_text(json.dumps(config))
+    return {"checkpoint": str(folder / "model.safetensors")}
+
+
 def _draw(parts: dict[str, nn.Module], full: bool, prefix: str = "") -> dict[str, Tensor]:
     draw = weight if full else quick_weight
     return {
@@ -226,4 +259,5 @@ _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
     "mavl": partial(_book, "mavl"),
     "devide": _devide,
     "radzero": _radzero,
+    "hf": _hf,
 }

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 # Otherwise albumentations asks the network for its latest version on import.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
@@ -170,7 +171,7 @@ class PillowResize(A.DualTransform):
         self,
         size: int,
         side: Literal["shortest", "longest", "both"] = "shortest",
-        interpolation: Literal["bilinear", "bicubic"] = "bicubic",
+        interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bicubic",
     ) -> None:
         super().__init__(p=1.0)
         self.size, self.side, self.interpolation = size, side, interpolation
@@ -194,6 +195,25 @@ class PillowResize(A.DualTransform):
         fixed = min(height, width) if self.side == "shortest" else max(height, width)
         # torchvision truncates the other side, it does not round it.
         return tuple(self.size if side == fixed else int(self.size * side / fixed) for side in (height, width))  # type: ignore[return-value]
+
+
+class TensorResize(PillowResize):
+    """Stretch to a square as `torch.nn.functional.interpolate` does, and without antialiasing TensorFlow 2 as well.
+
+    Pixels become float32 in [0, 1], which a bicubic filter may overshoot, or are cut to 8 bits if they are `whole`.
+    """
+
+    def __init__(
+        self, size: int, interpolation: Literal["bilinear", "bicubic"], antialias: bool = False, whole: bool = False
+    ) -> None:
+        super().__init__(size, "both", interpolation)
+        self.antialias, self.whole = antialias, whole
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> Any:
+        pixels = torch.from_numpy(img)[None, None].float()
+        mode, size = str(self.interpolation), (self.size, self.size)
+        resized = interpolate(pixels, size, mode=mode, align_corners=False, antialias=self.antialias)[0, 0].numpy()
+        return resized.astype(np.uint8) if self.whole else resized / np.float32(255)
 
 
 class CentreCrop(A.DualTransform):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from xbench.models.maps.carzero import CARZero as CARZero
     from xbench.models.maps.clip import CLIP as CLIP
     from xbench.models.maps.devide import DeViDe as DeViDe
+    from xbench.models.maps.hf_dual import HFDual as HFDual
     from xbench.models.maps.kad import KAD as KAD
     from xbench.models.maps.llavarad import LLaVARad as LLaVARad
     from xbench.models.maps.mavl import MAVL as MAVL

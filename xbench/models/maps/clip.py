@@ -30,11 +30,11 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
-from xbench.findings.prompts import fill_templates
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
-from xbench.models.base import VLM, check_image_size
+from xbench.models.base import check_image_size
 from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
 from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
+from xbench.models.networks.dual_encoder import DualEncoder, compare
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
@@ -42,7 +42,7 @@ from xbench.types import ModelOutput
 ResizeMode = Literal["shortest", "longest", "squash"]
 
 
-class CLIP(VLM):
+class CLIP(DualEncoder):
     """A CLIP-style model of open_clip with a vision transformer as image tower.
 
     Every finding gets a pair of prompts, present and absent: its logit is the difference of the two scaled cosines,
@@ -120,22 +120,8 @@ class CLIP(VLM):
         fill(self.model, tensors, path, self.architecture, settings, self.advice)
         self.model.eval().requires_grad_(False)
 
-    def default_prompts(self, finding: str) -> list[str]:
-        return fill_templates(self.templates, finding)
-
-    def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
-        """Return the texts, names and phrases in the present template, and the absent prompt last."""
-        absent = self.default_prompts(finding)[1]
-        if self.prompt_source in ("name", "phrase"):
-            texts = [self.templates[0].format(finding=text) for text in texts]
-        return [*texts, absent]
-
-    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode C pairs (or C single prompts) as `encode_tokens` does, or raise a UserError.
-
-        Of more than two prompts the last is the absent one, and the mean direction of the others the present one.
-        """
-        flat = [prompt for of_finding in prompts for prompt in of_finding]
+    def encode_texts(self, texts: Sequence[str]) -> Tensor:
+        flat = list(texts)
         length = self._tokenizer.context_length
         input_ids = self._tokenizer(flat)
         # open_clip cuts long prompts off silently. With twice the room a prompt that fits gains nothing but padding.
@@ -148,15 +134,7 @@ class CLIP(VLM):
                 f"{self.architecture} reads. Shorten --model.templates, the name of the finding, or the text in "
                 "--model.prompts."
             )
-        counts = [len(of_finding) for of_finding in prompts]
-        if {*counts} in ({1}, {2}):
-            return self.encode_tokens(input_ids.unflatten(0, (-1, counts[0])))
-        if min(counts) < 2:
-            raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
-        # A file of prompts may word one finding by more texts than another.
-        classes = self.encode_tokens(input_ids).split(counts)
-        pairs = ((F.normalize(texts[:-1].mean(dim=0), dim=-1), texts[-1]) for texts in classes)
-        return torch.stack([torch.stack(pair) for pair in pairs])
+        return self.encode_tokens(input_ids)
 
     def weights(self) -> Mapping[str, Tensor]:
         return cast(Mapping[str, Tensor], self.model.state_dict())
@@ -197,19 +175,11 @@ class CLIP(VLM):
         """
         present = queries[:, 0] if queries.ndim == 3 else queries
         pooled, saliency = features_and_maps(self.model, images, present, self.saliency)
-        # Under autocast the products below would fall back to 16 bits, too few to rank cosines.
-        with torch.autocast(images.device.type, enabled=False):
-            pooled = F.normalize(pooled.float(), dim=-1)
-            scale = self.model.logit_scale.float().exp()
-            cosines = torch.einsum("bd,c...d->bc...", pooled, queries)
-            if queries.ndim == 3:
-                logits = scale * (cosines[..., 0] - cosines[..., 1])
-                probabilities = torch.sigmoid(logits)
-            else:
-                bias = 0 if self.model.logit_bias is None else self.model.logit_bias.float()
-                logits = scale * cosines + bias
-                probabilities = logits.softmax(dim=1)
-        return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
+        logits = self.model.logit_scale.float().exp() * compare(pooled, queries)
+        if queries.ndim == 3:
+            return ModelOutput(logits, torch.sigmoid(logits), saliency)
+        logits = logits + (0 if self.model.logit_bias is None else self.model.logit_bias.float())
+        return ModelOutput(logits, logits.softmax(dim=1), saliency)
 
     def provenance(self) -> dict[str, Any]:
         return {

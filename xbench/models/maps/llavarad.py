@@ -20,12 +20,13 @@ from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from transformers import DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM, LlamaTokenizer
-from transformers.convert_slow_tokenizer import generate_merges, import_protobuf
+from transformers.convert_slow_tokenizer import generate_merges
 from transformers.initialization import no_init_weights
 
 from xbench.findings.prompts import phrase
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM, check_at_least_one
+from xbench.models.networks.bert import parse_sentencepiece
 from xbench.models.networks.checkpoint import explained, fill, read_tensors
 from xbench.models.networks.query_decoder import Layers, choose
 from xbench.models.networks.reads_patches import ReadsPatches
@@ -255,12 +256,9 @@ def read_tokenizer(path: Path) -> LlamaTokenizer:
     Raises:
         UserError: The file is missing or no byte-pair encoding of SentencePiece.
     """
-    model = import_protobuf().ModelProto()
-    with explained(f"The tokeniser {path} cannot be read", f"Fetch tokenizer.model of {BASE} again."):
-        try:
-            model.ParseFromString(path.read_bytes())
-        except Exception as error:  # protobuf's own class among them
-            raise ValueError(error) from error
+    advice = f"Fetch tokenizer.model of {BASE} again."
+    model = parse_sentencepiece(path, advice)
+    with explained(f"The tokeniser {path} cannot be read", advice):
         pieces = {piece.piece: piece.score for piece in model.pieces}
         vocabulary = {piece: place for place, piece in enumerate(pieces)}
         if [*pieces][:3] != ["<unk>", "<s>", "</s>"] or "<0x0A>" not in vocabulary:

@@ -14,6 +14,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from tokenizers import BertWordPieceTokenizer
 from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers.convert_slow_tokenizer import import_protobuf
 
 from xbench.models.networks.checkpoint import explained, fill, first_line, read_tensors, undrawn, with_first_names
 from xbench.runtime.errors import UserError
@@ -36,9 +37,9 @@ def load_bert(source: str) -> BertModel:
     return bert
 
 
-def weights_file(source: str) -> Path:
+def weights_file(source: str, option: str = "text_encoder") -> Path:
     """Return the weights of a folder or a repository on the hub, downloaded if need be, or raise a UserError."""
-    return find_file(source, "model.safetensors", "pytorch_model.bin")
+    return find_file(source, "model.safetensors", "pytorch_model.bin", option=option)
 
 
 def bert_base() -> BertModel:
@@ -91,9 +92,14 @@ def tokenise(source: str, texts: Sequence[str], length: int, model: str) -> tupl
     Raises:
         UserError: A text is longer, or the tokeniser cannot be had from the folder or hub repository.
     """
+    return padded(load_tokeniser(source), texts, length, model)
+
+
+def padded(tokeniser: Any, texts: Sequence[str], length: int, model: str) -> tuple[Tensor, Tensor]:
+    """Tokenise N texts to ids and mask, each (N, length) int64; a UserError names a text that is longer."""
     # One more than the model reads shows which texts the tokeniser would cut off.
     padding = {"padding": "max_length", "truncation": True, "max_length": length + 1}
-    tokens = _tokeniser(source)(list(texts), **padding, return_tensors="pt")
+    tokens = tokeniser(list(texts), **padding, return_attention_mask=True, return_tensors="pt")
     ids, mask = tokens["input_ids"], tokens["attention_mask"]
     if mask[:, length].any():
         raise UserError(
@@ -143,14 +149,26 @@ def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
 
 
 @cache
-def _tokeniser(source: str) -> Any:
-    with explained(f"The tokeniser of {source} cannot be loaded", _offline(source)):
-        return AutoTokenizer.from_pretrained(str(_folder(source) or source), trust_remote_code=False)
+def load_tokeniser(source: str, option: str = "text_encoder") -> Any:
+    """Load a tokeniser from a folder or hub repository that the user named by an option, or raise a UserError."""
+    with explained(f"The tokeniser of {source} cannot be loaded", _offline(source, option)):
+        return AutoTokenizer.from_pretrained(str(_folder(source, option) or source), trust_remote_code=False)
 
 
-def find_file(source: str, *names: str) -> Path:
+def parse_sentencepiece(path: Path, advice: str) -> Any:
+    """Return the protocol buffer of a SentencePiece model, read without that library, or raise a UserError."""
+    model = import_protobuf().ModelProto()
+    with explained(f"The tokeniser {path} cannot be read", advice):
+        try:
+            model.ParseFromString(path.read_bytes())
+        except Exception as error:  # protobuf's own class among them
+            raise ValueError(error) from error
+    return model
+
+
+def find_file(source: str, *names: str, option: str = "text_encoder") -> Path:
     """Return the first of several files that a folder or a repository on the hub has, or raise a UserError."""
-    folder, reason, unreachable = _folder(source), "it holds none of them", False
+    folder, reason, unreachable = _folder(source, option), "it holds none of them", False
     for name in names:
         if folder is None:
             try:
@@ -161,21 +179,21 @@ def find_file(source: str, *names: str) -> Path:
                 unreachable = unreachable or isinstance(error, LocalEntryNotFoundError)
         elif (folder / name).is_file():
             return folder / name
-    raise UserError(f"No {' or '.join(names)} of {source} can be had ({reason}). {_offline(source)}")
+    raise UserError(f"No {' or '.join(names)} of {source} can be had ({reason}). {_offline(source, option)}")
 
 
-def _folder(source: str) -> Path | None:
+def _folder(source: str, option: str) -> Path | None:
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder
     if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
-        raise UserError(f"The folder {source} does not exist. Check --model.text_encoder.")
+        raise UserError(f"The folder {source} does not exist. Check --model.{option}.")
     return None
 
 
-def _offline(source: str) -> str:
+def _offline(source: str, option: str) -> str:
     return (
         f"Without a network, fetch config.json, vocab.txt or tokenizer.json, and model.safetensors or "
-        f"pytorch_model.bin of {source if _folder(source) is None else 'the model'} from huggingface.co elsewhere, put "
-        "them into one folder and give --model.text_encoder FOLDER."
+        f"pytorch_model.bin of {source if _folder(source, option) is None else 'the model'} from huggingface.co "
+        f"elsewhere, put them into one folder and give --model.{option} FOLDER."
     )

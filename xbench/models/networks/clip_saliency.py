@@ -35,6 +35,7 @@ from timm.layers.attention import Attention as TimmAttention
 from timm.models.vision_transformer import Block as TimmBlock
 from torch import Tensor, nn
 
+from xbench.models.networks.dual_encoder import cosine_maps
 from xbench.runtime.errors import UsageError
 
 Saliency = Literal["patch", "maskclip", "vv", "gem", "grad_attention", "legrad"]
@@ -72,7 +73,7 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
     if saliency == "patch":
         seen = model.forward_intermediates(image=images, image_indices=1, normalize_intermediates=True, normalize=False)
         patches = _project(visual, seen["image_intermediates"][0].permute(0, 2, 3, 1), normed=True)
-        return seen["image_features"], _cosines(patches, text)
+        return seen["image_features"], cosine_maps(patches, text)
     features, blocks, tokens, count = _last_blocks(model, images, _BLOCKS[saliency])
     grid = (math.isqrt(count), -1)
     if saliency in ("grad_attention", "legrad"):
@@ -92,7 +93,7 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
         path = tokens[0]
         for block, read in zip(blocks, tokens, strict=True):
             path = path + block.out(attend(block, read))
-    return features, _cosines(_project(visual, path[:, -count:]).unflatten(1, grid), text)
+    return features, cosine_maps(_project(visual, path[:, -count:]).unflatten(1, grid), text)
 
 
 def _project(visual: Any, tokens: Tensor, normed: bool = False) -> Tensor:
@@ -101,13 +102,6 @@ def _project(visual: Any, tokens: Tensor, normed: bool = False) -> Tensor:
         tokens = tokens if normed else visual.trunk.norm(tokens)
         return cast(Tensor, visual.head(visual.trunk.head(visual.trunk.fc_norm(tokens))))
     return cast(Tensor, (tokens if normed else visual.ln_post(tokens)) @ visual.proj)
-
-
-def _cosines(patches: Tensor, text: Tensor) -> Tensor:
-    """Compare vectors (B, rows, columns, D) with texts (C, D) to maps (B, C, rows, columns)."""
-    # Under autocast the product would fall back to 16 bits, too few to rank cosines.
-    with torch.autocast(patches.device.type, enabled=False):
-        return torch.einsum("bhwd,cd->bchw", F.normalize(patches.float(), dim=-1), text)
 
 
 def _last_blocks(model: Any, images: Tensor, count: int) -> tuple[Tensor, list[_Block], list[Tensor], int]:

@@ -1,0 +1,245 @@
+"""Dual encoders of Hugging Face transformers: any SigLIP or CLIP, such as MedSigLIP and XraySigLIP.
+
+SigLIP (X. Zhai et al., "Sigmoid Loss for Language Image Pre-Training", ICCV 2023) has no class token: a learned probe
+attends to the patches. Its map is LeGrad (W. Bousselham et al., "LeGrad: An Explainability Method for Vision
+Transformers via Feature Formation Sensitivity", ICCV 2025), in the form that the authors' code has for this head.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import albumentations as A
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor
+
+from xbench.geometry.preprocessing import PillowResize, Preprocessing, TensorResize
+from xbench.models.base import check_at_least_one, check_image_size
+from xbench.models.networks.bert import find_file, load_tokeniser, padded, parse_sentencepiece, weights_file
+from xbench.models.networks.checkpoint import explained, fill, read_tensors, undrawn
+from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
+from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UsageError, UserError
+from xbench.types import ModelOutput
+
+Saliency = Literal["patch", "legrad", "legrad_corrected", "value"]
+# The default comes first.
+_MAPS: dict[str, tuple[Saliency, ...]] = {"siglip": ("legrad", "legrad_corrected", "value"), "clip": ("patch",)}
+
+
+class HFDual(DualEncoder):
+    """A SigLIP or CLIP of Hugging Face transformers, with the tokenizer and the image settings of its repository.
+
+    Args:
+        checkpoint: Folder as `hf download` leaves it, the file of weights in one, or a name on the Hugging Face hub.
+        title: Short name of the model in results and run folders.
+        templates: Present and absent prompt, each with `{finding}`.
+        pairs: Whether the logit is the lead over the absent prompt, and the probability the softmax of the two.
+            Otherwise the probability is SigLIP's sigmoid. By default a CLIP is scored in pairs and a SigLIP is not.
+        saliency: CLIP: `patch`, the cosine of each patch after final norm and projection. SigLIP: `legrad`;
+            `legrad_corrected`, as the authors' code does by default: cells that "a photo of a" marks with more than 0.8
+            of its range become 0, then each map is stretched from 0 to 1; `value`, unpublished, the cosine of each
+            patch sent alone through the pooling head.
+        legrad_blocks: How many of the last blocks LeGrad sums over.
+        legrad_norm: Whether the final norm comes before the pooling head, as in the model. LeGrad's code omits it.
+        image_size: Side of the square input in pixels, by default that of training. Positions are interpolated.
+        resize: `file` resizes as preprocessor_config.json says. `tensorflow` stretches bilinearly without antialiasing,
+            as Google does for MedSigLIP.
+    """
+
+    name = "hf"
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        title: str | None = None,
+        templates: tuple[str, str] = ("a chest x-ray showing {finding}", "a chest x-ray without {finding}"),
+        pairs: bool | None = None,
+        saliency: Saliency | None = None,
+        legrad_blocks: int = 2,
+        legrad_norm: bool = False,
+        image_size: int | None = None,
+        resize: Literal["file", "tensorflow"] = "file",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        check_at_least_one(legrad_blocks=legrad_blocks)
+        if not checkpoint:
+            example = "StanfordAIMI/XraySigLIP__vit-b-16-siglip-512__webli"
+            raise UsageError(f"Give --model.checkpoint a folder or a name on the Hugging Face hub, such as {example}.")
+        file = Path(checkpoint).expanduser()
+        self.source = str(file.parent) if file.is_file() else checkpoint
+        config = self._settings("config.json")
+        self.kind = str(config.get("model_type"))
+        if self.kind not in _MAPS:
+            raise UserError(f"--model.checkpoint {checkpoint} is of type {self.kind}. Give a siglip or clip model.")
+        self.name, self.templates = title or self.name, templates
+        self.pairs = self.kind == "clip" if pairs is None else pairs
+        self.saliency = saliency or _MAPS[self.kind][0]
+        if self.saliency not in _MAPS[self.kind]:
+            raise UsageError(f"--model.saliency {saliency}: give a {self.kind} model {' or '.join(_MAPS[self.kind])}.")
+        self.map_scale = "none" if self.saliency.startswith("legrad") else "cosine"
+        self._legrad = legrad_blocks, legrad_norm
+        family = "Siglip" if self.kind == "siglip" else "CLIP"
+        with explained(f"The settings of {checkpoint} are not those of a {self.kind} model", "Fetch them again."):
+            settings = getattr(transformers, f"{family}Config")(**config)
+            # In float32, whatever the settings say.
+            self.model: Any = undrawn(lambda: getattr(transformers, f"{family}Model")(settings)).float()
+            processor = getattr(transformers, f"{family}ImageProcessor").from_dict(
+                self._settings("preprocessor_config.json")
+            )
+            self.image_size: int = settings.vision_config.image_size if image_size is None else image_size
+            self.preprocessing = preprocessing(processor, self.image_size, resize == "tensorflow")
+        check_image_size(self.image_size, settings.vision_config.patch_size)
+        for tower in (self.model.text_model, self.model.vision_model):
+            # Buffers that no file of weights holds.
+            tower.embeddings.position_ids.copy_(torch.arange(tower.embeddings.position_ids.shape[1])[None])
+        self.checkpoint = file if file.is_file() else weights_file(self.source, "checkpoint")
+        network, tensors = f"the {self.kind} model of config.json", read_tensors(self.checkpoint)
+        advice = "Give --model.checkpoint a folder whose files belong together."
+        fill(self.model, tensors, self.checkpoint, network, ("*.embeddings.position_ids",), advice)
+        self.model.eval().requires_grad_(False)
+        if not self.pairs and not getattr(self.model, "logit_bias", None):
+            raise UserError(
+                f"--model.checkpoint {checkpoint} has no logit_bias, or one of 0, so the sigmoid of a single prompt is "
+                "no probability. Give --model.pairs true."
+            )
+
+    def encode_texts(self, texts: Sequence[str]) -> Tensor:
+        if self.kind == "siglip":
+            # As its tokenizer does: lower case, no punctuation, single spaces.
+            plain = str.maketrans("", "", string.punctuation)
+            texts = [" ".join(text.lower().translate(plain).split()) for text in texts]
+        length = self.model.config.text_config.max_position_embeddings
+        return self.encode_tokens(padded(self._tokenizer, texts, length, self.name)[0])
+
+    @torch.no_grad()
+    def encode_tokens(self, input_ids: Tensor) -> Tensor:
+        """Encode token ids (N, L) int64 as vectors of unit length (N, D) float32, without a mask.
+
+        SigLIP was trained to see its padding: L must be the full length. CLIP never looks behind the end token.
+        """
+        return F.normalize(self.model.get_text_features(input_ids.to(self.device)).pooler_output.float(), dim=-1)
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score normalised images (B, 3, h, w) against text vectors, with maps of the patch grid.
+
+        Given pairs (C, 2, D), a class is scored against its absent prompt. Given single prompts (C, D), probabilities
+        are sigmoids for a SigLIP, and the softmax over the C classes for a CLIP.
+        """
+        model, vision = self.model, self.model.vision_model
+        text = queries[:, 0] if queries.ndim == 3 else queries
+        tokens = vision.embeddings(images, interpolate_pos_encoding=True)
+        tokens = vision.pre_layrnorm(tokens) if self.kind == "clip" else tokens
+        states = [tokens := layer(tokens, None) for layer in vision.encoder.layers]
+        normed, grid = vision.post_layernorm(tokens), (images.shape[-2] // vision.config.patch_size, -1)
+        if self.kind == "clip":
+            projected = model.visual_projection(normed)
+            pooled, maps = projected[:, 0], cosine_maps(projected[:, 1:].unflatten(1, grid), text)
+        else:
+            pooled = vision.head(normed)
+            if self.saliency == "value":
+                maps = cosine_maps(_pool(vision.head, _attend(vision.head, normed)[1]).unflatten(1, grid), text)
+            else:
+                maps = self._relevance(states, text).unflatten(-1, grid)
+        logits = model.logit_scale.float().exp() * compare(pooled, queries)
+        if queries.ndim == 2 and self.kind == "clip":
+            return ModelOutput(logits, logits.softmax(dim=1), maps)
+        logits = logits if queries.ndim == 3 else logits + model.logit_bias.float()
+        return ModelOutput(logits, torch.sigmoid(logits), maps)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return self.model.state_dict()  # type: ignore[no-any-return]
+
+    def provenance(self) -> dict[str, Any]:
+        told = {name: getattr(self, name) for name in ("kind", "pairs", "image_size", "saliency")}
+        files = {"checkpoint": str(self.checkpoint), "checkpoint_sha256": file_sha256(self.checkpoint)}
+        return {**files, **told, **super().provenance()}
+
+    @cached_property
+    def empty(self) -> Tensor:
+        """LeGrad's empty prompt (1, D)."""
+        return self.encode_texts(["a photo of a"])
+
+    def _relevance(self, states: Sequence[Tensor], text: Tensor) -> Tensor:
+        """Sum LeGrad's maps (B, C, N) over the last of the states (B, N, width) behind the blocks."""
+        (count, norm), vision = self._legrad, self.model.vision_model
+        corrected = self.saliency == "legrad_corrected"
+        maps = torch.zeros((), device=text.device)
+        # Gradients where the test loop forbids them, in the precision of the weights and not of autocast.
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(text.device.type, enabled=False):
+            # Copies, because what the test loop computed may not take part in a gradient.
+            text = torch.cat([text, self.empty.to(text.device)]) if corrected else text.clone()
+            for state in states[-count:]:
+                state = state.to(vision.head.probe.dtype, copy=True)
+                maps = maps + _legrad(vision.head, vision.post_layernorm(state) if norm else state, text)
+        if corrected:
+            maps = _stretched(maps[:, :-1].masked_fill(_stretched(maps[:, -1:]) > 0.8, 0))
+        return maps
+
+    def _settings(self, name: str) -> dict[str, Any]:
+        file = find_file(self.source, name, option="checkpoint")
+        with explained(f"{file} cannot be read", "Fetch it again."):
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        if self.kind == "clip":
+            return load_tokeniser(self.source, "checkpoint")
+        # SigLIP's own class needs the library of SentencePiece. T5's has the same rules.
+        model = parse_sentencepiece(find_file(self.source, "spiece.model", option="checkpoint"), "Fetch it again.")
+        rules = {"_spm_precompiled_charsmap": model.normalizer_spec.precompiled_charsmap or None, "extra_ids": 0}
+        pieces = [(piece.piece, piece.score) for piece in model.pieces]
+        return transformers.T5Tokenizer(pieces, pad_token="</s>", **rules)
+
+
+def preprocessing(processor: Any, side: int, tensorflow: bool) -> Preprocessing:
+    """Return what an image processor of transformers does with Pillow, for a square input of so many pixels."""
+    size, crop = processor.size, processor.crop_size if getattr(processor, "do_center_crop", None) else None
+    interpolation: Any = {1: "lanczos", 2: "bilinear", 3: "bicubic"}[processor.resample]
+    geometry: list[A.BasicTransform] = [PillowResize(side, "both", interpolation)]
+    if tensorflow:
+        geometry = [TensorResize(side, "bilinear", whole=True)]
+    elif size.shortest_edge:
+        shorter = round(side * size.shortest_edge / crop.height) if crop else side
+        geometry = [PillowResize(shorter, "shortest", interpolation), A.CenterCrop(side, side)]
+    return Preprocessing(geometry, processor.image_mean, processor.image_std)
+
+
+def _attend(head: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the probe of a pooling head receives of tokens (B, N, width), and their values (B, heads, N, d)."""
+    own, inputs = head.attention, (head.probe.expand(len(tokens), -1, -1), tokens, tokens)
+    parts = zip(inputs, own.in_proj_weight.chunk(3), own.in_proj_bias.chunk(3), strict=True)
+    queries, keys, values = (F.linear(*part).unflatten(-1, (own.num_heads, -1)).transpose(1, 2) for part in parts)
+    return F.scaled_dot_product_attention(queries, keys, values), values
+
+
+def _pool(head: Any, received: Tensor) -> Tensor:
+    """Send what was received (..., heads, N, d) through the rest of the pooling head to vectors (..., N, width)."""
+    joined = head.attention.out_proj(received.transpose(-3, -2).flatten(-2))
+    return joined + head.mlp(head.layernorm(joined))  # type: ignore[no-any-return]
+
+
+def _legrad(head: Any, tokens: Tensor, text: Tensor) -> Tensor:
+    """Return the positive gradients of the cosines with respect to the probe's attention, mean over heads, (B, C, N).
+
+    That with respect to the weight of a token is the product of what the probe receives' gradient and its value.
+    """
+    received, values = _attend(head, tokens)
+    # Every text has a copy of what the probe receives, so that one backward gives all gradients.
+    received = received.expand(len(text), *received.shape).detach().requires_grad_()
+    vectors = F.normalize(_pool(head, received).squeeze(-2).float(), dim=-1)
+    (gradient,) = torch.autograd.grad((vectors * text[:, None]).sum(), received)
+    return (gradient @ values.detach().mT).float().clamp(min=0).mean(dim=2).squeeze(-2).transpose(0, 1)
+
+
+def _stretched(maps: Tensor) -> Tensor:
+    low, high = maps.amin(-1, keepdim=True), maps.amax(-1, keepdim=True)
+    return (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)

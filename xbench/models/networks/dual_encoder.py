@@ -1,0 +1,71 @@
+"""What models share that compare one vector of an image with vectors of texts, as CLIP does."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from xbench.findings.prompts import fill_templates
+from xbench.models.base import VLM
+from xbench.runtime.errors import UserError
+
+
+class DualEncoder(VLM):
+    """A model of an image encoder and a text encoder, whose prompts come from a present and an absent template.
+
+    With `pairs`, a finding is scored against its own absent prompt, the last of its prompts.
+    """
+
+    templates: tuple[str, str]
+    pairs: bool = True
+
+    def default_prompts(self, finding: str) -> list[str]:
+        return fill_templates(self.templates, finding)[: 1 + self.pairs]
+
+    def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
+        """Return the texts, names and phrases in the present template, and the absent prompt last."""
+        if self.prompt_source in ("name", "phrase"):
+            texts = [self.templates[0].format(finding=text) for text in texts]
+        return [*texts, *self.default_prompts(finding)[1:]]
+
+    @abstractmethod
+    def encode_texts(self, texts: Sequence[str]) -> Tensor:
+        """Encode N texts as vectors of unit length (N, ..., D) float32, or raise a UserError."""
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Encode C pairs (C, 2, ..., D), or C single prompts (C, ..., D), or raise a UserError.
+
+        Of several present prompts the mean direction counts. Of a pair the last prompt is the absent one.
+        """
+        counts = [len(of_finding) for of_finding in prompts]
+        classes = self.encode_texts([prompt for of_finding in prompts for prompt in of_finding]).split(counts)
+        if not self.pairs or {*counts} == {1}:
+            return torch.stack([_mean_direction(texts) for texts in classes])
+        if min(counts) < 2:
+            raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
+        return torch.stack([torch.stack([_mean_direction(texts[:-1]), texts[-1]]) for texts in classes])
+
+
+def _mean_direction(vectors: Tensor) -> Tensor:
+    return vectors[0] if len(vectors) == 1 else F.normalize(vectors.mean(dim=0), dim=-1)
+
+
+def compare(images: Tensor, queries: Tensor) -> Tensor:
+    """Return the cosines (B, C) of image vectors (B, D) with texts (C, D) of unit length, or their lead in pairs.
+
+    With pairs (C, 2, D) the cosine with the absent text is subtracted from that with the present one.
+    """
+    # Under autocast the product would fall back to 16 bits, too few to rank cosines.
+    with torch.autocast(images.device.type, enabled=False):
+        cosines = torch.einsum("bd,c...d->bc...", F.normalize(images.float(), dim=-1), queries)
+    return cosines if queries.ndim == 2 else cosines[..., 0] - cosines[..., 1]
+
+
+def cosine_maps(cells: Tensor, text: Tensor) -> Tensor:
+    """Compare vectors (B, rows, columns, D) with texts (C, D) of unit length to maps (B, C, rows, columns)."""
+    with torch.autocast(cells.device.type, enabled=False):
+        return torch.einsum("bhwd,cd->bchw", F.normalize(cells.float(), dim=-1), text)
