@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import combinations
 from math import ceil, comb, log2
 
@@ -31,6 +32,8 @@ _EXCHANGES = 9_999
 _SMALLEST_P = 0.02
 """Where the smallest corrected p-value must be able to lie."""
 _SIGNS_AT_A_TIME = 2_000_000
+_FEW = 14
+"""Clusters up to which every exchange is computed; a table of the differences has 64 kB then."""
 _STEP = 256
 """Exchanges that are computed together: their sums at every threshold should fit into a core's cache."""
 _ROUNDING = 1e-12
@@ -116,13 +119,18 @@ class Exchanges:
     """Some exchanges of two runs: `signs` (E, K) are -1 where a cluster is exchanged and 1 where it is not."""
 
     signs: NDArray[np.float64]
-    _patterns: dict[bytes, NDArray[np.int64]] = field(default_factory=dict)
+    _patterns: dict[bytes, tuple[NDArray[np.int64], NDArray[np.float64]]] = field(default_factory=dict)
 
-    def patterns(self, clusters: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which row of `_all_signs` some clusters have, (E,); tests of one finding share it."""
+    def patterns(self, clusters: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return which row of `_all_signs` some clusters have, up to the sign of the last one, and that sign, (E,).
+
+        Tests of one finding share it.
+        """
         key = clusters.tobytes()
         if key not in self._patterns:
-            self._patterns[key] = ((self.signs[:, clusters] < 0) @ 2.0 ** np.arange(len(clusters))).astype(np.int64)
+            last = self.signs[:, clusters[-1]]
+            apart = self.signs[:, clusters[:-1]] != last[:, None]
+            self._patterns[key] = (apart @ 2.0 ** np.arange(len(clusters) - 1)).astype(np.int64), last
         return self._patterns[key]
 
 
@@ -243,6 +251,7 @@ def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[Exchanges]) -> NDAr
     return count
 
 
+@lru_cache(maxsize=8)
 def _all_signs(clusters: int) -> NDArray[np.float64]:
     """Every exchange of so many clusters, (E, clusters)."""
     return np.asarray(1.0 - 2 * (np.arange(1 << clusters)[:, None] >> np.arange(clusters) & 1), np.float64)
@@ -283,38 +292,61 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     scale = 2.0 ** min(40, 52 - ceil(log2(len(mine))))
     scores = [np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second)]
     a, b = np.broadcast_arrays(*scores)
-    clusters, place = np.unique(sample.pair_cluster[mine], return_inverse=True)
-    apart = np.zeros((len(clusters), a.shape[1]))
+    # Fold by fold.
+    keys, place = np.unique(folds[mine] * len(sample.clusters) + sample.pair_cluster[mine], return_inverse=True)
+    fold_of, clusters = np.divmod(keys, len(sample.clusters))
+    starts = np.flatnonzero(np.diff(fold_of, prepend=-2))
+    apart, together = np.zeros((2, len(clusters), a.shape[1]))
     np.add.at(apart, place, a - b)
-    fold_of = np.empty(len(clusters), dtype=np.int64)
-    fold_of[place] = folds[mine]
+    np.add.at(together, place, a + b)
+    together = np.add.reduceat(together, starts)
     matters = np.zeros(len(sample.clusters), dtype=bool)
     matters[clusters] = apart.any(axis=1)
-    places = [np.flatnonzero(fold_of == fold) for fold in np.unique(fold_of)]
-    together = np.stack([(a + b)[folds[mine] == fold].sum(axis=0) for fold in np.unique(fold_of)])
-    few = 1 << len(clusters) <= _EXCHANGES
-    if not few:
-        kept = _ever_best(together, [apart[own] for own in places])
-        apart, together = apart[:, kept], together[:, kept]
+    whole = 2 * scale * len(mine)
+    if len(clusters) <= _FEW:
+        of_patterns = _of_every_pattern(together, apart, starts) / whole
+
+        def looked_up(exchanges: Exchanges) -> NDArray[np.float64]:
+            pattern, sign = exchanges.patterns(clusters)
+            return sign * of_patterns[pattern]
+
+        return PairedTest(matters, looked_up)
+    kept = _ever_best(together, np.split(apart, starts[1:]))
+    together, parts = together[:, kept], np.split(apart[:, kept], starts[1:])
     total = together.sum(axis=0)
 
     def some(signs: NDArray[np.float64]) -> NDArray[np.float64]:
-        of = [signs[:, own] @ apart[own] for own in places]
+        of = [own @ part for own, part in zip(np.split(signs, starts[1:], axis=1), parts, strict=True)]
         moved, rows, found = sum(of), np.arange(len(signs)), np.zeros(len(signs))
         for both, moves in zip(together, of, strict=True):
             rest, moved_rest = total - both, moved - moves
             for sign, others in ((1, rest + moved_rest), (-1, rest - moved_rest)):
                 best = others.argmax(axis=1)
                 found += sign * both[best] + moves[rows, best]
-        return found / (2 * scale * len(mine))
+        return found / whole
 
-    def difference(signs: NDArray[np.float64]) -> NDArray[np.float64]:
+    def difference(exchanges: Exchanges) -> NDArray[np.float64]:
+        signs = exchanges.signs[:, clusters]
         return np.concatenate([some(signs[start : start + _STEP]) for start in range(0, len(signs), _STEP)])
 
-    if not few:
-        return PairedTest(matters, lambda exchanges: difference(exchanges.signs[:, clusters]))
-    of_patterns = difference(_all_signs(len(clusters)))
-    return PairedTest(matters, lambda exchanges: of_patterns[exchanges.patterns(clusters)])
+    return PairedTest(matters, difference)
+
+
+def _of_every_pattern(
+    together: NDArray[np.float64], apart: NDArray[np.float64], starts: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the summed difference after each exchange that leaves the last cluster alone, in `_all_signs`' order.
+
+    The threshold of a fold depends on the exchanges in the other folds alone, so it is chosen once for each of these.
+    What the second run has after an exchange is what the first has after the opposite one.
+    """
+    total, first = together.sum(axis=0), np.zeros(1 << len(apart))
+    for both, start, end in zip(together, starts, [*starts[1:], len(apart)], strict=True):
+        others = np.delete(apart, slice(start, end), axis=0)
+        best = (total - both + _all_signs(len(others)) @ others).argmax(axis=1).reshape(-1, 1 << start)
+        own = both + _all_signs(end - start) @ apart[start:end]
+        first.reshape(len(best), len(own), -1)[:] += own[:, best].swapaxes(0, 1)
+    return (first - first[::-1])[: len(first) // 2]
 
 
 def _ever_best(together: NDArray[np.float64], apart: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:

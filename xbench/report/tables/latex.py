@@ -39,9 +39,14 @@ def to_latex(table: Table) -> str:
     title, text = _latex(table.title), _latex(" ".join((table.caption, *table.notes)))
     head = f"\\caption{{\\textbf{{{title}.}} {text}}}\n\\label{{tab:{table.name}}}"
     lines = ["% \\usepackage{booktabs,graphicx}"]
+    long = (any(len(row.cells[place].text) > _LONG for row in table.rows) for place in range(len(table.columns)))
+    kinds = [
+        "r" if column.numeric else r"p{0.3\linewidth}" if wide else "l"
+        for column, wide in zip(table.columns, long, strict=True)
+    ]
     for start in range(0, len(table.rows), _ROWS):
         for panel in _panels(table.columns):
-            body = _tabular(table, panel, table.rows[start : start + _ROWS])
+            body = _tabular(table, panel, table.rows[start : start + _ROWS], kinds)
             lines += [r"\begin{table*}[tbp]", r"\centering\footnotesize", head, f"\n{_FITTED}{{%", f"{body}}}"]
             lines += [r"\end{table*}"]
             head = f"\\addtocounter{{table}}{{-1}}\n\\caption{{\\textbf{{{title}}}, continued.}}"
@@ -64,14 +69,9 @@ def _panels(columns: Sequence[Column]) -> list[list[int]]:
     return [[*labels, *panel] for panel in panels]
 
 
-def _tabular(table: Table, places: Sequence[int], rows: Sequence[Row]) -> str:
+def _tabular(table: Table, places: Sequence[int], rows: Sequence[Row], kinds: Sequence[str]) -> str:
     columns = [table.columns[place] for place in places]
-    long = [max(len(row.cells[place].text) for row in table.rows) > _LONG for place in places]
-    kinds = [
-        "r" if column.numeric else r"p{0.3\linewidth}" if wide else "l"
-        for column, wide in zip(columns, long, strict=True)
-    ]
-    lines = [f"\\begin{{tabular}}{{{''.join(kinds)}}}", r"\toprule"]
+    lines = [f"\\begin{{tabular}}{{{''.join(kinds[place] for place in places)}}}", r"\toprule"]
     if any(column.group for column in columns):
         lines += _groups(columns)
     lines.append(_line(_latex(column.title) for column in columns))
