@@ -69,7 +69,8 @@ def test_an_outline_lies_around_its_region(det10):
 def test_findings_take_turns_on_the_sheet(det10):
     data = ChestXDet10(str(det10.root))
     records = data.read_records(True)
-    cells = choose_cells(data, {"Mass": records * 30, "Nodule": records[:2]})
+    pairs = {finding: [(record, finding) for record in records] for finding in ("Mass", "Nodule")}
+    cells = choose_cells(data, pairs | {"Mass": pairs["Mass"] * 30})
     assert len(cells) <= 48
     assert [finding for _, finding in cells[:4]] == ["Mass", "Nodule", "Mass", "Nodule"]
 

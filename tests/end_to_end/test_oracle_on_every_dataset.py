@@ -9,6 +9,7 @@ import pytest
 from downloads import CLASSES, Downloads
 from official.base import Official
 
+from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage
 
 OPTIONS = ("--trainer.logger", "false", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu")
@@ -76,6 +77,51 @@ def test_the_oracle_scores_one_on_data_of_ones_own(command, tmp_path, name):
         assert row["region_area"] == (None if mask is None else Coverage.of(mask, (224, 224)).at(0.5).mean())
     assert run.results["counts"]["notes"] == []
     assert command("verify", str(run.folder)).status == 0
+
+
+@pytest.mark.parametrize("name", ["csv", "coco"])
+def test_the_oracle_scores_one_on_phrases_of_ones_own(command, tmp_path, name):
+    root = own.write_images(own.make(tmp_path / "mine" / "images"))
+    own.write_phrases(root, name)
+    config = {"data": {"root": str(root), "name": "mine", "findings": own.LABELS, "text": "text"}}
+    (tmp_path / "mine.yaml").write_text(json.dumps(config))
+    words = ("--config", f"oracle_{name}", "--config", "mine.yaml", "--data.num_workers", "0")
+    checked = command("check", *words)
+    assert checked.output.endswith("Nothing is wrong.\n"), checked.errors
+    phrases = {
+        image: {
+            Query(f"{finding} 1", finding, own.phrase_of(label, finding in regions)): int(finding in regions)
+            for label, finding in own.LABELS.items()
+        }
+        for image, regions in own.truth().items()
+    }
+    assert_phrases(command, command("test", *words, *OPTIONS), phrases, own.phrase_truth())
+
+
+def assert_phrases(command, run, phrases, regions) -> None:
+    """Assert that each phrase has a row with its text, and that every number is 1; labels are by image and phrase."""
+    assert run.status == 0, run.errors
+    rows = {(row["image_id"], row["query"]): row for row in run.rows}
+    assert len(rows) == len(run.rows) == sum(map(len, phrases.values()))
+    for image, of_image in phrases.items():
+        for query, label in of_image.items():
+            row, mask = rows[image, query.name], regions.get(image, {}).get(query.name)
+            assert (query.finding, query.text, query.language) == (row["finding"], row["text"], row["language"])
+            assert (row["label"], row["has_region"]) == (label, mask is not None)
+            assert row["scored"] == (mask is not None and label == 1)
+            assert row["pointing_hit"] == row["dice"] == (1 if row["scored"] else None)
+            assert row["region_area"] == (None if mask is None else Coverage.of(mask, (224, 224)).at(0.5).mean())
+    for group, counts in run.results["counts"]["per_finding"].items():
+        labels = [
+            label
+            for of_image in phrases.values()
+            for query, label in of_image.items()
+            if (query.finding or "Phrases") == group
+        ]
+        assert (counts["positives"], counts["negatives"]) == (labels.count(1), labels.count(0))
+    assert {*run.results["grounding"]["macro"].values()} == {1}
+    assert {*run.results["classification"]["macro"].values()} == {None}
+    assert command("verify", str(run.folder), "--deep").status == 0
 
 
 def assert_ceiling(run, official: Official, images: list[str], findings: list[str]) -> None:

@@ -168,3 +168,52 @@ def write_masks(root: Path, empty: bool = True, pattern: str = "{finding}/{image
                 mask = regions.get(finding, np.zeros((HEIGHT, WIDTH), bool))
                 Image.fromarray(mask.astype(np.uint8) * 255).save(path)
     return root
+
+
+PHRASES = {"nod": "A small nodule", "cardio": "the heart is  enlarged", "eff": "fluid"}
+"""A phrase about each finding, as the files write it; of what is absent they say so."""
+
+
+def phrase_of(label: str, present: bool) -> str:
+    """What is said of a finding, on one line."""
+    return " ".join(PHRASES[label].split()) if present else f"no {PHRASES[label]}".replace("  ", " ")
+
+
+def phrase_rows() -> list[list[object]]:
+    """The table of phrases, its header first; a second box of a nodule has its phrase in small letters."""
+    rows: list[list[object]] = [["image", "finding", "text", "label", "x", "y", "width", "height"]]
+    for image, regions in truth().items():
+        for label, finding in LABELS.items():
+            there = finding in regions
+            row: list[object] = [f"{image}.png", label, PHRASES[label] if there else f"no {PHRASES[label]}", int(there)]
+            rows.append([*row, *(box_of(regions[finding]) if there else [""] * 4)])
+            if there and label == "nod":
+                rows.append([*row[:2], "a small nodule", "", 0, 0, 3, 2])
+    return rows
+
+
+def phrase_truth() -> dict[str, dict[str, Mask]]:
+    """Regions by image and the name of a phrase."""
+    found: dict[str, dict[str, Mask]] = {}
+    for image, regions in truth().items():
+        found[image] = {f"{finding} 1": boxed(mask) for finding, mask in regions.items()}
+        if "Nodule" in regions:
+            found[image]["Nodule 1"][:2, :3] = True
+    return found
+
+
+def write_phrases(root: Path, kind: str = "csv") -> Path:
+    """Write the phrases as tables, or into COCO's JSON."""
+    header, *rows = phrase_rows()
+    if kind == "csv":
+        write_table(root / "labels.csv", [row[:2] for row in label_rows()])
+        write_table(root / "boxes.csv", [header, *rows])
+        return root
+    content = coco_content("boxes")
+    numbers = {image["file_name"]: image["id"] for image in content["images"]}
+    content["annotations"] = []
+    for image, label, text, present, *box in rows:
+        entry = {"image_id": numbers[image], "text": text, "bbox": box if box[2] != "" else None}
+        entry |= {"category_id": 1 + [*LABELS].index(str(label))} | ({} if present == "" else {"label": present})
+        content["annotations"].append(entry)
+    return write_coco(root, content)

@@ -25,6 +25,7 @@ from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.workers.isolation import one_thread
 from xbench.findings.published import paper
+from xbench.findings.queries import PHRASES
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.regions import covers_nothing
 from xbench.models.answering import AnsweringModel
@@ -60,7 +61,8 @@ def check(
             _print_report(data, report, console)
         if isinstance(model, AnsweringModel) and model.answers:
             counts = report.counts
-            asked = (model.asked_of(counts[1][f], counts[0][f], len(report.regions[f])) for f in data.findings)
+            groups = _groups(data, report)
+            asked = (model.asked_of(counts[1][f], counts[0][f], len(report.regions[f]), report.phrases) for f in groups)
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
             write_contact_sheet(folder / "contact_sheet.png", data, cells)
@@ -87,8 +89,9 @@ class DatasetReport:
     """What is in a dataset and what is wrong with it.
 
     Attributes:
-        counts: Findings by label 1 and 0, and under None the boxes, polygons and masks in the files.
-        regions: Positive images whose annotations could be drawn and cover something, by finding.
+        counts: Findings by label 1, 0 and -1, and under None the boxes, polygons and masks in the files.
+        phrases: Whether images have phrases of their own, which are counted for their findings.
+        regions: Positive images whose annotations could be drawn and cover something, by finding, with the query.
         problems: What keeps images from being scored, each a sentence.
         missing: Annotated images without a file, of which one of the problems names the first.
         notes: What is odd about images.
@@ -96,7 +99,8 @@ class DatasetReport:
 
     images: int = 0
     counts: defaultdict[int | None, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    regions: defaultdict[str, list[Record]] = field(default_factory=lambda: defaultdict(list))
+    phrases: bool = False
+    regions: defaultdict[str, list[tuple[Record, str]]] = field(default_factory=lambda: defaultdict(list))
     problems: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
@@ -122,12 +126,17 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         said = f"{_count(report.missing, 'annotated image')} without a file ({_first(report.missing)})"
         report.problems.append(f"{said}. {data.where_images_are()}")
 
+    vanished = set()
     for record in records:
-        for finding, label in record.labels.items():
-            report.counts[label][finding] += 1
+        queries = record.looked_for(data.findings)
+        vanished |= {covers_nothing(query.name) for query in queries}
+        group_of = {query.name: query.finding or PHRASES for query in queries}
+        report.phrases |= any(query.text is not None for query in queries)
+        for name, group in group_of.items():
+            report.counts[record.labels.get(name, -1)][group] += 1
         if isinstance(record.source, Source):
-            report.counts[None].update(annotation.finding for annotation in record.source.annotations)
-    vanished = {covers_nothing(finding) for finding in data.findings}
+            drawn = (annotation.finding for annotation in record.source.annotations)
+            report.counts[None].update(group_of[name] for name in drawn if name in group_of)
     report.notes += data.notes
     present = [record for record in records if not record.missing]
     # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
@@ -148,8 +157,8 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
             if note.text in vanished
         ]
         for query, scored in zip(sample.truth.queries, sample.truth.scored.tolist(), strict=True):
-            if scored and query.text is None:
-                report.regions[query.name].append(record)
+            if scored:
+                report.regions[query.finding or PHRASES].append((record, query.name))
     return report
 
 
@@ -179,13 +188,14 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         table.add_column(heading, justify="right", no_wrap=True)
     for number in range(len(published)):
         table.add_column(f"publ.{number + 1}", justify="right", no_wrap=True, style="dim")
-    for finding in data.findings:
-        positives, negatives, drawn = (report.counts[label][finding] for label in (1, 0, None))
-        own = (positives, drawn, len(report.regions[finding]), negatives, report.images - positives - negatives)
+    for finding in _groups(data, report):
+        positives, negatives, unknown, drawn = (report.counts[label][finding] for label in (1, 0, -1, None))
+        own = (positives, drawn, len(report.regions[finding]), negatives, unknown)
         theirs = (counted["counts"][finding] for counted in published)
         table.add_row(finding, *("-" if count is None else str(count) for count in (*own, *theirs)))
     console.print(table)
-    console.print("drawn: boxes, polygons and masks in the files; region: positive images that have one.", style="dim")
+    what = "phrases" if report.phrases else "images"
+    console.print(f"drawn: boxes, polygons and masks in the files; region: positive {what} that have one.", style="dim")
     for number, counted in enumerate(published, start=1):
         console.print(f"publ.{number}: positive images, {counted['by']}.", style="dim")
     if published:
@@ -199,6 +209,12 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         console.print(f"{_count(images, 'image')}: {text} ({_first(images)}).", style="yellow", markup=False)
 
 
+def _groups(data: ChestXrayDataModule, report: DatasetReport) -> Sequence[str]:
+    """Return the findings, and the group of phrases without one if there are any."""
+    there = any(PHRASES in counted for counted in report.counts.values())
+    return (*data.findings, *([PHRASES] if there else ()))
+
+
 def _count(images: Sequence[str], noun: str) -> str:
     return f"{len(images)} {noun}{'' if len(images) == 1 else 's'}"
 
@@ -207,24 +223,28 @@ def _first(images: Sequence[str]) -> str:
     return ", ".join(images[:3]) + (" ..." if len(images) > 3 else "")
 
 
-def choose_cells(data: ChestXrayDataModule, regions: Mapping[str, Sequence[Record]]) -> list[tuple[Record, str]]:
+def choose_cells(
+    data: ChestXrayDataModule, regions: Mapping[str, Sequence[tuple[Record, str]]]
+) -> list[tuple[Record, str]]:
     """Choose up to 48 pictures, every finding in turn, spread evenly over its images with a region."""
     share = -(-_MOST // max(1, sum(bool(records) for records in regions.values())))
     columns = []
-    for finding in data.findings:
-        records = regions.get(finding, [])
-        places = np.linspace(0, len(records) - 1, min(share, len(records))).round().astype(int)
-        columns.append([(records[place], finding) for place in places])
+    for finding in (*data.findings, PHRASES):
+        pairs = regions.get(finding, [])
+        places = np.linspace(0, len(pairs) - 1, min(share, len(pairs))).round().astype(int)
+        columns.append([pairs[place] for place in places])
     return [cell for row in zip_longest(*columns) for cell in row if cell is not None][:_MOST]
 
 
 def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[tuple[Record, str]]) -> None:
     """Load the chosen images and write the sheet as PNG; UserError if one cannot be read, or the file not written."""
     tiles = []
-    for record, finding in cells:
+    for record, name in cells:
         radiograph = data.load(record)
         height, width = radiograph.image.shape
-        tiles.append(film_tile(outlined(radiograph, finding), f"{finding}  {width} x {height}", record.image_id))
+        said = {query.name: query.text for query in record.looked_for(data.findings)}.get(name) or name
+        said = said if len(said) <= 40 else f"{said[:37]}..."
+        tiles.append(film_tile(outlined(radiograph, name), f"{said}  {width} x {height}", record.image_id))
     with writing(f"The contact sheet {path} cannot be written", "Give another --trainer.default_root_dir."):
         path.parent.mkdir(parents=True, exist_ok=True)
         sheet(tiles, data.name).save(path)

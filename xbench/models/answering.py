@@ -128,10 +128,10 @@ class AnsweringModel(SaliencyModel):
     def check_words(self, finding: str) -> None:
         self.words(finding)
 
-    def asked_of(self, positive: int, negative: int, annotated: int) -> int:
-        """Return how many queries there are about a finding, given the numbers of its images."""
+    def asked_of(self, positive: int, negative: int, annotated: int, phrases: bool = False) -> int:
+        """Return how many queries there are about a finding, or about its phrases, given the numbers of its images."""
         located = annotated + self._ask_negatives * negative
-        return self.repeats * located + self._recognise * (positive + negative)
+        return self.repeats * located + (self._recognise and not phrases) * (positive + negative)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> None:
         """Refuse to write maps, of which there are none."""

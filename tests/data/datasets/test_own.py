@@ -16,6 +16,7 @@ from PIL import Image
 
 from xbench.data import CocoDataset, CsvDataset, MaskFolderDataset
 from xbench.data.annotations.items import RunLengths
+from xbench.findings.queries import Query
 from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UserError
 
@@ -492,3 +493,79 @@ def test_wrong_options(root, case):
     options, says = OPTIONS[case]
     cls = CsvDataset if "columns" in options else MaskFolderDataset
     refusal(lambda: cls(str(root), **({"findings": own.LABELS} | options)), says)
+
+
+# Phrases
+
+
+@pytest.mark.parametrize("kind", [CsvDataset, CocoDataset])
+def test_phrases(root, kind):
+    own.write_phrases(root, kind.name)
+    data = kind(str(root), own.LABELS, text="text")
+    truth, regions = own.truth(), own.phrase_truth()
+    records = records_of(data)
+    assert list(records) == sorted(truth) and records[IMAGE].patient_id == "p0"
+    for image, record in records.items():
+        expected = [
+            Query(f"{finding} 1", finding, own.phrase_of(label, finding in truth[image]))
+            for label, finding in own.LABELS.items()
+        ]
+        assert [*record.queries] == expected
+        assert record.labels == {f"{finding} 1": int(finding in truth[image]) for finding in own.LABELS.values()}
+        radiograph = data.load(record)
+        assert radiograph.regions.keys() == regions[image].keys()
+        for name, mask in regions[image].items():
+            np.testing.assert_array_equal(radiograph.regions[name], mask)
+    assert data.notes == []
+
+
+def test_phrases_without_a_finding_a_label_or_a_box(root):
+    labels = [["image", "eff"], *([row[0], ""] for row in own.label_rows()[1:])]
+    labels[1][1] = 0
+    rows = [
+        ["image", "finding", "text", "x", "y", "width", "height"],
+        [f"{IMAGE}.png", "", "two\n lines\u200b", 1, 2, 3, 4],
+        [f"{IMAGE}.png", "", "an open question", *[""] * 4],
+        [f"{IMAGE}.png", "eff", "dry", *[""] * 4],
+        ["p1/view0", "eff", "wet", *[""] * 4],
+        ["p1/view0", "gout", "swollen", 1, 2, 3, 4],
+    ]
+    data = CsvDataset(str(own.write_csv(root, labels, rows)), {"eff": "Pleural Effusion"}, text="text")
+    records = records_of(data)
+    assert [(query.name, query.finding, query.text) for query in records[IMAGE].queries] == [
+        ("Phrase 1", None, "two lines"),
+        ("Phrase 2", None, "an open question"),
+        ("Pleural Effusion 1", "Pleural Effusion", "dry"),
+    ]
+    assert records[IMAGE].labels == {"Phrase 1": 1, "Pleural Effusion 1": 0}
+    assert [query.text for query in records["p1/view0"].queries] == ["wet"] and records["p1/view0"].labels == {}
+    assert records["p1/view1"].queries == () and data.groups == ("Pleural Effusion", "Phrases")
+    assert notes_of(data) == {"an annotation of 'gout', which --data.findings does not name, left out": ["p1/view0"]}
+    # No finding at all, and a phrase that is present without a box.
+    rows = [[*rows[0], "label"], [f"{IMAGE}.png", "", "somewhere", *[""] * 4, 1]]
+    data = CsvDataset(str(own.write_csv(root, [row[:1] for row in labels], rows)), [], text="text")
+    assert records_of(data)[IMAGE].labels == {"Phrase 1": 1} and data.groups == ("Phrases",)
+    assert [*notes_of(data)] == ["a phrase is present and nothing is drawn of it, so no number counts it"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"text": "  "}, "text is empty"),
+        ({"label": 0}, "something is drawn of a phrase whose label is 0"),
+        ({"label": 2}, "a label is 1, 0 or, unknown, -1"),
+        ({"image": "p9/view9"}, "the table of labels does not name p9/view9"),
+        ({"finding": "eff", "text": "NO FLUID", "width": ""}, "not a number"),
+        ({"finding": "eff", "text": "no FLUID", "label": ""}, "present in one row of p0/view0 and absent in another"),
+    ],
+)
+def test_rows_of_phrases_that_are_refused(root, change, said):
+    header, *rows = own.phrase_rows()
+    assert "Pleural Effusion" not in own.truth()[IMAGE]
+    wrong = dict(zip(header, [f"{IMAGE}.png", "nod", "a spot", 1, 1, 2, 3, 4], strict=True)) | change
+    own.write_phrases(root)
+    own.write_table(root / "boxes.csv", [header, *rows, list(wrong.values())])
+    with pytest.raises(UserError, match=said):
+        CsvDataset(str(root), own.LABELS, text="text").setup("test")
+    with pytest.raises(UserError, match="a phrase is None, not a text"):
+        CocoDataset(str(own.write_coco(root)), own.LABELS, text="text").setup("test")

@@ -17,12 +17,15 @@ from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
+from xbench.findings.queries import Query
 from xbench.geometry.shapes import Mask, Shape
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import expand
 from xbench.types import Note
 
 _NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"
+_NOT_DRAWN = "a phrase is present and nothing is drawn of it, so no number counts it"
+_OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
 _CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
 
 
@@ -30,13 +33,15 @@ _CUT_OFF = "an annotation reaches over the edge of the image and is cut off ther
 class ImageAnnotations:
     """Labels of one image as in `Record`, and everything that anyone drew on it.
 
-    `size` is the height and width that the annotations refer to; None for those of the image file.
+    `size` is the height and width that the annotations refer to; None for those of the image file. Labels and
+    annotations go by the names of `queries`, if the image has its own.
     """
 
     image_id: str
     labels: Mapping[str, int]
     annotations: tuple[Annotation, ...] = ()
     size: tuple[int, int] | None = None
+    queries: tuple[Query, ...] | None = None  # as in `Record`
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class DownloadedDataset(ChestXrayDataModule):
     advice: ClassVar[str] = AGAIN
     folders: ClassVar[Mapping[str, Sequence[str]]] = {}
     files: ClassVar[Mapping[str, Sequence[str]]] = {}
+    states_sizes: ClassVar[bool] = False  # whether annotation files state the size of each image, which may differ
     names_patients: ClassVar[bool] = False  # whether images are called after their patient, up to the first `_`
 
     def __init__(self, root: str, annotations: str | None = None, image_list: str | None = None, **kwargs: Any) -> None:
@@ -158,6 +164,9 @@ class DownloadedDataset(ChestXrayDataModule):
                     f"{self.name}: {case.image_id!r:.80} is annotated twice in {self._files_in_words()}. Remove one."
                 )
             cases[case.image_id] = case
+            present = {name for name, label in case.labels.items() if label == 1} if case.queries else set()
+            if present - {annotation.finding for annotation in case.annotations}:
+                self.note(_NOT_DRAWN, case.image_id)
         names = set(cases) if annotated else set(images)
         if annotated and self.exhaustive():
             for name in sorted(images.keys() - names):
@@ -196,7 +205,7 @@ class DownloadedDataset(ChestXrayDataModule):
             )
         regions: dict[str, Mask] = {}
         items: dict[str, list[Shape]] = {}
-        notes: list[str] = []
+        notes = [_OTHER_SIZE] if self.states_sizes and source.annotations and image.shape != (height, width) else []
         for annotation in source.annotations:
             finding = annotation.finding
             try:
@@ -253,6 +262,7 @@ class DownloadedDataset(ChestXrayDataModule):
             missing=path is None,
             files=(path, *masks) if path else None,
             patient_id=self.patient_of(name),
+            queries=case.queries,
         )
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:

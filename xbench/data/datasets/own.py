@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
 from xbench.data.annotations.items import Annotation, Drawn
-from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations, Source
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.decoding import decode_image
-from xbench.data.records import Radiograph, Record
+from xbench.data.records import Record
 from xbench.findings.names import FINDINGS, canonical, findings_problem, is_folder_name, is_name
 from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.paths import expand
-
-_OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
 
 
 class OwnDataset(DownloadedDataset):
@@ -44,6 +41,8 @@ class OwnDataset(DownloadedDataset):
     """
 
     advice: ClassVar[str] = "Correct it there."
+    states_sizes = True
+    text: str | None = None  # what the annotation files call a phrase; None for findings
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class OwnDataset(DownloadedDataset):
             problem = f"--data.name {name} --data.split {split}: give printable characters, no slash, no = + - @ first"
         elif name in FINDINGS:
             problem = f"--data.name {name} is what a dataset of the package is called: give another"
-        elif wrong := findings_problem(self.findings):
+        elif (self.findings or self.text is None) and (wrong := findings_problem(self.findings)):
             problem = f"--data.findings: {wrong}"
         elif unknown := [finding for finding in self.recognition_only if finding not in self.findings]:
             problem = f"--data.recognition_only {unknown[0]} is none of the findings, {', '.join(self.findings)}"
@@ -162,7 +161,8 @@ class OwnDataset(DownloadedDataset):
                 finding: [name for name in row.values if name == finding or self.names.get(name) == finding]
                 for finding in self.findings
             }
-            if missing := [finding for finding, names in columns.items() if not names]:
+            missing = [finding for finding, names in columns.items() if not names]
+            if missing and self.text is None:
                 raise row.error(f"there is no column for {', '.join(missing)}; there is {', '.join(row.values)}")
             name = row.name(image_column)
             with row.blamed():
@@ -173,25 +173,20 @@ class OwnDataset(DownloadedDataset):
                 self._patients[image] = patient
             flags = {finding: [row.flag(name) for name in columns[finding]] for finding in self.findings}
             labels[image] = {
-                finding: int(1 in found) for finding, found in flags.items() if 1 in found or None not in found
+                finding: int(1 in found)
+                for finding, found in flags.items()
+                if 1 in found or (found and None not in found)
             }
         return labels
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
         self._patients = {}
         records = super().read_records(annotated)
-        for record in records:
+        for record in [record for record in records if record.queries is None]:
             drawn = {*self.recognition_only, *(one.finding for one in record.source.annotations)}
             for finding in sorted(f for f, label in record.labels.items() if label == 1 and f not in drawn):
                 self.note(f"{finding} is present but not drawn, so it is scored for recognition only", record.image_id)
         return records
-
-    def load(self, record: Record) -> Radiograph:
-        radiograph = super().load(record)
-        source: Source = record.source
-        if not source.annotations or source.size in (None, radiograph.image.shape):
-            return radiograph
-        return replace(radiograph, notes=(*radiograph.notes, _OTHER_SIZE))
 
     def is_cut_off(self, shape: Shape) -> bool:
         cut_off = shape.leaves()

@@ -14,6 +14,7 @@ from xbench.data.annotations.items import Annotation, Drawn, RunLengths, image_s
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset
+from xbench.data.datasets.phrases import ImagePhrases
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
@@ -31,6 +32,8 @@ class CocoDataset(OwnDataset):
         root: Folder of the images.
         findings: What the file's categories stand for, as `{nodule: Nodule, eff: Pleural Effusion}`.
         annotations: The JSON file; `annotations.json` below `root` unless it is given.
+        text: The key of an annotation that holds a phrase: what is looked for on an image are its phrases, which need
+            no category. Whether one is present of which nothing is drawn its `label` says: 1, 0 or, unknown, -1.
         shapes: `outlines` draws the segmentation, and the box of an annotation that has none; `boxes` all boxes.
         **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
     """
@@ -47,9 +50,11 @@ class CocoDataset(OwnDataset):
         findings: dict[str, str] | list[str],
         annotations: str | None = None,
         shapes: Literal["outlines", "boxes"] = "outlines",
+        text: str | None = None,
         name: str = "coco",
         **kwargs: Any,
     ) -> None:
+        self.text = text
         super().__init__(root, findings, annotations=annotations, name=name, **kwargs)
         self.shapes = shapes
 
@@ -71,6 +76,7 @@ class CocoDataset(OwnDataset):
         sizes: dict[object, Size] = {number: size for number, (_, size) in images.items()}
         drawn: defaultdict[object, list[Annotation]] = defaultdict(list)
         present: defaultdict[object, set[str]] = defaultdict(set)
+        phrases = {number: ImagePhrases() for number in images}
         places = dict[tuple[object, ...], int]()
         outlined, boxed = False, []
         for place, entry in enumerate(content["annotations"], 1):
@@ -79,13 +85,21 @@ class CocoDataset(OwnDataset):
                 where += f" (id {entry.get('id')!r:.20})"
                 number = self._listed(images, entry["image_id"], "image")
                 image = images[number][0]
-                label = labels[self._listed(labels, entry["category_id"], "category")]
-                where += f" on {image}, {label!r:.60}"
-                finding = self.finding_of(label, image)
-                if finding is None:
+                label, finding = "", None
+                if self.text is None or "category_id" in entry:
+                    label = labels[self._listed(labels, entry["category_id"], "category")]
+                    where += f" on {image}, {label!r:.60}"
+                    finding = self.finding_of(label, image)
+                    if finding is None:
+                        continue
+                shape, sizes[number] = self._read_shape(entry, sizes[number])
+                if self.text is not None:
+                    text, items = entry.get(self.text), [] if shape is None else [shape]
+                    if phrases[number].add(text, finding, entry.get("label"), items, label):
+                        raise ValueError("another annotation says the opposite of whether its phrase is present")
+                if finding is None or self.text is not None:
                     continue
                 present[number].add(finding)
-                shape, sizes[number] = self._read_shape(entry, sizes[number])
                 if shape is None and finding not in self.recognition_only:
                     raise ValueError(
                         "it has neither a segmentation nor a bbox: add one, or the finding to --data.recognition_only"
@@ -106,7 +120,9 @@ class CocoDataset(OwnDataset):
         for image in boxed if outlined else ():
             self.note("a box drawn for want of an outline, which other annotations of the file have", image)
         cases = [
-            ImageAnnotations(
+            phrases[number].case(image, sizes[number])
+            if self.text is not None
+            else ImageAnnotations(
                 image, {f: int(f in present[number]) for f in self.findings}, tuple(drawn[number]), sizes[number]
             )
             for number, (image, _) in images.items()

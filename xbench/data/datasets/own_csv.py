@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset
+from xbench.data.datasets.phrases import ImagePhrases
 from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UsageError, UserError
 
@@ -34,6 +36,9 @@ class CsvDataset(OwnDataset):
             `y1`, `x2`, `y2`: as `{image: file, finding: class}`.
         box: `xywh` are the upper left corner and the size, `xyxy` two corners, the second just outside of the box.
         units: `pixels` of the image, or `fractions` of its width and height.
+        text: The column of the boxes that holds a phrase: what is looked for on an image are its phrases. The table of
+            labels need not have a column for each finding, and the table of boxes may lack `finding`. Whether a phrase
+            without a box is present the column `label` says, as a label does, or else the label of its finding.
         **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
     """
 
@@ -51,13 +56,15 @@ class CsvDataset(OwnDataset):
         columns: dict[str, str] | None = None,
         box: Literal["xywh", "xyxy"] = "xywh",
         units: Literal["pixels", "fractions"] = "pixels",
+        text: str | None = None,
         name: str = "csv",
         **kwargs: Any,
     ) -> None:
+        self.text = text
         super().__init__(root, findings, annotations=annotations, name=name, **kwargs)
         self.labels = self.place(labels)
         self.box, self.units = box, units
-        usual = ("image", "finding", *_SIDES[box])
+        usual = ("image", "finding", *_SIDES[box], *([] if text is None else ["label"]))
         self.columns = {column: column for column in usual} | (columns or {})
         if unknown := self.columns.keys() - {*usual}:
             raise UsageError(f"--data.columns {min(unknown)}: give {', '.join(usual)}.")
@@ -66,8 +73,10 @@ class CsvDataset(OwnDataset):
         labels = self.read_labels(self.file(folder, "labels"), self.columns["image"])
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         path = self.file(folder)
-        drawn, lines = set(), dict[tuple[str, str, Shape], int]()
         sides = [self.columns[side] for side in _SIDES[self.box]]
+        if self.text is not None:
+            return self._checked(path, self._read_phrases(path, labels, self.text, sides))
+        drawn, lines = set(), dict[tuple[str, str, Shape], int]()
         for row in self.rows(path, [self.columns["image"], self.columns["finding"], *sides]):
             name, label = row.name(self.columns["image"]), row[self.columns["finding"]]
             with row.blamed():
@@ -93,7 +102,32 @@ class CsvDataset(OwnDataset):
                 boxes[image] += self.drawn(finding, shape, label, image)
             drawn.add(finding)
         self.check_drawn(path, drawn)
-        cases = [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]
+        return self._checked(
+            path, [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]
+        )
+
+    def _read_phrases(
+        self, path: Path, labels: Mapping[str, Mapping[str, int]], text: str, sides: Sequence[str]
+    ) -> list[ImageAnnotations]:
+        phrases = {image: ImagePhrases() for image in labels}
+        for row in self.rows(path, [self.columns["image"], text, *sides]):
+            name, said, label = row.name(self.columns["image"]), row.name(text), row.get(self.columns["finding"])
+            numbers = [row.number(side) for side in sides] if any(row[side] for side in sides) else []
+            flag = row.flag(self.columns["label"]) if self.columns["label"] in row.values else None
+            with row.blamed():
+                image = self.listed_key(name)
+                if image not in labels:
+                    raise UserError(f"the table of labels does not name {image}")
+                finding = self.finding_of(label, image) if label else None
+                if label and finding is None:
+                    continue
+                if self.columns["label"] not in row.values and finding is not None:
+                    flag = labels[image].get(finding)
+                if phrases[image].add(said, finding, flag, [self._shape(*numbers)] if numbers else [], label):
+                    raise UserError(f"{said!r:.60} is present in one row of {image} and absent in another")
+        return [of_image.case(image) for image, of_image in phrases.items()]
+
+    def _checked(self, path: Path, cases: list[ImageAnnotations]) -> list[ImageAnnotations]:
         if self.box == "xywh":
             self.check_sizes(path, cases, "Set --data.box xyxy, with the columns x1, y1, x2, y2.")
         return cases
