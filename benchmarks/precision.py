@@ -38,7 +38,7 @@ from golden import Case as Golden
 from golden import case_of
 
 from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
-from xbench.models.maps.carzero import WordPieces
+from xbench.models.networks.report_text import WordPieces
 from xbench.types import ModelOutput
 
 WAYS: dict[str, dict[str, bool]] = {
@@ -184,7 +184,7 @@ def of_carzero(folder: Path) -> Iterator[Case]:
         def queries(network: CARZero, tokens: tuple[Tensor, Tensor] = golden.tokens) -> Any:
             # The vocabulary that the golden vectors were made with.
             ids = torch.arange(network.text_encoder.model.config.vocab_size)
-            network.word_pieces = WordPieces((ids >= 1000) & (ids % 4 == 0), separator=102)
+            network.text_encoder.word_pieces = WordPieces((ids >= 1000) & (ids % 4 == 0), separator=102)
             return network.encode_tokens(*tokens)
 
         logits, maps = golden.arrays["logits"], golden.arrays["attention_maps"]

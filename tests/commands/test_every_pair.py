@@ -41,10 +41,12 @@ MODELS = {model.__name__.lower(): model for model in (CARZero, CLIP, BiomedCLIP,
 REFERENCES = {"oracle": Oracle, "random": UniformRandom, "centre": CentrePrior, "demo": Demo}
 ANSWERING = {"answer_oracle", "centre_box", "endpoint", "outline_boxes", "prior_box", "random_box", "whole_image"}
 LOCAL = {
+    "afloc",
     "agkd",
     "chexagent2",
     "florence2",
     "hf",
+    "gloria",
     "internvl",
     "llavarad",
     "maira2",

@@ -31,6 +31,8 @@ SALIENCY = {
     "devide": CROSS_ATTENTION,
     "radzero": "similarity",
     "hf": "legrad",
+    "gloria": {"kind": "attention_mean"},
+    "afloc": {"kind": "dot", "sigma": 1.5},
 }
 # Official prompts of Pleural Effusion. The authors' books of MedKLIP and MAVL are not part of the package.
 PROMPTS = {
@@ -43,9 +45,11 @@ PROMPTS = {
     "devide": ["pleural effusion"],
     "radzero": ["There is Pleural Effusion"],
     "hf": ["a chest x-ray showing pleural effusion"],
+    "gloria": ["There is Pleural Effusion"],
+    "afloc": ["Findings suggesting Pleural Effusion"],
 }
 ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
-CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide", "radzero", "hf")
+CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide", "radzero", "hf", "gloria", "afloc")
 
 
 @pytest.fixture

@@ -21,7 +21,9 @@ from torch import Tensor
 from xbench.findings.names import FINDINGS
 from xbench.findings.prompts import prompts_in_style
 from xbench.models.maps import carzero
-from xbench.models.maps.carzero import TOKENS, CARZero, WordPieces, aggregate, clean
+from xbench.models.maps.carzero import CARZero
+from xbench.models.networks import report_text
+from xbench.models.networks.report_text import TOKENS, WordPieces, aggregate, clean
 from xbench.runtime.errors import UserError
 
 # The vocabulary is that of `deterministic_checkpoints`: the longest word that it has, then letters.
@@ -66,7 +68,7 @@ def built(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch, **options
     monkeypatch.setattr(carzero, "locate", lambda checkpoint, *_: Path(checkpoint))
     monkeypatch.setattr(carzero, "read_tensors", lambda path: weights)
     model = CARZero("memory.ckpt", **options)
-    model.word_pieces = WordPieces.of({token: number for number, token in enumerate(VOCABULARY)})
+    model.text_encoder.word_pieces = WordPieces.of({token: number for number, token in enumerate(VOCABULARY)})
     return model
 
 
@@ -213,22 +215,22 @@ def test_tokenisers_that_do_not_fit(files: dict[str, str], tmp_path: Path, monke
         guessed = model.encode_text(*token_ids(READ))
     with monkeypatch.context() as patch:
         # Trying a hub that is out of reach again would take a minute for each of its files.
-        patch.setattr(carzero, "vocabulary", None)
+        patch.setattr(report_text, "vocabulary", None)
         assert torch.equal(model.encode_text(*token_ids(READ)), guessed)
     # What was guessed for some ids is not taken for others, which would be refused.
     ids, mask = token_ids(READ)
     model.encode_text(torch.where(ids == 3, 4, ids), mask)
     with pytest.raises(UserError, match="absent"):
         model.encode_prompts([["There is a mass"]])
-    model.word_pieces = WordPieces.of({token: number for number, token in enumerate(VOCABULARY)})
+    model.text_encoder.word_pieces = WordPieces.of({token: number for number, token in enumerate(VOCABULARY)})
     known = model.encode_text(*token_ids(READ))
     torch.testing.assert_close(guessed[:, 0], known[:, 0])
     assert not torch.allclose(guessed[:, 1:], known[:, 1:])
-    del model.word_pieces
+    del model.text_encoder.word_pieces
     words = BERT["vocab_size"] + 1
     (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *map(str, range(len(VOCABULARY), words))]))
-    model.text_source = str(tmp_path)
-    with pytest.raises(UserError, match=rf"has {words} tokens and the BERT in .* {words - 1}: they do not belong"):
+    model.text_encoder.source = str(tmp_path)
+    with pytest.raises(UserError, match=rf"has {words} tokens and the BERT of CARZero {words - 1}: they do not belong"):
         model.encode_tokens(*token_ids(READ))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 from deterministic import grey, images_of
-from deterministic_checkpoints import MODELS, write_checkpoint
+from deterministic_checkpoints import FIXED, MODELS, write_checkpoint
 from small_networks import shrink
 from torch import Tensor
 
-from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, HFDual, MedKLIP, RadZero
-from xbench.models.maps import carzero, devide, hf_dual, kad, mavl, medklip, radzero
+from xbench.models import CLIP, KAD, MAVL, VLM, AFLoc, BiomedCLIP, CARZero, DeViDe, GLoRIA, HFDual, MedKLIP, RadZero
+from xbench.models.maps import carzero, devide, gloria, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
@@ -32,8 +33,11 @@ HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
     "devide": (DeViDe, devide),
     "radzero": (RadZero, radzero),
     "hf": (HFDual, hf_dual),
+    "gloria": (GLoRIA, gloria),
+    "afloc": (AFLoc, gloria),
 }
 SIZE = 448
+SIZED = pytest.mark.parametrize("model", [name for name in MODELS if name not in FIXED], scope="module")
 # Sides of the squares that their cells stand for.
 STRIDES = dict.fromkeys(MODELS, 16) | {"clip": 32, "kad": 32, "radzero": 14}
 # A tensor that no file may lack, and how a misfit calls the model.
@@ -47,6 +51,8 @@ NEEDED = {
     "devide": ("model.mlp_head.0.bias", "DeViDe"),
     "radzero": ("vision_model.layernorm.bias", "RadZero"),
     "hf": ("vision_model.post_layernorm.bias", "the siglip model of config.json"),
+    "gloria": ("img_encoder.global_embedder.bias", "GLoRIA"),
+    "afloc": ("img_encoder.global_embedder.bias", "AFLoc"),
 }
 DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
 
@@ -78,6 +84,7 @@ def test_it_is_frozen(network: VLM) -> None:
     assert not any(parameter.requires_grad for parameter in network.parameters())
 
 
+@SIZED
 def test_a_larger_input_has_finer_cells_that_lie_where_the_pixels_are(model: str, build: Callable[..., VLM]) -> None:
     network, side = build(image_size=SIZE), SIZE // STRIDES[model]
     assert network.preprocessing(grey("sizes", 300, 417))[0].shape == (3, SIZE, SIZE)
@@ -94,6 +101,7 @@ def test_a_larger_input_has_finer_cells_that_lie_where_the_pixels_are(model: str
     assert 64 - around < row < 128 + around and 320 - around < column < 384 + around
 
 
+@SIZED
 @pytest.mark.parametrize("size", [232, 0])
 def test_cells_must_tile_the_input(model: str, build: Callable[..., VLM], size: int) -> None:
     with pytest.raises(UsageError, match=rf"image_size.* multiple of .*{STRIDES[model]}"):
@@ -119,7 +127,7 @@ def test_a_misfit_names_the_tensors(model: str, build: Callable[..., VLM], monke
     read = home.read_tensors
 
     def changed(*arguments: Any) -> dict[str, Tensor]:
-        tensors = {name.replace("CARZero.", ""): tensor for name, tensor in read(*arguments).items()}
+        tensors = {re.sub("^(CARZero|gloria|afloc)[.]", "", name): tensor for name, tensor in read(*arguments).items()}
         del tensors[needed]
         return {**tensors, "surplus.weight": torch.zeros(1)}
 

@@ -11,7 +11,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from deterministic import grey, tokens_of, weight
+from deterministic import grey, random_state, tokens_of, weight
 from deterministic_checkpoints import write_hf
 from golden import Case, case_of, facts, weights_of
 from torch import Tensor, nn
@@ -19,16 +19,16 @@ from torch.nn.functional import interpolate
 from transformers import BertConfig, BertModel
 
 from xbench.findings.names import FINDINGS
-from xbench.geometry.preprocessing import PillowResize, Preprocessing
-from xbench.models import CLIP, KAD, MAVL, BiomedCLIP, CARZero, DeViDe, HFDual, MedKLIP, RadZero
-from xbench.models.maps import biomedclip, carzero, devide, kad, radzero
+from xbench.geometry.preprocessing import PillowResize, Preprocessing, on_black_canvas
+from xbench.models import CLIP, KAD, MAVL, AFLoc, BiomedCLIP, CARZero, DeViDe, GLoRIA, HFDual, MedKLIP, RadZero
+from xbench.models.maps import biomedclip, carzero, devide, gloria, kad, radzero
 from xbench.models.maps import clip as _open_clip
 from xbench.models.maps import mavl as _mavl
 from xbench.models.maps import medklip as _book
 from xbench.models.maps import medklip as _medklip
-from xbench.models.maps.carzero import WordPieces, clean
 from xbench.models.maps.kad import class_name
 from xbench.models.maps.medklip import OFFICIAL_ENTRIES, entry_of
+from xbench.models.networks.report_text import TOKENS, WordPieces, clean
 from xbench.types import ModelOutput
 
 pytestmark = pytest.mark.parity
@@ -136,14 +136,12 @@ def test_biomedclip(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
 
 def test_carzero(build: Callable[..., Any], once: Callable[..., None]) -> None:
     model = build(CARZero, carzero, {f"CARZero.{name}": tensor for name, tensor in weights_of("carzero").items()})
-    # The stub of a vocabulary by which the authors' code was run.
-    ids = torch.arange(28996)
-    model.word_pieces = WordPieces((ids >= 1000) & (ids % 4 == 0), separator=102)
+    model.text_encoder.word_pieces = stub_words()
     once(model.img_encoder)
     for name in ("a", "b"):
         case = case_of("carzero", name)
         images = case.images
-        given = [torch.nn.functional.pad(part, (0, carzero.TOKENS - part.shape[1])) for part in case.tokens]
+        given = [torch.nn.functional.pad(part, (0, TOKENS - part.shape[1])) for part in case.tokens]
         text = model.encode_text(*given)
         assert case.off("text_global", text[:, 0]) < 1e-5
         # Of values up to 13.5, the authors' own float32 is 1.3e-5 from what it would be in float64.
@@ -181,6 +179,83 @@ def test_carzero_preprocessing() -> None:
 def test_carzero_cleaning() -> None:
     for raw, normalised in facts("carzero_cleaning").items():
         assert clean(raw) == normalised
+
+
+# GLoRIA and AFLoc
+
+
+def stub_words() -> WordPieces:
+    """The stub of a vocabulary by which the authors' code was run."""
+    ids = torch.arange(28996)
+    return WordPieces((ids >= 1000) & (ids % 4 == 0), separator=102)
+
+
+def blocks(seed: str, height: int, width: int, sum_of_grey: int) -> np.ndarray:
+    """Grey squares of 16 x 16 with noise."""
+    state = random_state(f"grey/{seed}")
+    coarse = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
+    return (coarse + state.randint(0, 31, (height, width))).astype(np.uint8)
+
+
+@pytest.mark.parametrize("name", ["gloria", "afloc"])
+def test_gloria_and_afloc_see_what_their_authors_show(name: str) -> None:
+    canvas, arrays = {"gloria": GLoRIA, "afloc": AFLoc}[name].canvas, case_of(name, "preprocessing").arrays
+    preprocessing = Preprocessing(on_black_canvas(canvas, 224), mean=(0.5,) * 3, std=(0.5,) * 3)
+    for seed, about in facts(name)["preprocessing"].items():
+        image = blocks(f"{name}/public/{seed}", **about)
+        assert int(preprocessing.pixels(image)[0].astype(int).sum()) == about["sum_of_grey"]
+        np.testing.assert_allclose(preprocessing(image)[0][0, ::4, ::4], arrays[seed], rtol=0, atol=1e-6)
+
+
+def test_gloria(build: Callable[..., Any], once: Callable[..., None]) -> None:
+    tensors = weights_of("afloc")
+    # Otherwise the softmax over the words saturates.
+    tensors["img_encoder.local_embedder.weight"] *= 0.1
+    model = build(GLoRIA, gloria, {f"gloria.{name}": tensor for name, tensor in tensors.items()})
+    model.text_encoder.word_pieces = stub_words()
+    once(model.img_encoder)
+    case = case_of("gloria", "a")
+    images, (ids, mask) = case.images[:, :1].repeat(1, 3, 1, 1), case.tokens
+    whole, cells = model.img_encoder(images)
+    assert case.off("image_global", whole) < 2e-5 and case.off("image_local_every64", cells[:, ::64]) < 2e-5
+    text = model.text_encoder(ids, mask)
+    assert case.off("text_global", text[:, 0]) < 6e-6
+    assert case.off("word_vectors_every64", text[:, 1:25, ::64].mT) < 1e-4
+    queries = model.encode_tokens(ids, mask)[:, None]
+    for saliency, tolerance in (("attention_mean", 1e-6), ("attention_max", 1e-6), ("dot", 1e-3)):
+        model.saliency = saliency
+        output = model(images, queries)
+        assert case.off("similarity_words", output.logits) < 2e-5
+        assert case.off(f"map_{saliency}", output.saliency) < tolerance
+    characters = case.arrays["cap_lens_characters"].tolist()
+    by_characters = model.encode_tokens(ids, mask, characters)
+    assert case.off("similarity_characters", model(images, by_characters[:, None]).logits) < 2e-5
+    # The prompts of three classes: two, one and three of them.
+    several = torch.full((3, 3, *by_characters.shape[1:]), torch.nan)
+    several[0, :2], several[1, :1], several[2] = by_characters[:2], by_characters[2:3], by_characters[3:]
+    best = model(images, several)
+    assert case.off("class_similarity", best.logits) < 2e-5
+    each = model(images, by_characters[:, None])
+    fits = int(each.logits[0, 3:].argmax())
+    torch.testing.assert_close(best.saliency[0, 2], each.saliency[0, 3 + fits])
+
+
+def test_afloc(build: Callable[..., Any], once: Callable[..., None]) -> None:
+    model = build(AFLoc, gloria, {f"afloc.{name}": tensor for name, tensor in weights_of("afloc").items()})
+    model.text_encoder.word_pieces = stub_words()
+    once(model.img_encoder)
+    case = case_of("afloc", "a")
+    images = case.images[:, :1].repeat(1, 3, 1, 1)
+    queries = model.encode_tokens(*case.tokens)
+    assert case.off("report_vector", queries) < 7e-6
+    for name, sigma in (("map_sigma1.5", 1.5), ("map_plain", 0)):
+        model.sigma = sigma
+        output = model(images, queries)
+        assert case.off("global_cosine", output.logits) < 1e-6
+        assert case.off(name, output.saliency) < 1e-5 * np.ptp(case.arrays[name])
+        if sigma:
+            enlarged = interpolate(output.saliency, (224, 224), mode="bilinear")[0, 0]
+            assert case.off("resized_224_every8", enlarged[::8, ::8]) < 1e-5 * np.ptp(case.arrays[name])
 
 
 # KAD and DeViDe

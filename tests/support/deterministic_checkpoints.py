@@ -22,7 +22,7 @@ from book_files import official_weights, write_official
 from deterministic import quick_weight, weight
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torchvision.models import resnet50
+from torchvision.models import resnet18, resnet50
 from transformers import BertConfig, BertModel, CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
 from transformers.convert_slow_tokenizer import import_protobuf
 
@@ -35,7 +35,9 @@ from xbench.models.maps.biomedclip import _MODEL as _BIOMEDCLIP
 BERT = {"vocab_size": 1000, "num_hidden_layers": 1, "intermediate_size": 64}
 BLOCKS = 2
 
-MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide", "radzero", "hf")
+MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide", "radzero", "hf", "gloria", "afloc")
+FIXED = ("gloria", "afloc")
+"""Those whose input has one size."""
 
 # Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones. The words of the
 # package's long texts are one token each, which makes encoding faster; names of findings have one for each letter.
@@ -79,6 +81,25 @@ def _carzero(folder: Path, full: bool) -> dict[str, str]:
         tensors[f"CARZero.{name}"] = tensors[f"CARZero.{name.replace('.norm', '_norm')}"] = weight(name, (768,))
     tensors["CARZero.fusion_module.logit_scale"] = weight("logit_scale", ()).squeeze()
     path = folder / "CARZero_best_model.ckpt"
+    torch.save({"state_dict": tensors, "epoch": 3, "global_step": 7}, path)
+    return {"checkpoint": str(path), "text_encoder": _tokeniser(folder / "bert")}
+
+
+def _gloria(model: str, folder: Path, full: bool) -> dict[str, str]:
+    """Write the checkpoint of GLoRIA or AFLoc, with a ResNet-18 unless it is full."""
+    with torch.device("meta"):
+        network = resnet50() if full else resnet18()
+        width, network.fc = network.fc.in_features, nn.Identity()
+        parts = {
+            "img_encoder.model": network,
+            "img_encoder.global_embedder": nn.Linear(width, 768),
+            "img_encoder.local_embedder": nn.Conv2d(width // 2, 768, 1, bias=False),
+            "text_encoder.model": _bert(full, 28996, layers=4),
+        }
+    tensors = _draw(parts, full, f"{model}.")
+    # Otherwise the softmax over the words saturates.
+    tensors[f"{model}.img_encoder.local_embedder.weight"] *= 0.1
+    path = folder / f"{model}.ckpt"
     torch.save({"state_dict": tensors, "epoch": 3, "global_step": 7}, path)
     return {"checkpoint": str(path), "text_encoder": _tokeniser(folder / "bert")}
 
@@ -260,4 +281,6 @@ _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
     "devide": _devide,
     "radzero": _radzero,
     "hf": _hf,
+    "gloria": partial(_gloria, "gloria"),
+    "afloc": partial(_gloria, "afloc"),
 }

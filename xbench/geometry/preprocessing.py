@@ -216,6 +216,24 @@ class TensorResize(PillowResize):
         return resized.astype(np.uint8) if self.whole else resized / np.float32(255)
 
 
+class ResizeByArea(PillowResize):
+    """Resize the longer side by area averaging, as GLoRIA and its descendants do, with their rounding of the other."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, "longest", "area")  # type: ignore[arg-type]
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        height, width = self._target(img.shape)
+        return np.asarray(cv2.resize(img, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+    def _target(self, shape: Sequence[int]) -> tuple[int, int]:
+        longer = max(shape[:2])
+        factor = self.size / longer
+        # The script multiplies by the rounded factor, so that the second side of some squares loses a pixel too.
+        height, width = (max(int(side * factor), 1) for side in shape[:2])
+        return (self.size, width) if shape[0] == longer else (height, self.size)
+
+
 class CentreCrop(A.DualTransform):
     """Crop the central square of `size` pixels with torchvision's rounding of an odd remainder (half to even).
 
@@ -239,6 +257,11 @@ class CentreCrop(A.DualTransform):
 
     def _offset(self, shape: Sequence[int]) -> tuple[int, int]:
         return round((shape[0] - self.size) / 2), round((shape[1] - self.size) / 2)
+
+
+def on_black_canvas(canvas: int, size: int) -> list[A.BasicTransform]:
+    """Return the geometry that fits a radiograph on a black square canvas and crops the central `size` pixels of it."""
+    return [ResizeByArea(canvas), A.PadIfNeeded(canvas, canvas), CentreCrop(size)]
 
 
 class HistogramEqualisation(A.ImageOnlyTransform):

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from xbench.models.baselines import WholeImage as WholeImage
     from xbench.models.demo import Demo as Demo
     from xbench.models.external import External as External
+    from xbench.models.maps.afloc import AFLoc as AFLoc
     from xbench.models.maps.biomedclip import BiomedCLIP as BiomedCLIP
     from xbench.models.maps.carzero import CARZero as CARZero
     from xbench.models.maps.clip import CLIP as CLIP
     from xbench.models.maps.devide import DeViDe as DeViDe
+    from xbench.models.maps.gloria import GLoRIA as GLoRIA
     from xbench.models.maps.hf_dual import HFDual as HFDual
     from xbench.models.maps.kad import KAD as KAD
     from xbench.models.maps.llavarad import LLaVARad as LLaVARad

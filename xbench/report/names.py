@@ -17,6 +17,8 @@ _MODELS = {
     "hf": "Hugging Face dual encoder",
     "medsiglip": "MedSigLIP",
     "xraysiglip": "XraySigLIP",
+    "gloria": "GLoRIA",
+    "afloc": "AFLoc",
     "demo": "Demo",
     "oracle": "Oracle",
     "centre": "Centre prior",

@@ -280,10 +280,11 @@ def test_misfits_are_named() -> None:
         filled({})
 
 
-@pytest.mark.parametrize("manifest", ["carzero", "medklip", "mavl", "kad", "kad_224", "kad_vit", "radzero"])
+@pytest.mark.parametrize("manifest", ["carzero", "medklip", "mavl", "kad", "kad_224", "kad_vit", "radzero", "afloc"])
 def test_files_of_other_models_are_recognised(manifest: str) -> None:
     network, tensors = nn.Linear(3, 2), dict.fromkeys(shapes_of(manifest), A)
-    model = {"carzero": "CARZero", "medklip": "MedKLIP", "mavl": "MAVL", "radzero": "RadZero"}.get(manifest, "KAD")
+    names = ("CARZero", "MedKLIP", "MAVL", "RadZero", "AFLoc")
+    model = {name.lower(): name for name in names}.get(manifest, "KAD")
     with pytest.raises(UserError, match=rf"They look like those of {model}\."):
         fill(network, tensors, Path("weights.pt"), "CLIP")
     with pytest.raises(UserError) as caught:

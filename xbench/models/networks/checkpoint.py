@@ -185,6 +185,8 @@ _TELL_TALES = (
     ("KAD", ("image_encoder.res_l1.weight",)),
     ("KAD", ("image_encoder.vit.patch_embedding.weight",)),
     ("KAD or DeViDe", ("decoder_norm.weight", "mlp_head.0.weight")),
+    ("AFLoc", ("img_encoder.local2_embedder.weight",)),
+    ("GLoRIA", ("img_encoder.local_embedder.weight",)),
     ("RadZero", ("transformer_layers.layer.0.norm1.weight",)),
     ("BiomedCLIP", ("visual.trunk.patch_embed.proj.weight", "text.transformer.embeddings.word_embeddings.weight")),
     ("a CLIP model of open_clip", ("visual.trunk.patch_embed.proj.weight",)),
