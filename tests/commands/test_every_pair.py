@@ -44,6 +44,7 @@ LOCAL = {
     "afloc",
     "agkd",
     "chexagent2",
+    "chexzero",
     "florence2",
     "hf",
     "gloria",

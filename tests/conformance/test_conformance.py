@@ -83,7 +83,7 @@ def conform(names: list[str]) -> None:
                 Path(name).mkdir()
                 arguments = write_checkpoint(name, Path(name))
                 if name not in FIXED:
-                    arguments["image_size"] = {"clip": 128, "kad": 128, "radzero": 56}.get(name, 64)
+                    arguments["image_size"] = {"clip": 128, "kad": 128, "radzero": 56, "chexzero": 128}.get(name, 64)
             words = ["--model", path, "--model-args", json.dumps(arguments), f"--junitxml={name}.xml"]
             run_pytest(["--pyargs", "xbench.conformance", *words])
 

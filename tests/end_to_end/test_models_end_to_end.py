@@ -33,6 +33,7 @@ SALIENCY = {
     "hf": "legrad",
     "gloria": {"kind": "attention_mean"},
     "afloc": {"kind": "dot", "sigma": 1.5},
+    "chexzero": "patch",
 }
 # Official prompts of Pleural Effusion. The authors' books of MedKLIP and MAVL are not part of the package.
 PROMPTS = {
@@ -47,9 +48,10 @@ PROMPTS = {
     "hf": ["a chest x-ray showing pleural effusion"],
     "gloria": ["There is Pleural Effusion"],
     "afloc": ["Findings suggesting Pleural Effusion"],
+    "chexzero": ["Pleural Effusion", "no Pleural Effusion"],
 }
 ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
-CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide", "radzero", "hf", "gloria", "afloc")
+CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide", "radzero", "hf", "gloria", "afloc", "chexzero")
 
 
 @pytest.fixture

@@ -16,7 +16,21 @@ from deterministic_checkpoints import FIXED, MODELS, write_checkpoint
 from small_networks import shrink
 from torch import Tensor
 
-from xbench.models import CLIP, KAD, MAVL, VLM, AFLoc, BiomedCLIP, CARZero, DeViDe, GLoRIA, HFDual, MedKLIP, RadZero
+from xbench.models import (
+    CLIP,
+    KAD,
+    MAVL,
+    VLM,
+    AFLoc,
+    BiomedCLIP,
+    CARZero,
+    CheXzero,
+    DeViDe,
+    GLoRIA,
+    HFDual,
+    MedKLIP,
+    RadZero,
+)
 from xbench.models.maps import carzero, devide, gloria, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UsageError, UserError
@@ -35,11 +49,12 @@ HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
     "hf": (HFDual, hf_dual),
     "gloria": (GLoRIA, gloria),
     "afloc": (AFLoc, gloria),
+    "chexzero": (CheXzero, open_clip),
 }
 SIZE = 448
 SIZED = pytest.mark.parametrize("model", [name for name in MODELS if name not in FIXED], scope="module")
 # Sides of the squares that their cells stand for.
-STRIDES = dict.fromkeys(MODELS, 16) | {"clip": 32, "kad": 32, "radzero": 14}
+STRIDES = dict.fromkeys(MODELS, 16) | {"clip": 32, "kad": 32, "radzero": 14, "chexzero": 32}
 # A tensor that no file may lack, and how a misfit calls the model.
 NEEDED = {
     "clip": ("visual.ln_post.bias", "local-dir:"),
@@ -53,6 +68,7 @@ NEEDED = {
     "hf": ("vision_model.post_layernorm.bias", "the siglip model of config.json"),
     "gloria": ("img_encoder.global_embedder.bias", "GLoRIA"),
     "afloc": ("img_encoder.global_embedder.bias", "AFLoc"),
+    "chexzero": ("visual.ln_post.bias", "ViT-B-32-quickgelu"),
 }
 DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import albumentations as A
 import numpy as np
 import open_clip
 import pytest
@@ -20,8 +21,21 @@ from transformers import BertConfig, BertModel
 
 from xbench.findings.names import FINDINGS
 from xbench.geometry.preprocessing import PillowResize, Preprocessing, on_black_canvas
-from xbench.models import CLIP, KAD, MAVL, AFLoc, BiomedCLIP, CARZero, DeViDe, GLoRIA, HFDual, MedKLIP, RadZero
-from xbench.models.maps import biomedclip, carzero, devide, gloria, kad, radzero
+from xbench.models import (
+    CLIP,
+    KAD,
+    MAVL,
+    AFLoc,
+    BiomedCLIP,
+    CARZero,
+    CheXzero,
+    DeViDe,
+    GLoRIA,
+    HFDual,
+    MedKLIP,
+    RadZero,
+)
+from xbench.models.maps import biomedclip, carzero, chexzero, devide, gloria, kad, radzero
 from xbench.models.maps import clip as _open_clip
 from xbench.models.maps import mavl as _mavl
 from xbench.models.maps import medklip as _book
@@ -129,6 +143,60 @@ def test_biomedclip(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
     assert off(pair.logits, difference) < 1e-5
     assert off(pair.probabilities, difference.sigmoid()) < 1e-6
     assert off(pair.saliency[0, 0], case.arrays["maps"][0, 0]) < 1e-6
+
+
+# CheXzero
+
+
+def test_chexzero(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two checkpoints, each alone and both together."""
+    case = case_of("chexzero", "a")
+    with torch.device("meta"):
+        network = open_clip.create_model("ViT-B-32-quickgelu", device="meta")
+    prefixes = {"first": "", "second": "second/"}
+    monkeypatch.setattr(_open_clip, "read_tensors", lambda path: drawn(network, prefixes[path.stem]))
+    for name in prefixes:
+        (tmp_path / f"{name}.pt").touch()
+    model = CheXzero(str(tmp_path), contrast=True)
+    prompts = [model.default_prompts(label) for label in case.about["labels"]]
+    stored = case_of("chexzero", "ids").arrays
+    for column, kind in enumerate(("positive", "negative")):
+        np.testing.assert_array_equal(model._tokenizer([pair[column] for pair in prompts]), stored[kind])
+    queries = model.encode_prompts(prompts)
+    images = case.images[:, :1].repeat(1, 3, 1, 1)
+    output = model(images, queries)
+    assert case.off("ensemble_probability", output.probabilities) < 1e-6
+    torch.testing.assert_close(output.logits.sigmoid(), output.probabilities)
+    shown = sum(case.arrays[f"{name}/map_positive"] - case.arrays[f"{name}/map_negative"] for name in prefixes) / 2
+    assert off(output.saliency, shown) < 1e-6
+    model.contrast, members = False, model.members
+    for place, name in enumerate(prefixes):
+        model.members = members[place : place + 1]
+        alone = model(images, queries[:, :, place : place + 1])
+        for column, kind in enumerate(("positive", "negative")):
+            assert off(queries[:, column, place, ::8], case.arrays[f"{name}/text_{kind}"]) < 1e-6
+        assert off(alone.probabilities, case.arrays[f"{name}/probability"]) < 1e-6
+        lead_of = case.arrays[f"{name}/cosine_positive"] - case.arrays[f"{name}/cosine_negative"]
+        assert off(alone.logits, lead_of) < 2e-6
+        assert off(alone.saliency, case.arrays[f"{name}/map_positive"]) < 1e-6
+
+
+def test_chexzero_preprocessing() -> None:
+    arrays = case_of("chexzero", "preprocess").arrays
+    for about in facts("chexzero_preprocessing"):
+        name, image = about["seed"], noisy(**about)
+        for antialias, kind in ((False, "plain"), (True, "antialias")):
+            steps = chexzero.preprocessing(224, antialias)
+            canvas = A.Compose(steps.geometry.transforms[:2])(image=image)["image"]
+            np.testing.assert_array_equal(canvas[::4, ::4], arrays[f"{name}/canvas_every4"])
+            assert off(steps(image)[0][0, ::4, ::4], arrays[f"{name}/tensor_{kind}_every4"]) < 1e-4
+
+
+def noisy(seed: str, height: int, width: int) -> np.ndarray:
+    """Draw a radiograph by the rule of the golden vectors of CheXzero and CXR-CLIP."""
+    state = random_state(f"grey/{seed}")
+    low = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
+    return (low + state.randint(0, 31, (height, width))).astype(np.uint8)
 
 
 # CARZero

@@ -35,7 +35,20 @@ from xbench.models.maps.biomedclip import _MODEL as _BIOMEDCLIP
 BERT = {"vocab_size": 1000, "num_hidden_layers": 1, "intermediate_size": 64}
 BLOCKS = 2
 
-MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide", "radzero", "hf", "gloria", "afloc")
+MODELS = (
+    "carzero",
+    "clip",
+    "biomedclip",
+    "medklip",
+    "kad",
+    "mavl",
+    "devide",
+    "radzero",
+    "hf",
+    "gloria",
+    "afloc",
+    "chexzero",
+)
 FIXED = ("gloria", "afloc")
 """Those whose input has one size."""
 
@@ -48,7 +61,7 @@ _words = partial(re.findall, "[a-z]{2,}")
 _WORDS = sorted({*_words(" ".join(_TEXTS).lower())} - {*_words(" ".join(_FINDINGS).lower())})
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "-"]
 VOCABULARY += _WORDS
-_SMALL_CLIP: dict[str, Any] = {
+SMALL_CLIP: dict[str, Any] = {
     "embed_dim": 32,
     "vision_cfg": {"image_size": 224, "layers": 2, "width": 48, "head_width": 16, "patch_size": 32},
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
@@ -158,7 +171,7 @@ def _book(model: str, folder: Path, full: bool) -> dict[str, str]:
 
 
 def _clip(folder: Path, full: bool) -> dict[str, str]:
-    config = open_clip.get_model_config("ViT-B-16-quickgelu") if full else _SMALL_CLIP
+    config = open_clip.get_model_config("ViT-B-16-quickgelu") if full else SMALL_CLIP
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
     return {**_of_open_clip(folder, full), "architecture": f"local-dir:{folder}"}
 
@@ -173,6 +186,12 @@ def _biomedclip(folder: Path, full: bool) -> dict[str, str]:
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
     _of_open_clip(folder, full)
     return {"checkpoint": str(folder)}
+
+
+def _chexzero(folder: Path, full: bool) -> dict[str, str]:
+    path = folder / "best_64_5e-05_original_22000_0.864.pt"
+    torch.save(_draw({"": open_clip.create_model("ViT-B-32-quickgelu", load_weights=False)}, full), path)
+    return {"checkpoint": str(path)}
 
 
 def _of_open_clip(folder: Path, full: bool) -> dict[str, str]:
@@ -283,4 +302,5 @@ _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
     "hf": _hf,
     "gloria": partial(_gloria, "gloria"),
     "afloc": partial(_gloria, "afloc"),
+    "chexzero": _chexzero,
 }

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from deterministic_checkpoints import BERT, BLOCKS
+from deterministic_checkpoints import BERT, BLOCKS, SMALL_CLIP
+from open_clip import factory
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
@@ -30,7 +31,8 @@ class ShallowViT(ViTB16):
 
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
-    """Make CARZero, KAD, DeViDe and RadZero build small networks, see `write_checkpoint`; their authors' are large."""
+    """Make CARZero, KAD, DeViDe, RadZero and CheXzero build small networks; their authors' are large."""
+    patch.setitem(factory._MODEL_CONFIGS, "ViT-B-32-quickgelu", SMALL_CLIP)
     patch.setattr(_kebert, "bert_base", lambda: BertModel(BertConfig(**BERT)).eval())
     for module in (carzero, devide, kad):
         patch.setattr(module, "ViTB16", ShallowViT)

@@ -84,10 +84,10 @@ def prompts_in_style(style: Style, finding: str) -> list[str]:
     raise UsageError(f"There is no style of prompts {style!r}: give one of {', '.join(STYLES)}.")
 
 
-def fill_templates(templates: Sequence[str], finding: str) -> list[str]:
-    """Fill the phrase of a finding into templates that each hold `{finding}` and no other field."""
+def fill_templates(templates: Sequence[str], finding: str, worded: bool = True) -> list[str]:
+    """Fill the phrase of a finding, or its name, into templates that each hold `{finding}` and no other field."""
     try:
-        prompts = [template.format(finding=phrase(finding)) for template in templates]
+        prompts = [template.format(finding=phrase(finding) if worded else finding) for template in templates]
     except (KeyError, IndexError, ValueError) as error:
         raise UsageError(
             f"A prompt template of {list(templates)} cannot be filled ({error!r}): write {{finding}} where the name of "

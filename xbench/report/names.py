@@ -14,6 +14,7 @@ _MODELS = {
     "carzero": "CARZero",
     "devide": "DeViDe (re-implementation)",
     "radzero": "RadZero",
+    "chexzero": "CheXzero",
     "hf": "Hugging Face dual encoder",
     "medsiglip": "MedSigLIP",
     "xraysiglip": "XraySigLIP",

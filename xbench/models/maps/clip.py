@@ -105,20 +105,25 @@ class CLIP(DualEncoder):
         # Fetched when everything else has been checked.
         path = Path(checkpoint).expanduser() if checkpoint else _own_weights(self.architecture, folder, tag)
         self.checkpoint = path
+        self._positions = image_size is not None
+        self.read_weights(self.model, path)
+
+    def read_weights(self, model: Any, path: Path) -> None:
+        """Fill a model of the architecture from a file and freeze it, or raise a UserError."""
         tensors = read_tensors(path)
-        if image_size is not None:
-            _resize_positions(tensors, visual)
+        if self._positions:
+            _resize_positions(tensors, model.visual)
         told = f"The weights in {path}"
         # The first is in OpenAI's own files, the second in converted ones.
         trained_with = "QuickGELU" if "input_resolution" in tensors else read_remarks(path).get("activation")
         if trained_with is None:
             told += ", by the tag in its name,"
             trained_with = _named_activation(path, self.architecture)
-        _check_activation(self.architecture, _activation(self.model), told, trained_with)
+        _check_activation(self.architecture, _activation(model), told, trained_with)
         # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
         settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
-        fill(self.model, tensors, path, self.architecture, settings, self.advice)
-        self.model.eval().requires_grad_(False)
+        fill(model, tensors, path, self.architecture, settings, self.advice)
+        model.eval().requires_grad_(False)
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
         flat = list(texts)
@@ -163,9 +168,13 @@ class CLIP(DualEncoder):
                 f"{self.name} reads every token but padding (id {padding}), and the attention mask says otherwise. "
                 "Leave the mask out or pad with that id."
             )
-        features = self.model.encode_text(ids.flatten(0, 1).to(self.device))
-        vectors = F.normalize(features.float(), dim=-1).unflatten(0, ids.shape[:2])
-        return cast(Tensor, vectors[:, 0] if ids.shape[1] == 1 else vectors)
+        vectors: Tensor = self.encode_vectors(ids.flatten(0, 1).to(self.device)).unflatten(0, ids.shape[:2])
+        return vectors[:, 0] if ids.shape[1] == 1 else vectors
+
+    def encode_vectors(self, input_ids: Tensor) -> Tensor:
+        """Encode token ids (N, L) as vectors of unit length (N, D)."""
+        vectors: Tensor = self.model.encode_text(input_ids)
+        return F.normalize(vectors.float(), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
         """Score normalised images (B, 3, h, w) against text vectors.

@@ -17,14 +17,16 @@ from xbench.runtime.errors import UserError
 class DualEncoder(VLM):
     """A model of an image encoder and a text encoder, whose prompts come from a present and an absent template.
 
-    With `pairs`, a finding is scored against its own absent prompt, the last of its prompts.
+    With `pairs`, a finding is scored against its own absent prompt, the last of its prompts. `worded` templates hold
+    the phrase of a finding, others its name.
     """
 
     templates: tuple[str, str]
     pairs: bool = True
+    worded: bool = True
 
     def default_prompts(self, finding: str) -> list[str]:
-        return fill_templates(self.templates, finding)[: 1 + self.pairs]
+        return fill_templates(self.templates, finding, self.worded)[: 1 + self.pairs]
 
     def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
         """Return the texts, names and phrases in the present template, and the absent prompt last."""
