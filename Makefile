@@ -43,7 +43,7 @@ else
 TORCH := true
 endif
 
-# $(call libraries,dev): what setup.cfg asks for, with one of its extras. pip cannot check the hash of a folder, so xbench
+# $(call libraries,dev): what setup.cfg asks for, with the named of its extras. pip cannot check the hash of a folder, so xbench
 # itself comes after, without what it needs.
 libraries = { $(TORCH); } && $(BIN)/python containers/requirements.py $(1) >$(VENV)/requirements.txt && \
   $(INSTALL) --requirement $(VENV)/requirements.txt && $(PIP) --no-deps $(BUILD) --editable .
@@ -93,11 +93,12 @@ bench: $(VENV)/.installed
 demo-model: $(VENV)/.installed
 	$(BIN)/python scripts/train_demo_model.py --out xbench/models/weights
 
-# One file for every platform and Python that pyproject.toml names; in a constraint, conditions would only be noise.
+# One file for every platform and Python that pyproject.toml names, so one version of each library; in a constraint,
+# conditions would only be noise.
 lock: $(VENV)/.installed-dev
 	{ echo '# constraints.txt with the hashes of all files on PyPI: make lock writes this file.'; \
-	  $(BIN)/uv pip compile setup.cfg --extra dev --universal --upgrade --python-version 3.11.5 --quiet \
-	    --no-header --no-annotate --no-emit-index-url --generate-hashes | sed 's/ ;.* \\$$/ \\/'; } > hashes.tmp
+	  $(BIN)/uv pip compile setup.cfg --extra dev --extra classifiers --universal --upgrade --python-version 3.11.5 --quiet \
+	    --fork-strategy fewest --no-header --no-annotate --no-emit-index-url --generate-hashes | sed 's/ ;.* \\$$/ \\/'; } > hashes.tmp
 	{ echo '# The versions that the test suite passed with: make lock writes this file.'; \
 	  grep -oE '^[a-z0-9._-]+==[^ ]+' hashes.tmp; } > constraints.txt
 	mv hashes.tmp hashes.txt
@@ -116,5 +117,5 @@ $(VENV)/.installed: setup.cfg pyproject.toml $(LOCK) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-dev: setup.cfg pyproject.toml $(LOCK) | $(BIN)/python
-	$(call step,Installing xbench and the development tools into $(VENV). $(TAKES),$(call libraries,dev))
+	$(call step,Installing xbench and the development tools into $(VENV). $(TAKES),$(call libraries,dev classifiers))
 	@touch $@ $(VENV)/.installed

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
+from xbench.report.names import training_of
 from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
 from xbench.runs.files import PAIRS, PREDICTIONS
 from xbench.runs.folder import saved_config
@@ -25,7 +26,7 @@ from xbench.runs.summary import RunNumbers, summarise
 from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.notes import EXPLORATORY_NOTE
+from xbench.runtime.notes import EXPLORATORY_NOTE, SUPERVISED_NOTE
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.map_measures import Measurer
 from xbench.scoring.measure import measure
@@ -111,7 +112,8 @@ class Evaluation(Callback):
             lost = outputs is None and not self._answering
             problem = unread if lost else model.input_problem(batch, model.seen)
             odd = f"{EXPLORATORY_NOTE}: {model.exploratory}" if model.exploratory else None
-            for said in (problem, odd):
+            trained = training_of(model.trained_on, data.name) if model.trained_on else None
+            for said in (problem, odd, trained and f"{SUPERVISED_NOTE}: it was {trained}"):
                 if said is None:
                     continue
                 # In the batch, whose notes the journal keeps for a run that goes on.

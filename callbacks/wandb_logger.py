@@ -86,6 +86,7 @@ class WandbLogger(loggers.WandbLogger):
                 self._wandb_init[option] = word
         given = [tag.strip() for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag.strip()]
         own = [model.name, data.name, data.split, precision, f"{prompt_style(model)} prompts"]
+        own += ["supervised"] if model.trained_on else []
         if data.limit is not None:
             own.append(f"limit {data.limit}")
         # W&B refuses tags of more than 64 characters.

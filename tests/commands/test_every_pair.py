@@ -39,6 +39,7 @@ from xbench.models.maps.kad import class_name
 
 MODELS = {model.__name__.lower(): model for model in (CARZero, CLIP, BiomedCLIP, MedKLIP, KAD, MAVL, DeViDe)}
 REFERENCES = {"oracle": Oracle, "random": UniformRandom, "centre": CentrePrior, "demo": Demo}
+SUPERVISED = {"classifier", "xrv"}
 ANSWERING = {"answer_oracle", "centre_box", "endpoint", "outline_boxes", "prior_box", "random_box", "whole_image"}
 LOCAL = {
     "afloc",
@@ -166,5 +167,5 @@ def test_the_references(command, checked: list[Any], model: str):
 
 
 def test_nothing_else_is_shipped():
-    assert {*shipped("models")} == {*MODELS, *REFERENCES, *ANSWERING, *LOCAL}
+    assert {*shipped("models")} == {*MODELS, *REFERENCES, *ANSWERING, *LOCAL, *SUPERVISED}
     assert {*shipped("data")} == {*CLASSES, "phantom", "folder", "coco", "csv", "masks"}

@@ -40,6 +40,7 @@ def requirements(text: str) -> list[Requirement]:
 
 
 NEEDED = requirements(SETUP["options"]["install_requires"])
+EXTRAS = {name: requirements(text) for name, text in SETUP["options.extras_require"].items()}
 PINS = {canonicalize_name(pin.name): pin for pin in requirements((ROOT / "constraints.txt").read_text())}
 
 
@@ -50,7 +51,7 @@ def test_setup_lists_every_package():
 
 
 def test_setup_declares_every_library_that_is_imported():
-    declared = {canonicalize_name(library.name) for library in NEEDED}
+    declared = {canonicalize_name(library.name) for library in [*NEEDED, *EXTRAS["classifiers"]]}
     distributions = importlib.metadata.packages_distributions()
     # The conformance tests are written for those who have pytest; Triton comes with PyTorch where CUDA does.
     own = {*sys.stdlib_module_names, "xbench", "pytest", "triton"}
@@ -61,7 +62,7 @@ def test_setup_declares_every_library_that_is_imported():
             )
 
 
-@pytest.mark.parametrize("wanted", [*NEEDED, *requirements(SETUP["options.extras_require"]["dev"])], ids=str)
+@pytest.mark.parametrize("wanted", [*NEEDED, *EXTRAS["dev"], *EXTRAS["classifiers"]], ids=str)
 def test_every_requirement_is_pinned_within_its_range(wanted):
     pin = PINS[canonicalize_name(wanted.name)]
     ((operator, version),) = ((part.operator, part.version) for part in pin.specifier)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from xbench.models.maps.biomedclip import BiomedCLIP as BiomedCLIP
     from xbench.models.maps.carzero import CARZero as CARZero
     from xbench.models.maps.chexzero import CheXzero as CheXzero
+    from xbench.models.maps.classifier import Classifier as Classifier
+    from xbench.models.maps.classifier import TorchXRayVision as TorchXRayVision
     from xbench.models.maps.clip import CLIP as CLIP
     from xbench.models.maps.devide import DeViDe as DeViDe
     from xbench.models.maps.gloria import GLoRIA as GLoRIA

@@ -40,6 +40,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         answers: Whether it answers in boxes, points or words, instead of showing maps.
         scores: Whether it says if findings are there; the scores of one that does not are not looked at.
         exploratory: Reason why the maps are exploratory, as the end of a sentence; empty if the authors published them.
+        trained_on: Datasets whose labels a supervised model was trained with, by xbench's names where there are any.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class adds
             its own to those of its parent.
     """
@@ -53,6 +54,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     answers: bool = False
     scores: bool = True
     exploratory: str = ""
+    trained_on: tuple[str, ...] = ()
     neutral_options: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -142,6 +144,14 @@ class SaliencyModel(pl.LightningModule, ABC):
 
     def check_words(self, finding: str) -> None:
         """Raise a UserError if the model has no words for a finding; by default it needs none."""
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the tensors under the names by which the checkpoint has them."""
+        return self.state_dict()
+
+    def remarks(self) -> Mapping[str, str]:
+        """Return what `convert` notes beside the tensors."""
+        return {}
 
     def provenance(self) -> dict[str, Any]:
         """Return what the numbers depend on beyond the code, as plain values."""
@@ -256,14 +266,6 @@ class VLM(SaliencyModel):
     @abstractmethod
     def forward(self, images: Tensor, queries: Any) -> ModelOutput:
         """Score images (B, 3, h, w), normalised, against the queries of C classes."""
-
-    def weights(self) -> Mapping[str, Tensor]:
-        """Return the tensors under the names by which the checkpoint has them."""
-        return self.state_dict()
-
-    def remarks(self) -> Mapping[str, str]:
-        """Return what `convert` notes beside the tensors."""
-        return {}
 
     def on_test_start(self) -> None:
         """Encode the prompts once, and set memory layout and compilation as the options say."""

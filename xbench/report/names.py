@@ -20,6 +20,8 @@ _MODELS = {
     "xraysiglip": "XraySigLIP",
     "gloria": "GLoRIA",
     "afloc": "AFLoc",
+    "xrv": "TorchXRayVision (supervised)",
+    "classifier": "Classifier (supervised)",
     "demo": "Demo",
     "oracle": "Oracle",
     "centre": "Centre prior",
@@ -49,6 +51,11 @@ _DATASETS = {
     "vindr": "VinDr-CXR",
     "phantom": "PhantomCXR",
 }
+# These datasets label films of one collection under other identifiers.
+_COLLECTIONS = {
+    **dict.fromkeys(("nih", "nih-google", "rsna", "siim", "chestxdet10", "chexdet", "chestx-ray14"), "chestxray14"),
+    **{"chexlocalize": "chexpert", "vindr-cxr": "vindr"},
+}
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
@@ -60,6 +67,15 @@ def model_title(name: str) -> str:
 def dataset_title(name: str) -> str:
     """Return a dataset as its authors spell it, by its name in results.json; the name itself for others' datasets."""
     return _DATASETS.get(name, name)
+
+
+def training_of(trained_on: Sequence[str], *datasets: str) -> str:
+    """Return which labels a supervised model was trained on, and on which datasets it is unfair to compare it."""
+    collections = {_COLLECTIONS.get(name.casefold(), name.casefold()) for name in trained_on}
+    unfair = [dataset_title(name) for name in datasets if _COLLECTIONS.get(name, name) in collections]
+    said, why = listed([*map(dataset_title, trained_on)]), "because its training had images of the same collection"
+    end = f", so comparing it with zero-shot models on {listed(unfair)} is unfair, {why}" if unfair else ""
+    return f"trained on the labels of {said}{end}"
 
 
 def whole(value: float | None) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from xbench.report.names import count_of, dataset_title
 from xbench.report.runs import Run, part_of, widest
 from xbench.report.schema import NUMBERS, RunAnalysis
-from xbench.runtime.notes import DOUBT_NOTE, EXPLORATORY_NOTE, INPUT_NOTE
+from xbench.runtime.notes import DOUBT_NOTE, EXPLORATORY_NOTE, INPUT_NOTE, SUPERVISED_NOTE
 
 Different = tuple[Sequence[Run], Sequence[Run], int, Mapping[str, tuple[int, int]]]
 """Runs scored alike, the runs scored as most were, how many images both scored, and by finding on how many of these the
@@ -83,7 +83,7 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     if limit := run.settings.get("limit"):
         yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."
     for note in results.counts.notes:
-        if note.note.startswith((INPUT_NOTE, EXPLORATORY_NOTE, DOUBT_NOTE)):
+        if note.note.startswith((INPUT_NOTE, EXPLORATORY_NOTE, SUPERVISED_NOTE, DOUBT_NOTE)):
             yield f"{run.label}: {note.note}."
     if skipped := results.counts.skipped:
         yield (

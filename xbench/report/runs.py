@@ -59,6 +59,11 @@ class Run:
         """Whether the model is one of the references that show what a number is worth."""
         return self.model in CEILINGS | FLOORS
 
+    @property
+    def trained_on(self) -> tuple[str, ...]:
+        """Datasets whose labels a supervised model was trained on; empty for others."""
+        return tuple((self.results.provenance.get("model") or {}).get("trained_on") or ())
+
     def but(self, names: Container[str]) -> dict[str, str]:
         """Return the model and the settings, but for some of these."""
         return {"model": self.model} | {key: value for key, value in self.settings.items() if key not in names}
@@ -231,6 +236,8 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
     titles = Counter(map(model_title, own_runs))
     for place, run in enumerate(labelled):
         title = model_title(run.model) if titles[model_title(run.model)] == 1 else run.model
+        if run.trained_on and "supervised" not in title:
+            title = f"{title} (supervised)"
         base = own_runs[run.model].told_by
         differing = [setting_in_words(key, value) for key, value in run.told_by.items() if base.get(key) != value]
         labelled[place] = replace(run, label=f"{title} ({', '.join(differing)})" if differing else title)
@@ -245,7 +252,7 @@ def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
 
 # Options that have a place of their own, or move no number of a run that has finished.
 _SOURCES = {"class", "checkpoint", "text_encoder", "prompt_source", "prompts", "book"}
-_NO_SETTING = _SOURCES | {"asked", "limit", "batch_size", "map_scale"}
+_NO_SETTING = _SOURCES | {"asked", "limit", "batch_size", "map_scale", "trained_on"}
 _GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Literal
 
 from xbench.report.facts import Facts, Standing, Standings, facts_of, over_datasets
-from xbench.report.names import count_of, dataset_title, in_words, listed, mean_over, model_title, whole
+from xbench.report.names import count_of, dataset_title, in_words, listed, mean_over, model_title, training_of, whole
 from xbench.report.runs import setting_in_words
 from xbench.report.schema import (
     NEAR,
@@ -203,6 +203,7 @@ def _further(facts: Facts) -> Iterator[Sentence]:
     guessing = [row for row in found.rows if found.at_floor(row)]
     if not alone and 0 < len(guessing) < len(found.rows):
         yield _at_the_floor(facts, guessing)
+    yield from _supervised(facts)
     if len(found.datasets) > 1:
         yield _by_dataset(found)
     elif alone and len(found.rows) > 1:
@@ -221,6 +222,14 @@ def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
     lead = f"{in_words(count).capitalize()} {'is' if count == 1 else 'are'} at the floor:"
     names = f"{listed([row.label for row in guessing])} {'points' if count == 1 else 'point'}"
     return Sentence(f"{lead} {names} at lesions not significantly more often than {floor.does} does{aware}.", lead)
+
+
+def _supervised(facts: Facts) -> Iterator[Sentence]:
+    """Say what supervised models were trained on, and on which datasets it is unfair to compare them."""
+    for label in (label for label, series in facts.series.items() if series.own):
+        runs = [run.run for run in facts.analysis.runs if run.run.label == label]
+        if trained_on := runs[0].trained_on:
+            yield Sentence(f"{label} was {training_of(trained_on, *(run.dataset for run in runs))}.", "unfair")
 
 
 def _by_dataset(found: Standings) -> Sentence:
@@ -293,6 +302,7 @@ def _labels_only(facts: Facts, who: str) -> Answer:
         f"{who} recognise findings?",
         "These runs have no annotated regions or no maps, so they cannot show where the model looks.",
         Sentence(f"{whose} {whole(best.value)}{limits}{over}; a coin flip has 50.", whole(best.value)),
+        *_supervised(facts),
     )
 
 

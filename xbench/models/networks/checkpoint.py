@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -55,6 +57,22 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     ):
         raise UserError(f"{path} holds no state dict: names of tensors and the tensors, alone or under `state_dict`.")
     return {_bare(name): tensor for name, tensor in content.items()}
+
+
+def read_network(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a network that was pickled as a whole, without its classes, or those of `read_tensors`."""
+    _check_file(path)
+    # About classes whose source is another today.
+    with warnings.catch_warnings(action="ignore"):
+        content = None if path.suffix == ".safetensors" else _load(path, plain=False)
+    return dict(_tensors_of(content)) if isinstance(content, _Inert) else read_tensors(path)
+
+
+def _tensors_of(part: _Inert, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    parameters, buffers, children = (vars(part).get(kind, {}) for kind in ("_parameters", "_buffers", "_modules"))
+    yield from ((prefix + name, one) for name, one in {**parameters, **buffers}.items() if isinstance(one, Tensor))
+    for name, child in children.items():
+        yield from _tensors_of(child, f"{prefix}{name}.")
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
@@ -229,7 +247,7 @@ def _check_no_text(path: Path) -> None:
         )
 
 
-def _load(path: Path, sections: Sequence[str] = ()) -> Any:
+def _load(path: Path, sections: Sequence[str] = (), plain: bool = True) -> Any:
     try:
         with explained(f"The file of weights {path} cannot be read", "Fetch it again."):
             _check_no_text(path)
@@ -240,7 +258,8 @@ def _load(path: Path, sections: Sequence[str] = ()) -> Any:
                 _check_archive(path)
             with torch.serialization.safe_globals(_STAND_INS):
                 # Mapped, the state of an optimiser, often twice as large as the weights, is never read.
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+                unpickler = {} if plain else {"pickle_module": _TENSORS_ALONE}
+                return torch.load(path, map_location="cpu", weights_only=plain, mmap=zipped, **unpickler)
     except pickle.UnpicklingError as error:
         culprit = re.search(r"GLOBAL (\S+)", str(error))
         parts = list(dict.fromkeys((*sections, "model", "state_dict")))
@@ -270,13 +289,15 @@ def _check_archive(path: Path) -> None:
 
 
 class _Inert:
-    """Stands for an object of a checkpoint that is neither tensor nor plain value: nothing of it is kept."""
+    """Stands for an object of a checkpoint that is neither tensor nor plain value: keeps attributes, runs nothing."""
+
+    dump_patches = False  # torch.load of files before PyTorch 1.6 looks for it
 
     def __new__(cls, *args: object) -> Any:
         return super().__new__(cls)
 
     def __setstate__(self, state: object) -> None:
-        pass
+        self.__dict__.update(state if isinstance(state, dict) else {})
 
 
 class _InertMapping:
@@ -308,3 +329,16 @@ _STAND_INS: list[Any] = [
     for base, names in ((_Inert, _VALUES), (_InertMapping, _MAPPINGS))
     for name in names.split()
 ]
+
+
+class _TensorsAlone(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        rebuilding = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter")
+        if (module, name) == ("collections", "OrderedDict") or (module == "torch._utils" and name in rebuilding):
+            return super().find_class(module, name)
+        return _Inert
+
+
+_TENSORS_ALONE: Any = SimpleNamespace(
+    __name__="tensors", Unpickler=_TensorsAlone, load=lambda file, **options: _TensorsAlone(file, **options).load()
+)
