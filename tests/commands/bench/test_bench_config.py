@@ -142,7 +142,7 @@ def test_classes_of_ones_own(tmp_path):
     ("text", "fragments"),
     [
         ("modles: {clip: {}}", ["modles is not known; there is model, data, trainer, models"]),
-        ("models: {carzro: {}}", ["models.carzro is not known; there is agkd, answer_oracle, ", "class_path"]),
+        ("models: {carzro: {}}", ["models.carzro is not known; there is afloc, agkd, answer_oracle, ", "class_path"]),
         ("datasets: {vndr: {root: x}}", ["datasets.vndr is not known", "vindr"]),
         ("datasets: {vindr: /data/vindr}", ["datasets.vindr: ", "not '/data/vindr'"]),
         ("trainer: {default_root_dir: x}", ["default_root_dir", "out"]),
