@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from lightning.pytorch import Trainer
-from torch import Tensor
+from numpy.typing import NDArray
 
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import Maps, Prediction, Truth
@@ -36,9 +37,9 @@ def check_each_once(positions: Sequence[int], count: int) -> None:
 
 
 def check_values(
-    logits: Tensor,
-    probabilities: Tensor,
-    finite: Tensor,
+    logits: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
+    finite: NDArray[np.bool_],
     truth: Truth,
     model: str,
     given: tuple[bool, bool] = (True, True),
@@ -48,14 +49,15 @@ def check_values(
     That is one where a value is not finite, a map does not fit float32 (`finite` (P,) is false), or a probability
     lies outside [0, 1]. `given` tells whether the model returned logits, and whether probabilities; others are NaN.
     """
-    checks = []
-    if given[0]:
-        checks.append((~logits.isfinite(), "NaN or infinity among the logits"))
-    if given[1]:
-        checks.append((~probabilities.isfinite(), "NaN or infinity among the probabilities"))
-        checks.append(((probabilities < 0) | (probabilities > 1), "a probability lies outside [0, 1]"))
-    for wrong, what in (*checks, (~finite, "NaN, infinity or a range beyond float32 among the saliency")):
-        for pair in wrong.cpu().numpy().nonzero()[0][:1].tolist():
+    # NaN compares as false.
+    for is_given, fine, what in (
+        (given[0], np.isfinite(logits), "NaN or infinity among the logits"),
+        (given[1], np.isfinite(probabilities), "NaN or infinity among the probabilities"),
+        (given[1], (probabilities >= 0) & (probabilities <= 1), "a probability lies outside [0, 1]"),
+        (True, finite, "NaN, infinity or a range beyond float32 among the saliency"),
+    ):
+        if is_given and not fine.all():
+            pair = int(fine.argmin())
             about = f"image {truth.image_ids[truth.image[pair]]}, finding {truth.queries[pair].name}"
             raise UserError(
                 f"{model}: {what} for {about}. Such an output cannot be scored: check the checkpoint and the image, "
@@ -70,5 +72,5 @@ def check_output(prediction: Prediction, truth: Truth, model: str) -> None:
     # Maps as they are kept, in float32; the differences between their pixels must fit as well.
     maps = prediction.shown.values.to(torch.float32).flatten(1)
     finite = (maps.amax(1) - maps.amin(1)).isfinite()
-    logits, probabilities = prediction.scores(len(maps))
-    check_values(logits, probabilities, finite, truth, model, prediction.given)
+    logits, probabilities = (scores.double().cpu().numpy() for scores in prediction.scores(len(maps)))
+    check_values(logits, probabilities, finite.cpu().numpy(), truth, model, prediction.given)

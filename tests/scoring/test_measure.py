@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import assume, given
@@ -19,6 +20,7 @@ from xbench.geometry.regions import Coverage
 from xbench.metrics import pointing_hits
 from xbench.report.schema import NEAR
 from xbench.scoring.map_measures import Measurer, least_distance
+from xbench.scoring.rows import column_of
 from xbench.types import Query, Truth
 
 MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(
@@ -124,3 +126,24 @@ def test_pairs_keep_their_images():
     assert some.image_ids == ["image 3", "image 1", "image 0"] and some.image.tolist() == [0] * 5 + [2] * 5
     assert np.flatnonzero(some.scored).tolist() == [1, 4, 7, 9]
     assert Truth.concatenate([]).scored.shape == (0,)
+
+
+@given(
+    st.integers(0, 20).flatmap(lambda rows: arrays.arrays(bool, rows)),
+    st.sampled_from([("f8", pa.float64()), ("?", pa.bool_()), ("i8", pa.int32()), ("i1", pa.int8())]),
+    st.integers(0, 3),
+    st.data(),
+)
+def test_columns_are_those_that_arrow_makes(there, kind, longest, data):
+    numpy_type, arrow = kind
+    elements = st.sampled_from([np.nan, 0.5, -1.0] if arrow == pa.float64() and not longest else [0, 1])
+    values = data.draw(arrays.arrays(numpy_type, (int(there.sum()), *[longest] * (longest > 0)), elements=elements))
+    plain = iter(values.tolist())
+    expected = [next(plain) if wanted else None for wanted in there.tolist()]
+    arrow = pa.list_(arrow) if longest else arrow
+    made = column_of(values, arrow, there)
+    made.validate(full=True)
+    assert made.equals(pa.array(expected, arrow, from_pandas=True))
+    known = column_of(values, arrow)
+    known.validate(full=True)
+    assert known.equals(pa.array(values.tolist(), arrow, from_pandas=True))

@@ -63,9 +63,9 @@ class _PerClass(RowMetric):
         maps, inside = (part.flatten(0, 1).index_select(0, places) for part in (saliency, regions))
         measures = self._measurer(maps, list(inside), [FULL_VIEW] * len(maps), self._thresholds)
         finite = measures.finite
-        fine = finite & (measures.counts().region > 0)
+        fine = finite & (measures.counts()[2] > 0)
         if not fine.all():
-            pair = int((~fine).nonzero()[0, 0])
+            pair = int(fine.argmin())
             problem = (
                 "its region is empty, yet it is valid" if finite[pair] else "its saliency has NaN or infinite values"
             )
@@ -124,7 +124,7 @@ class PointingGame(_PerClass):
         return {"pointing_game": self._mean("hit_sum"), "count": self._count()}
 
     def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
-        hits = measures.hits(self.ties).numpy()
+        hits = measures.hits(self.ties)
         return {"count": counted(classes, self.findings), "hit_sum": summed(hits, classes, self.findings)}
 
 
@@ -167,10 +167,9 @@ class ThresholdSweep(_PerClass):
         return curves | {"thresholds": threshold_values(self.thresholds).to(self.device)}
 
     def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
-        counts = measures.counts()
-        mask, overlap, region = counts.mask.numpy(), counts.overlap.numpy(), counts.region.numpy()[:, None]
+        mask, overlap, region = measures.counts()
         sums = {
-            name: summed(score(mask, overlap, region), classes, self.findings)
+            name: summed(score(mask, overlap, region[:, None]), classes, self.findings)
             for name, score in (("dice_sum", dice), ("iou_sum", iou))
         }
         return {"count": counted(classes, self.findings)} | sums

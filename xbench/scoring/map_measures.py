@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.geometry.grid import TieRule, Upsampling, View, places_on_grid
-from xbench.scoring.sweep import PixelCounts, reached
 
 NOT_FINITE, CONSTANT, FIRST_INSIDE = 1, 2, 4
 """Flags: NaN, infinity or a range beyond float32; the same everywhere; the first of tied maxima lies in the region."""
@@ -41,38 +40,43 @@ MOST_THRESHOLDS = 2048
 class Measures:
     """Of N pairs, on the host."""
 
-    table: Tensor  # (N, MEASURES + 2 T) int64, as the names above say
+    table: NDArray[np.int64]  # (N, MEASURES + 2 T), as the names above say
 
-    def __getitem__(self, pairs: Tensor) -> Measures:
+    def __getitem__(self, pairs: NDArray[np.int64]) -> Measures:
         return Measures(self.table[pairs])
 
     @property
-    def finite(self) -> Tensor:
-        """Whether all cells of the map are finite, and so is their range (N,) bool."""
-        return self.table[:, FLAGS] & NOT_FINITE == 0
+    def finite(self) -> NDArray[np.bool_]:
+        """Whether all cells of the map are finite, and so is their range (N,)."""
+        return np.asarray(self.table[:, FLAGS] & NOT_FINITE == 0)
 
     @property
-    def constant(self) -> Tensor:
-        """Whether the map is the same everywhere on the grid (N,) bool."""
-        return self.table[:, FLAGS] & CONSTANT != 0
+    def constant(self) -> NDArray[np.bool_]:
+        """Whether the map is the same everywhere on the grid (N,)."""
+        return np.asarray(self.table[:, FLAGS] & CONSTANT != 0)
 
     @property
-    def scores(self) -> Tensor:
-        """Logits and probabilities (2, N) float64."""
-        return self.table[:, LOGIT : PROBABILITY + 1].T.contiguous().view(torch.float64)
+    def scores(self) -> NDArray[np.float64]:
+        """Logits and probabilities (2, N)."""
+        return np.ascontiguousarray(self.table[:, LOGIT : PROBABILITY + 1].T).view(np.float64)
 
-    def counts(self) -> PixelCounts:
-        """Return the pixels at each threshold."""
-        return reached(self.table[:, MEASURES:])
+    def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the pixels of the mask and of its overlap with the region at each threshold (N, T), and of the region.
 
-    def hits(self, ties: TieRule) -> Tensor:
-        """Return what `pointing_hits` does (N,) float64."""
+        They are those whose highest threshold is this or a later one.
+        """
+        histograms = np.split(self.table[:, MEASURES:], 2, axis=1)
+        outside, inside = (part[:, ::-1].cumsum(axis=1)[:, ::-1] for part in histograms)
+        return outside + inside, inside, inside[:, 0]
+
+    def hits(self, ties: TieRule) -> NDArray[np.float64]:
+        """Return what `pointing_hits` does (N,)."""
         first_inside = self.table[:, FLAGS] & FIRST_INSIDE != 0
         return pointing_game(self.table[:, TIED], self.table[:, TIED_INSIDE], first_inside, ties)
 
-    def minimum_hits(self) -> Tensor:
-        """Return the share of the tied minima in the region (N,) float64; pixels that no model saw are none."""
-        return self.table[:, LOWEST_INSIDE].to(torch.float64) / self.table[:, LOWEST]
+    def minimum_hits(self) -> NDArray[np.float64]:
+        """Return the share of the tied minima in the region (N,); pixels that no model saw are none."""
+        return np.asarray(self.table[:, LOWEST_INSIDE] / self.table[:, LOWEST])
 
     def peaks(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return where maps are highest on grids of height and width (N, 2): x, y and distance to the region (3, N).
@@ -80,7 +84,7 @@ class Measures:
         x and y are from 0 at the first edge to 1 at the last, the mean of tied places.
         """
         height, width = sizes.T
-        y, x, tied, least = self.table[:, [SUM_Y, SUM_X, TIED, DISTANCE]].numpy().T
+        y, x, tied, least = self.table[:, [SUM_Y, SUM_X, TIED, DISTANCE]].T
         return np.stack([(x / tied + 0.5) / width, (y / tied + 0.5) / height, np.sqrt(least) / (height * width)])
 
 
@@ -117,7 +121,7 @@ class Measurer:
         given = saliency.detach(), regions, views, thresholds, mode, scores
         kernel = (self._kernel or _kernel(saliency.device.type)) if thresholds <= MOST_THRESHOLDS else None
         if kernel is None or self.problem is not None or not len(saliency):
-            return Measures(measure_on_host(*given))
+            return Measures(measure_on_host(*given).numpy())
         try:
             table = kernel(*given)
         except Exception as error:  # compilers and drivers raise what they like
@@ -128,13 +132,13 @@ class Measurer:
             if different:
                 self.problem = f"its measures of {different} of the first {len(table)} maps are not those of the host"
         if self.problem is None:
-            return Measures(table)
+            return Measures(table.numpy())
         warnings.warn(
             f"The metrics' kernel is not used, for {self.problem}. Maps are measured on the host instead, to the same "
             "numbers, more slowly.",
             stacklevel=2,
         )
-        return Measures(measure_on_host(*given))
+        return Measures(measure_on_host(*given).numpy())
 
 
 @lru_cache
@@ -161,12 +165,11 @@ def measure_on_host(
     from xbench.scoring.host import measure
 
     maps = saliency.to("cpu", torch.float32).contiguous()
-    table = torch.zeros(len(maps), MEASURES + 2 * thresholds, dtype=torch.int64)
+    cells, rows = maps.numpy(), np.zeros((len(maps), MEASURES + 2 * thresholds), np.int64)
     for column, score in zip((LOGIT, PROBABILITY), scores, strict=True):
-        table[:, column] = score.to("cpu", torch.float64).view(torch.int64)
+        rows[:, column] = score.to("cpu", torch.float64).numpy().view(np.int64)
     # Of a map with NaN the least and the greatest value are NaN, which compares as false.
-    table[:, FLAGS] = torch.where(maps.amax((1, 2)) - maps.amin((1, 2)) < torch.inf, 0, NOT_FINITE)
-    cells, rows = maps.numpy(), table.numpy()
+    rows[:, FLAGS] = np.where((maps.amax((1, 2)) - maps.amin((1, 2))).numpy() < np.inf, 0, NOT_FINITE)
     wanted = [(pair, region) for pair, region in enumerate(regions) if region is not None and not rows[pair, FLAGS]]
     threads = max(1, min(torch.get_num_threads(), len(wanted)))
 
@@ -176,10 +179,13 @@ def measure_on_host(
             inside, row = region.cpu().contiguous().numpy(), rows[pair]
             row[:LOGIT] = measure(cells[pair], inside, *places, row[MEASURES:])
 
+    if threads == 1:
+        measure_some(0)
+        return torch.from_numpy(rows)
     # Threads that end with this call: whoever forks afterwards finds none of them.
     with ThreadPoolExecutor(threads) as pool:
         [*pool.map(measure_some, range(threads))]
-    return table
+    return torch.from_numpy(rows)
 
 
 def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
@@ -200,11 +206,13 @@ def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
     return 0 if (peak & region).any() else int(host.least_distance(peak, np.ascontiguousarray(region)))
 
 
-def pointing_game(tied: Tensor, inside: Tensor, first_inside: Tensor, ties: TieRule) -> Tensor:
-    """Return the pointing game of maps of so many tied maxima, in the region so many, by a rule (N,) float64."""
+def pointing_game(
+    tied: NDArray[np.int64], inside: NDArray[np.int64], first_inside: NDArray[np.bool_], ties: TieRule
+) -> NDArray[np.float64]:
+    """Return the pointing game of maps of so many tied maxima, in the region so many, by a rule (N,)."""
     if ties == "share":
-        return inside.to(torch.float64) / tied
-    return (inside > 0 if ties == "any" else first_inside).to(torch.float64)
+        return np.asarray(inside / tied)
+    return (inside > 0 if ties == "any" else first_inside).astype(np.float64)
 
 
 def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Tensor:
@@ -230,9 +238,10 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
     peak = maps.amax((1, 2), keepdim=True)
     if not peak.isfinite().all():
         raise ValueError(f"the maximum of map {(~peak.isfinite()).nonzero()[0, 0]} is not finite")
-    tied, inside = (maps == peak).flatten(1), regions.flatten(1)
-    first_inside = inside.gather(1, tied.byte().argmax(1, keepdim=True))[:, 0]
-    return pointing_game(tied.sum(1), (tied & inside).sum(1), first_inside, ties)
+    tied, inside = (part.flatten(1).cpu().numpy() for part in (maps == peak, regions))
+    first_inside = inside[np.arange(len(inside)), tied.argmax(1)]
+    hits = pointing_game(tied.sum(1), (tied & inside).sum(1), first_inside, ties)
+    return torch.from_numpy(hits).to(maps.device)
 
 
 def check_ties(ties: TieRule) -> None:

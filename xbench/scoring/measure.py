@@ -19,10 +19,10 @@ from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
 from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.scoring.numbers import dice, iou
-from xbench.scoring.rows import SCHEMA
+from xbench.scoring.rows import SCHEMA, column_of
 from xbench.types import Answers, Maps, Prediction, Rules, Truth
 
-Check = Callable[[Tensor, Tensor, Tensor], None]
+Check = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]], None]
 
 
 def measure(
@@ -46,7 +46,7 @@ def measure(
             NaN where there are none, and which maps are finite (P,) bool.
         condition: The change that was made to the images.
     """
-    pairs, image, row = len(truth.queries), truth.image, np.flatnonzero(truth.scored)
+    pairs, image, scored = len(truth.queries), truth.image.tolist(), truth.scored
     values: dict[str, Any] = {}
     pixels: dict[str, Any] = {}
     logits, probabilities = prediction.scores(pairs)
@@ -61,37 +61,40 @@ def measure(
             asked[[question.pair for question, _ in answers.replies if question.kind == "recognise"]] = True
             values, pixels = _measure_answers(answers.answers, truth, rules)
         case None:
+            scores, scored = (
+                torch.stack([logits.cpu(), probabilities.cpu()]).double().numpy(),
+                np.zeros(pairs, np.bool_),
+            )
             # Nothing is compared with a region.
             if check is not None:
-                check(logits.cpu(), probabilities.cpu(), torch.ones(pairs, dtype=torch.bool))
-            scores, row = torch.stack([logits.cpu(), probabilities.cpu()]).double().numpy(), row[:0]
-    scored = np.zeros(pairs, np.bool_)
-    scored[row] = True
-    table: dict[str, Any] = {
-        "index": truth.index[image],
-        "image_id": np.array(truth.image_ids, dtype=object)[image],
-        "patient_id": np.array(truth.patient_ids, dtype=object)[image],
+                check(scores[0], scores[1], np.ones(pairs, np.bool_))
+    texts = {
+        "image_id": [truth.image_ids[place] for place in image],
+        "patient_id": [truth.patient_ids[place] for place in image],
         "query": [query.name for query in truth.queries],
         "finding": [query.finding for query in truth.queries],
         "text": [query.text for query in truth.queries],
         "language": [query.language for query in truth.queries],
         "condition": [condition] * pairs,
+        "region_digest": [digest.decode() or None for digest in truth.digests.tolist()],
+    }
+    numbers = {
+        "index": truth.index[truth.image],
         "label": truth.labels,
         "has_region": truth.has_region,
         "scored": scored,
         "asked": asked,
-        "logit": scores[0],
-        "probability": scores[1],
-        **{name: truth.places[:, k] for k, name in enumerate(("region_area", "region_x", "region_y"))},
-        "region_digest": pa.array(truth.digests.astype("U16"), mask=truth.digests == b""),
-        **{f"reader_{name}": truth.agreement[:, k] for k, name in enumerate(("dice", "iou"))},
-        **{name: column for name, column in values.items() if isinstance(column, list)},
+        **dict(zip(("logit", "probability"), scores, strict=True)),
+        **dict(zip(("region_area", "region_x", "region_y"), truth.places.T, strict=True)),
+        **dict(zip(("reader_dice", "reader_iou"), truth.agreement.T, strict=True)),
     }
-    of_scored = {name: _array(column, name) for name, column in (values | pixels).items() if name not in table}
-    if of_scored and len(row) < pairs:
-        spread = pa.RecordBatch.from_pydict(of_scored).take(pa.array(scored.cumsum() - 1, mask=~scored))
-        of_scored = dict(zip(of_scored, spread.columns, strict=True))
-    columns = _nulls(pairs) | {name: _array(column, name) for name, column in table.items()} | of_scored
+    columns = _nulls(pairs) | {name: pa.array(column, pa.string()) for name, column in texts.items()}
+    for name, column in (numbers | values | pixels).items():
+        kind = SCHEMA.field(name).type
+        if isinstance(column, list):
+            columns[name] = pa.array(column, kind, from_pandas=True)
+        else:
+            columns[name] = column_of(column, kind, None if name in numbers else scored)
     return pa.Table.from_arrays([*columns.values()], schema=SCHEMA)
 
 
@@ -99,15 +102,6 @@ def measure(
 def _nulls(rows: int) -> dict[str, pa.Array]:
     """Return the columns of the table by name, all null."""
     return {field.name: pa.nulls(rows, field.type) for field in SCHEMA}
-
-
-def _array(column: Any, name: str) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    if isinstance(column, np.ndarray) and column.ndim == 2:
-        ends = pa.array(np.arange(len(column) + 1) * column.shape[1], pa.int32())
-        return pa.ListArray.from_arrays(ends, pa.array(column.ravel().astype(np.int32)))
-    return pa.array(column, SCHEMA.field(name).type, from_pandas=True)
 
 
 def _measure_maps(
@@ -125,7 +119,7 @@ def _measure_maps(
     regions = [region if wanted else None for region, wanted in zip(truth.regions, scored.tolist(), strict=True)]
     inside = [region for region in regions if region is not None]
     views = [truth.views[image] for image in truth.image.tolist()]
-    maps, nobody = shown.values, np.zeros(len(row), np.bool_)
+    maps, nobody = shown.values, np.zeros(len(inside), np.bool_)
     if shown.missing is not None:
         maps = maps.masked_fill(shown.missing[..., None, None], 0)
         nobody = shown.missing.cpu().numpy()[row]
@@ -135,27 +129,27 @@ def _measure_maps(
     scores = every.scores
     if check is not None:
         check(scores[0], scores[1], every.finite)
-    pairs = every[torch.from_numpy(row)]
-    counts = pairs.counts()
-    for wrong, what in (
-        (~pairs.finite, "a scored map has NaN, infinity or a range beyond float32"),
-        (counts.region == 0, "a scored region is empty"),
+    pairs = every[row]
+    mask, overlap, region = pairs.counts()
+    for fine, what in (
+        (pairs.finite, "a scored map has NaN, infinity or a range beyond float32"),
+        (region > 0, "a scored region is empty"),
     ):
-        for place in wrong.numpy().nonzero()[0][:1].tolist():
-            raise ValueError(f"image {truth.image_ids[truth.image[row[place]]]}: {what}")
+        if not fine.all():
+            raise ValueError(f"image {truth.image_ids[truth.image[row[fine.argmin()]]]}: {what}")
     # What nobody drew is in no mask, not even at threshold 0, which marks the whole image for every map.
-    mask, overlap = (part.numpy() * ~nobody[:, None] for part in (counts.mask, counts.overlap))
-    region, middle = counts.region.numpy(), rules.thresholds // 2
+    mask, overlap = (part * ~nobody[:, None] for part in (mask, overlap))
+    middle = rules.thresholds // 2
     sizes = np.array([region.shape for region in inside], dtype=np.int64).reshape(-1, 2)
     fixed = mask[:, middle], overlap[:, middle], region
-    hits = {"pointing_hit": pairs.hits(rules.ties).numpy(), "minimum_hit": pairs.minimum_hits().numpy()}
+    hits = {"pointing_hit": pairs.hits(rules.ties), "minimum_hit": pairs.minimum_hits()}
     found: dict[str, Any] = {name: np.where(nobody, 0, hit) for name, hit in hits.items()}
     peaks = dict(zip(("peak_x", "peak_y", "peak_distance"), pairs.peaks(sizes), strict=True))
     found |= {name: np.where(nobody, np.nan, place) for name, place in peaks.items()}
     found |= {"dice": dice(*fixed), "iou": iou(*fixed)}
-    found["constant"] = pairs.constant.numpy() & ~nobody
+    found["constant"] = pairs.constant & ~nobody
     pixels = {"grid_pixels": sizes.prod(1), "region_pixels": region, "mask_pixels": mask, "overlap_pixels": overlap}
-    return scores.numpy(), found, pixels
+    return scores, found, pixels
 
 
 def _measure_answers(
