@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -65,7 +66,14 @@ def _run(words: Sequence[str]) -> int:
 
             with reading(run.expanduser()):
                 (run.expanduser() / RESULTS).stat()
-        function = resolve_name(f"xbench.commands.{command['function']}")
+        # What libraries make stays, and looking through it for garbage takes a quarter of a short run.
+        gc.disable()
+        try:
+            function = resolve_name(f"xbench.commands.{command['function']}")
+        finally:
+            gc.enable()
+        if not gc.get_freeze_count():
+            gc.freeze()
         function(*([] if builds else [given]), *([more] if command.get("open") else []))
         return 0
     except KeyboardInterrupt:
