@@ -76,7 +76,9 @@ def contradictions(
 
     Pairs that are tied in either are not compared. Rounding may exchange neighbors, and no more than these.
     """
-    from scipy.stats import kendalltau
+    if all(logit == probability for logit, probability in scores.values()):
+        return []
+    from scipy.stats import kendalltau  # half a second
 
     doubts = []
     for finding in findings:

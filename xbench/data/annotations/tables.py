@@ -130,14 +130,14 @@ def read_csv(
             filled = ((values, reader.line_num) for values in reader if any(map(str.strip, values)))
             width = 0
             for (values, line), after in pairwise(chain(filled, [([], 0)])):
-                row = Row(dataset, path, line, dict.fromkeys(names, ""), ended or bool(after[0]), advice)
+                stripped = dict(zip(names, map(str.strip, values), strict=False))
+                row = Row(dataset, path, line, stripped, ended or bool(after[0]), advice)
                 if not row.ended and len(values) < width:
                     raise row.error(f"the file is cut off: {len(values)} values, and {width} in the row before")
                 width = len(values)
                 # A row that was cut off must not pass for one of empty values.
                 if len(values) < len(names) or (header is None and any(map(str.strip, values[len(names) :]))):
                     raise row.error(f"{len(values)} values for the {len(names)} columns {', '.join(names[:20])}")
-                row.values.update((name, value.strip()) for name, value in zip(names, values, strict=False))
                 yield row
             if not (ended or width):
                 raise UserError(f"{dataset}: {path} ends within its first line: it is cut off. {advice}")

@@ -72,6 +72,7 @@ class OwnDataset(DownloadedDataset):
             raise UsageError(f"{problem}.")
         super().__init__(root, split=split, **kwargs)
         self.annotations = self.place(self.annotations)
+        self._root_prefix = f"{self.root.as_posix()}/"
         self._by_last: dict[str, list[str]] = {}
         self._images: Mapping[str, Sequence[Path]] = {}
         self._patients: dict[str, str] = {}
@@ -86,7 +87,7 @@ class OwnDataset(DownloadedDataset):
 
     def listed_key(self, entry: str) -> str:
         """Return the image that an annotation file means; UserError if several images end in that path."""
-        path = entry.strip().replace("\\", "/").removeprefix(f"{self.root.as_posix()}/").removeprefix("./")
+        path = entry.strip().replace("\\", "/").removeprefix(self._root_prefix).removeprefix("./")
         path = path.rpartition(".")[0] if path.lower().endswith(IMAGE_SUFFIXES) else path
         if path in self._images:
             return path
@@ -156,8 +157,9 @@ class OwnDataset(DownloadedDataset):
     def read_labels(self, path: Path, image_column: str) -> dict[str, dict[str, int]]:
         """Read a table of labels: a row an image, a column a finding, in each 1, 0, or empty or -1 for unknown."""
         labels: dict[str, dict[str, int]] = {}
+        columns: dict[str, list[str]] = {}
         for row in self.rows(path, [image_column]):
-            columns = {
+            columns = columns or {
                 finding: [name for name in row.values if name == finding or self.names.get(name) == finding]
                 for finding in self.findings
             }
