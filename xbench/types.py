@@ -147,7 +147,7 @@ class Sample:
 
     image: Tensor  # (3, h, w); of a model that answers the radiograph itself (H, W), uint8
     display: Tensor  # (H, W)
-    image_sha256: str
+    image_sha256: str | None  # None if the image was not decoded
     truth: Truth
     notes: tuple[Note, ...] = ()
     seconds: float = 0.0
@@ -173,7 +173,7 @@ class Batch:
 
     images: Tensor  # model input (B, 3, h, w), float32, normalised as the model asks; of models that answer (B, 0)
     display: list[Tensor]  # the grey radiographs on the evaluation grid (H, W), uint8, for pictures
-    image_sha256: list[str]  # of the model input, before mean and standard deviation
+    image_sha256: list[str | None]  # of the model input, before mean and standard deviation
     truth: Truth
     notes: list[Note] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)

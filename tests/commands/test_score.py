@@ -24,11 +24,12 @@ from pycocotools import mask as coco
 from slow_protocols import scaled
 
 from xbench.cli import main
+from xbench.data.datasets.phantom import PhantomCXR
 from xbench.data.phantom import FINDINGS
 from xbench.geometry.grid import upsample
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
-from xbench.runs.files import PAIRS, PICTURES, TRUTH
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, TRUTH
 from xbench.runs.protocols import read_protocol, read_protocol_pairs
 from xbench.scoring.protocols.chexlocalize import otsu_mask
 
@@ -311,6 +312,44 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
     assert reported.status == 0 and "regions differ" not in reported.output, reported.output + reported.errors
     (analysis,) = analyse(collect([tmp_path / "runs"])).datasets
     assert len(analysis.runs) == 3 and not analysis.notes
+
+
+def test_a_table_of_probabilities_needs_no_pixel(command, tmp_path):
+    root = own.write_images(tmp_path / "own")
+    own.write_csv(root)
+    lost, *others = sorted(root.rglob("*.png"))
+    lost.unlink()
+    for path in others:
+        path.write_bytes(b"damaged")
+    pairs = {(image, finding): finding in of for image, of in own.truth().items() for finding in own.LABELS.values()}
+    table = ["image,finding,probability", *(f"{image},{finding},{len(image) / 16}" for image, finding in pairs)]
+    (tmp_path / "scores.csv").write_text("\n".join(table))
+    (tmp_path / "own.yaml").write_text(json.dumps({"data": {"root": str(root), "findings": own.LABELS}}))
+    words = ("score", "--config", "csv", "--config", "own.yaml", "--name", "mine", *QUIET[2:])
+    run = command(*words, "--data.on_error", "skip", "--predictions", "scores.csv")
+    assert run.status == 0, run.errors
+    (skipped,) = run.results["counts"]["skipped"]
+    assert skipped["image_id"] == "p0/view0" and skipped["reason"].startswith("No file of the image")
+    found = {(row["image_id"], row["query"]): row["label"] for row in run.rows}
+    assert found == {pair: int(there) for pair, there in pairs.items() if pair[0] != "p0/view0"}
+    assert {row["has_region"] for row in run.rows} == {False}
+    images = [row for row in pq.read_table(run.folder / IMAGES).to_pylist() if row["failure"] is None]
+    assert {(row["sha256"], row["height"], *row["crop"]) for row in images} == {(None, None, 0, 0, 1, 1)}
+    assert len(images) == len(others) == run.results["counts"]["images"]
+    assert not len(pq.read_table(run.folder / TRUTH)) and not len(pq.read_table(run.folder / PICTURES))
+    assert command("verify", run.folder, "--deep").status == 0
+
+
+def test_probabilities_come_in_batches_of_many_images(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(PhantomCXR, "load", None)
+    scores = [f"phantom-0-{number:06d},{number / 200}" for number in range(130)]
+    (tmp_path / "scores.csv").write_text("\n".join(["image,Nodule", *scores]))
+    few = ("--missing", "skip", "--data.images", "130", "--data.size", "32", "--data.batch_size", "1")
+    with pytest.warns(UserWarning, match="without these findings"):
+        run = command(*SCORE, *few, "--predictions", "scores.csv")
+    assert run.status == 0, run.errors
+    assert run.results["counts"]["images"] == 130 and run.results["provenance"]["data"]["batch_size"] == 2
+    assert command("rescore", run.folder, "--out", "again").status == command("verify", run.folder).status == 0
 
 
 def test_a_table_of_probabilities_that_does_not_fit_is_refused(command, made, tmp_path):

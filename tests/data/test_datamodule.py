@@ -122,6 +122,18 @@ def test_unreadable_images_come_as_failures():
     assert [failure.image_id for failure in empty.failures] == ["square-001"]
 
 
+def test_batches_of_labels_alone_have_those_of_decoded_images():
+    samples = sample_of(unreadable=[2])
+    decoded = Batch.collate([samples[place] for place in (1, 3, 8)])
+    samples.preprocessing.undecoded = True
+    batch = Batch.collate([samples[place] for place in (1, 2, 3, 8)]).only([0, 2, 3])
+    for name in ("image_ids", "patient_ids", "queries", "views", "index", "image", "labels"):
+        one, other = getattr(batch.truth, name), getattr(decoded.truth, name)
+        assert type(one) is type(other) and np.array_equal(one, other), name
+    assert not batch.truth.has_region.any() and np.isnan(batch.truth.places).all() and not batch.notes
+    assert batch.image_sha256 == batch.truth.image_sizes == batch.pictures == [None] * 3
+
+
 def test_prediction_knows_no_labels():
     data = Squares(num_workers=0)
     data.setup("predict")

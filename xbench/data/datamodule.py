@@ -241,15 +241,16 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
             rank, processes = trainer.global_rank, trainer.world_size
         counter = partial(shared_counter, "dealt batches")
+        workers = 0 if preprocessing.undecoded else self.num_workers
         return DataLoader(
             self.samples(preprocessing),
             batch_sampler=DealtBatchSampler(
                 len(self.records), self.batch_size, rank, processes, self.finished, counter
             ),
-            num_workers=self.num_workers,
+            num_workers=workers,
             # One batch per worker and not the usual two: those that wait are large on the native grid, and what a slow
             # process has taken the others have to wait for.
-            prefetch_factor=1 if self.num_workers and (self.grid == "native" or processes > 1) else None,
+            prefetch_factor=1 if workers and (self.grid == "native" or processes > 1) else None,
             collate_fn=Batch.collate,
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
             worker_init_fn=one_thread,
@@ -259,7 +260,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     def samples(self, preprocessing: Preprocessing) -> Samples:
         """Return the records as samples for a model with the given preprocessing, from the store if there is one."""
-        self.prepared = self.find_store(preprocessing)
+        self.prepared = None if preprocessing.undecoded else self.find_store(preprocessing)
         return Samples(
             self.records, self.load, self.findings, preprocessing, self.grid, self.gamma, self.prepared, self.timeout
         )

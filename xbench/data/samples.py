@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import TimedOutError, isolated
+from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.regions import Coverage, covers_nothing
 from xbench.runs.images import jpeg, shrunk
@@ -23,6 +24,9 @@ from xbench.types import Failure, Note, Sample, Truth
 
 _LONGEST_SIDE = 1024
 """Pixels of a kept radiograph: thousands of films of ten megapixels are too much to keep."""
+
+_EMPTY = np.zeros((0, 0), np.uint8)
+_UNDECODED = PreparedImage(_EMPTY, FULL_VIEW, _EMPTY, (), ())
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,9 @@ class Samples(Dataset[Sample | Failure]):
     def __getitem__(self, index: int) -> Sample | Failure:
         started = time.perf_counter()
         record = self.records[index]
+        undecoded = self.preprocessing.undecoded and not record.missing
         try:
-            prepared = self.read(record)
+            prepared = _UNDECODED if undecoded else self.read(record)
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         queries = record.looked_for(self.findings)
@@ -66,7 +71,7 @@ class Samples(Dataset[Sample | Failure]):
         return Sample(
             image=torch.empty(0) if self.preprocessing.unseen else self.preprocessing.normalise(prepared.pixels),
             display=torch.from_numpy(prepared.display),
-            image_sha256=prepared.sha256(),
+            image_sha256=None if undecoded else prepared.sha256(),
             truth=truth,
             notes=tuple(Note(text, record.image_id) for text in prepared.notes),
             # Here and not where it is kept: that is the process that has the network.

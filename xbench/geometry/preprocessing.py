@@ -49,6 +49,7 @@ class Preprocessing:
     ) -> None:
         self.stated = mean is not None or std is not None
         self.unseen = False  # True if no model reads the pixels; batches then leave them out
+        self.undecoded = False  # True if nothing is compared with the images either; they are then not decoded
         self.geometry = A.Compose(list(geometry), keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
         self._mean = torch.tensor((0.0,) * 3 if mean is None else mean, dtype=torch.float32)[:, None, None]
         self._std = torch.tensor((1.0,) * 3 if std is None else std, dtype=torch.float32)[:, None, None]

@@ -106,7 +106,7 @@ class External(AnsweringModel):
         self._left_out: list[str] = []
         self._incomplete: set[str] = set()
         self.preprocessing = WholeRadiograph() if self.answers else preprocessing_of(frame or "whole")
-        self.preprocessing.unseen = True
+        self.preprocessing.unseen, self.preprocessing.undecoded = True, kind == "probabilities"
         if not self.answers:
             self.saliency_upsample, self.map_scale = upsampling or "bilinear", map_scale or "none"
 

@@ -40,7 +40,7 @@ class SavedImage:
 
     Attributes:
         index: Position of the image in the dataset.
-        image_sha256: Digest of the model input.
+        image_sha256: Digest of the model input; None if the image was not decoded.
         view: Part of the radiograph that the maps show.
         queries: What is looked for on it; K below, and positions are among these.
         saliency: Raw maps (K, h, w), in the frame of the model input, NaN where nobody drew one; None of a model that
@@ -55,7 +55,7 @@ class SavedImage:
     index: int
     image_id: str
     patient_id: str | None
-    image_sha256: str
+    image_sha256: str | None
     view: View
     queries: Sequence[Query]
     saliency: NDArray[np.float32] | None

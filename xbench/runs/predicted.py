@@ -82,11 +82,11 @@ class StoredPredictions(Source):
                 query: map_of(self._table.row(place)).copy() for query, place in self._places.get(image, {}).items()
             }
 
-    def shown(self, image: str) -> tuple[View, str]:
+    def shown(self, image: str) -> tuple[View, str | None]:
         """Return what part of the image its maps show, and the digest of the model input."""
         with reading(self._folder):
             row = self._images.row(self._image[image])
-            return crop_of(row), str(row["sha256"])
+            return crop_of(row), row["sha256"]
 
 
 def _drawn(file: Table) -> NDArray[np.bool_]:
