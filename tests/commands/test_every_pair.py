@@ -44,6 +44,8 @@ ANSWERING = {"answer_oracle", "centre_box", "endpoint", "outline_boxes", "prior_
 LOCAL = {
     "afloc",
     "agkd",
+    "biovil",
+    "biovilt",
     "chexagent2",
     "chexzero",
     "florence2",

@@ -32,9 +32,14 @@ SALIENCY = {
     "radzero": "similarity",
     "hf": "legrad",
     "gloria": {"kind": "attention_mean"},
-    "afloc": {"kind": "dot", "sigma": 1.5},
+    "afloc": "dot",
     "chexzero": "patch",
+    "biovil": "cosine",
+    "biovilt": "cosine",
 }
+BIOVIL = [f"Findings {words} pleural effusion" for words in ("consistent with", "suggesting")]
+BIOVIL += ["Findings are most compatible with pleural effusion", "This opacity can represent pleural effusion"]
+BIOVIL += [f"{no} pleural effusion" for no in ("There is no", "No evidence of", "No evidence of acute", "No signs of")]
 # Official prompts of Pleural Effusion. The authors' books of MedKLIP and MAVL are not part of the package.
 PROMPTS = {
     "carzero": ["There is Pleural Effusion"],
@@ -49,9 +54,12 @@ PROMPTS = {
     "gloria": ["There is Pleural Effusion"],
     "afloc": ["Findings suggesting Pleural Effusion"],
     "chexzero": ["Pleural Effusion", "no Pleural Effusion"],
+    "biovil": BIOVIL,
+    "biovilt": BIOVIL,
 }
+SIZES = {"biovil": 480, "biovilt": 448}
 ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
-CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide", "radzero", "hf", "gloria", "afloc", "chexzero")
+CONVERTED = [name for name in MODELS if name not in ("clip", "mavl")]
 
 
 @pytest.fixture
@@ -88,7 +96,7 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
     with checkpoint.open("rb") as file:
         assert provenance["checkpoint_sha256"] == hashlib.file_digest(file, "sha256").hexdigest()
     assert provenance["model"]["saliency"] == SALIENCY[model]
-    assert provenance["model"]["image_size"] == 224
+    assert provenance["model"]["image_size"] == SIZES.get(model, 224)
     assert list(provenance["prompts"]) == list(FINDINGS["vindr"])
     assert provenance["prompts"]["Pleural Effusion"] == PROMPTS[model]
 

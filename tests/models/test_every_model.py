@@ -31,7 +31,7 @@ from xbench.models import (
     MedKLIP,
     RadZero,
 )
-from xbench.models.maps import carzero, devide, gloria, hf_dual, kad, mavl, medklip, radzero
+from xbench.models.maps import biovil, carzero, devide, gloria, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
@@ -50,11 +50,14 @@ HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
     "gloria": (GLoRIA, gloria),
     "afloc": (AFLoc, gloria),
     "chexzero": (CheXzero, open_clip),
+    "biovil": (biovil.BioViL, biovil),
+    "biovilt": (biovil.BioViLT, biovil),
 }
 SIZE = 448
 SIZED = pytest.mark.parametrize("model", [name for name in MODELS if name not in FIXED], scope="module")
 # Sides of the squares that their cells stand for.
-STRIDES = dict.fromkeys(MODELS, 16) | {"clip": 32, "kad": 32, "radzero": 14, "chexzero": 32}
+STRIDES = dict.fromkeys(MODELS, 16) | {"radzero": 14}
+STRIDES |= dict.fromkeys(("clip", "kad", "chexzero", "biovil", "biovilt"), 32)
 # A tensor that no file may lack, and how a misfit calls the model.
 NEEDED = {
     "clip": ("visual.ln_post.bias", "local-dir:"),
@@ -69,6 +72,8 @@ NEEDED = {
     "gloria": ("img_encoder.global_embedder.bias", "GLoRIA"),
     "afloc": ("img_encoder.global_embedder.bias", "AFLoc"),
     "chexzero": ("visual.ln_post.bias", "ViT-B-32-quickgelu"),
+    "biovil": ("projector.model.3.bias", "BioViL"),
+    "biovilt": ("projector.model.3.bias", "BioViL-T"),
 }
 DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
 
@@ -102,7 +107,9 @@ def test_it_is_frozen(network: VLM) -> None:
 
 @SIZED
 def test_a_larger_input_has_finer_cells_that_lie_where_the_pixels_are(model: str, build: Callable[..., VLM]) -> None:
-    network, side = build(image_size=SIZE), SIZE // STRIDES[model]
+    # Smoothed, a change spreads.
+    options = {"sigma": 0.0} if model.startswith("biovil") else {}
+    network, side = build(image_size=SIZE, **options), SIZE // STRIDES[model]
     assert network.preprocessing(grey("sizes", 300, 417))[0].shape == (3, SIZE, SIZE)
     images = images_of("sizes", 1, SIZE).repeat(2, 1, 1, 1)
     images[1, :, 64:128, 320:384] += 3.0

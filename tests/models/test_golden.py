@@ -317,7 +317,7 @@ def test_afloc(build: Callable[..., Any], once: Callable[..., None]) -> None:
     queries = model.encode_tokens(*case.tokens)
     assert case.off("report_vector", queries) < 7e-6
     for name, sigma in (("map_sigma1.5", 1.5), ("map_plain", 0)):
-        model.sigma = sigma
+        model.map_sigma = sigma
         output = model(images, queries)
         assert case.off("global_cosine", output.logits) < 1e-6
         assert case.off(name, output.saliency) < 1e-5 * np.ptp(case.arrays[name])

@@ -23,7 +23,14 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.grid import View
-from xbench.geometry.preprocessing import MinMax, PillowResize, Preprocessing, on_black_canvas
+from xbench.geometry.preprocessing import (
+    CentreCrop,
+    MinMax,
+    PillowResize,
+    Preprocessing,
+    TruncatedMinMax,
+    on_black_canvas,
+)
 from xbench.geometry.regions import Coverage
 from xbench.models import AFLoc, GLoRIA
 from xbench.models.base import SaliencyModel
@@ -67,6 +74,9 @@ CASES = {
     "RadZero": Case(lambda: Preprocessing([MinMax(), PillowResize(518, "both")])),
     "GLoRIA": Case(lambda: Preprocessing(on_black_canvas(GLoRIA.canvas, 224))),
     "AFLoc": Case(lambda: Preprocessing(on_black_canvas(AFLoc.canvas, 224))),
+    "BioViL": Case(
+        lambda: Preprocessing([TruncatedMinMax(), PillowResize(512, "shortest", "bilinear"), CentreCrop(480)])
+    ),
     "CARZero": Case(lambda: carzero.preprocessing(224)),
     "CARZero at 448": Case(lambda: carzero.preprocessing(448)),
 }
@@ -151,7 +161,7 @@ def test_a_region_comes_back_to_its_place(name: str) -> None:
         wrong = 0.25 * pixels_on_edge(shown)
         # A wrong pixel takes at most one off the overlap, and with it two off the numerator.
         assert abs(found - perfect) <= 2 * wrong / (shown.sum() + expected.sum() - wrong)
-    crops = name in ("CLIP", "BiomedCLIP", "GLoRIA") or name.startswith("CARZero")
+    crops = name in ("CLIP", "BiomedCLIP", "GLoRIA", "BioViL") or name.startswith("CARZero")
     assert (cut > 0) == crops
 
 

@@ -48,6 +48,8 @@ MODELS = (
     "gloria",
     "afloc",
     "chexzero",
+    "biovil",
+    "biovilt",
 )
 FIXED = ("gloria", "afloc")
 """Those whose input has one size."""
@@ -194,6 +196,38 @@ def _chexzero(folder: Path, full: bool) -> dict[str, str]:
     return {"checkpoint": str(path)}
 
 
+def _biovil(image: str, folder: Path, full: bool) -> dict[str, str]:
+    checkpoint, place = folder / "biovil_image.pt", _tokeniser(folder / "bert")
+    torch.save(biovil_weights(image, full), checkpoint)
+    torch.save(biovil_weights("text", full), Path(place, "pytorch_model.bin"))
+    return {"checkpoint": str(checkpoint), "text_encoder": place}
+
+
+def biovil_weights(file: str, full: bool) -> dict[str, Tensor]:
+    """Return the tensors of a file: `image` of BioViL, `temporal` of BioViL-T, or `text` of either."""
+    # Files have no prefix, the names by which the golden vectors were drawn have.
+    temporal, prefix = file == "temporal", "text." if file == "text" else "image."
+    with torch.device("meta"):
+        if file == "text":
+            head, parts = "cls_projection_head", {"bert": _bert(full), "cls.predictions": nn.Linear(768, 768)}
+            parts |= {f"{head}.dense_to_hidden": nn.Linear(768, 128), f"{head}.LayerNorm": nn.LayerNorm(128)}
+            parts[f"{head}.dense_to_output"] = nn.Linear(128, 128)
+        else:
+            first, last = nn.Conv2d(512 if temporal else 2048, 128, 1, bias=False), nn.Conv2d(128, 128, 1)
+            projector = nn.Sequential(first, nn.BatchNorm2d(128), nn.ReLU(), last)
+            parts = {"encoder.encoder": resnet50(), "projector.model": projector}
+        if temporal:
+            compression = nn.Conv2d(2048, 256, 1, bias=False)
+            parts |= {"encoder.backbone_to_vit": compression, "encoder.vit_pooler.norm_post": nn.LayerNorm(256)}
+    tensors = _draw({f"{prefix}{name}": part for name, part in parts.items()}, full)
+    if temporal:
+        name = "image.encoder.missing_previous_emb"
+        tensors[name] = (weight if full else quick_weight)(name, (1, 256, 1, 1))
+    named = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if ".pooler." not in name}
+    unused = ("encoder.encoder.fc.", "encoder.vit_pooler.", "cls.")
+    return {name: torch.full_like(own, torch.nan) if name.startswith(unused) else own for name, own in named.items()}
+
+
 def _of_open_clip(folder: Path, full: bool) -> dict[str, str]:
     model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
     path = folder / "open_clip_pytorch_model.bin"
@@ -303,4 +337,6 @@ _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
     "gloria": partial(_gloria, "gloria"),
     "afloc": partial(_gloria, "afloc"),
     "chexzero": _chexzero,
+    "biovil": partial(_biovil, "image"),
+    "biovilt": partial(_biovil, "temporal"),
 }

@@ -23,6 +23,9 @@ from torch import Tensor
 GOLDEN = ROOT / "tests" / "models" / "golden"
 
 SLICES: Mapping[str, Any] = {
+    "img_embedding": np.s_[:, ::16],
+    "projected_patches_every4": np.s_[:, ::4, ::3, ::2],
+    "map_smoothed": np.s_[:, ::2],
     "attention_per_layer_query_text": np.s_[..., ::8],
     "attention_per_layer_query_image": np.s_[..., ::8],
     "image_global": np.s_[:, ::8],

@@ -294,3 +294,12 @@ class MinMax(A.ImageOnlyTransform):
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
         return np.asarray(cv2.normalize(img, np.empty_like(img), 0, 255, cv2.NORM_MINMAX), np.uint8)
+
+
+class TruncatedMinMax(MinMax):
+    """The same, truncated to whole numbers where OpenCV rounds, as BioViL's loader does; a constant image becomes 0."""
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        low, high = int(img.min()), int(img.max())
+        stretched = (np.arange(256).clip(low, high) - low) * 255 // max(high - low, 1)
+        return np.asarray(cv2.LUT(img, stretched.astype(np.uint8)), np.uint8)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from xbench.models.external import External as External
     from xbench.models.maps.afloc import AFLoc as AFLoc
     from xbench.models.maps.biomedclip import BiomedCLIP as BiomedCLIP
+    from xbench.models.maps.biovil import BioViL as BioViL
+    from xbench.models.maps.biovil import BioViLT as BioViLT
     from xbench.models.maps.carzero import CARZero as CARZero
     from xbench.models.maps.chexzero import CheXzero as CheXzero
     from xbench.models.maps.classifier import Classifier as Classifier

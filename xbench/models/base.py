@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
+from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -37,6 +40,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         seen: Input of the first layer in the first batch (B, 3, h, w), unless the model is compiled.
         saliency_upsample: How maps are enlarged to the evaluation grid, if not bilinearly.
         map_scale: What the values of the raw maps are; other than `none` if maps of different images compare.
+        map_sigma: Standard deviation in cells of the Gaussian that its maps are smoothed by; 0 for none.
         answers: Whether it answers in boxes, points or words, instead of showing maps.
         scores: Whether it says if findings are there; the scores of one that does not are not looked at.
         exploratory: Reason why the maps are exploratory, as the end of a sentence; empty if the authors published them.
@@ -51,6 +55,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     seen: Tensor | None = None
     saliency_upsample: Upsampling = "bilinear"
     map_scale: MapScale = "none"
+    map_sigma: float = 0.0
     answers: bool = False
     scores: bool = True
     exploratory: str = ""
@@ -101,6 +106,13 @@ class SaliencyModel(pl.LightningModule, ABC):
         if not torch.equal(places, torch.arange(images * classes)):
             logits, probabilities, maps = (part[places.to(part.device)] for part in (logits, probabilities, maps))
         return Prediction(logits, probabilities, Maps(maps)) if self.scores else Prediction(None, None, Maps(maps))
+
+    def smoothed(self, maps: Tensor) -> Tensor:
+        """Smooth maps (..., h, w) by a Gaussian of `map_sigma` cells, mirrored at the edges, as SciPy's filter does."""
+        if not self.map_sigma:
+            return maps
+        rows, columns = (_gaussian(size, self.map_sigma).to(maps) for size in maps.shape[-2:])
+        return rows @ maps @ columns.mT
 
     def _check_shapes(self, expected: tuple[int, ...], *parts: Tensor | None) -> None:
         """Refuse logits, probabilities and maps of other images and findings, or pairs, than expected."""
@@ -156,6 +168,12 @@ class SaliencyModel(pl.LightningModule, ABC):
     def provenance(self) -> dict[str, Any]:
         """Return what the numbers depend on beyond the code, as plain values."""
         return {}
+
+
+@cache
+def _gaussian(size: int, sigma: float) -> Tensor:
+    """Return the matrix (size, size) that smooths a row of cells as SciPy does, mirrored at its ends."""
+    return torch.from_numpy(gaussian_filter1d(np.eye(size), sigma, axis=0))
 
 
 @contextmanager

@@ -124,6 +124,7 @@ class External(AnsweringModel):
         if self._kind == "stored predictions":
             source = stored = StoredPredictions(self._path, names)
             self.saliency_upsample, self.map_scale = stored.upsampling, stored.map_scale
+            self.map_sigma = stored.map_sigma
             self._scored = bool(stored.scores)
         else:
             source = open_source(self._kind, self._path, names, self._pattern, scores, getattr(data, "coco_ids", None))

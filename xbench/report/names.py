@@ -22,6 +22,8 @@ _MODELS = {
     "afloc": "AFLoc",
     "xrv": "TorchXRayVision (supervised)",
     "classifier": "Classifier (supervised)",
+    "biovil": "BioViL",
+    "biovilt": "BioViL-T",
     "demo": "Demo",
     "oracle": "Oracle",
     "centre": "Centre prior",

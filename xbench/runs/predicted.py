@@ -34,7 +34,7 @@ class StoredPredictions(Source):
     Attributes:
         files: What they lie in.
         upsampling: How maps are enlarged.
-        map_scale: What their values are.
+        map_scale: What their values are; `map_sigma`, the standard deviation in cells that they were smoothed by.
 
     Raises:
         UserError: They are answers, or cannot be read.
@@ -72,6 +72,7 @@ class StoredPredictions(Source):
             model = file.stated("depends_on")["model"]
             self.upsampling: Upsampling = model["saliency_upsample"]
             self.map_scale: MapScale = model["map_scale"]
+            self.map_sigma = float(model.get("map_sigma", 0))
             if self.upsampling not in get_args(Upsampling) or self.map_scale not in get_args(MapScale):
                 raise ValueError(f"{table.name} names an upsampling or a map_scale that there is not")
 

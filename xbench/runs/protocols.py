@@ -88,6 +88,7 @@ def _about(run: FinishedRun, row: int, column: int) -> dict[str, Any]:
 
 def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[SavedImage]) -> Iterator[_Pair]:
     rules, scale = run.rules, run.map_scale or "none"
+    sigma = (run.results.provenance.get("model") or {}).get("map_sigma", 0.0)
     negatives = any(PROTOCOLS[name].negatives for name in names)
     column_of = {finding: column for column, finding in enumerate(run.results.findings)}
     for image in images:
@@ -104,7 +105,7 @@ def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[Save
                 continue
             region = image.regions[place].at(rules.gamma) if scored else _nowhere(size or (0, 0), np.bool_)
             cells = np.nan_to_num(image.saliency[place])
-            prediction = PairView(cells, image.view, scale, rules.upsampling, missing=bool(missing[place]))
+            prediction = PairView(cells, image.view, scale, rules.upsampling, sigma, bool(missing[place]))
             truth = PairTruth(label, region, image.instances.get(place, ()), rules.gamma)
             yield _about(run, row, column), prediction, truth
 

@@ -30,6 +30,7 @@ def collect_outputs(trainer: pl.Trainer, model: SaliencyModel) -> dict[str, Any]
     of_model: dict[str, Any] = {"saliency_upsample": model.saliency_upsample, "map_scale": model.map_scale}
     of_model |= {"exploratory": model.exploratory} if model.exploratory else {}
     of_model |= {"trained_on": model.trained_on} if model.trained_on else {}
+    of_model |= {"map_sigma": model.map_sigma} if model.map_sigma else {}
     outputs: dict[str, Any] = plain(
         {
             "precision": str(trainer.precision),

@@ -131,16 +131,16 @@ def test_hub(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is out of reach is tried once: the next file can come from what was downloaded before alone."""
     asked = []
 
-    def fetch(repository: str, name: str, local_files_only: bool) -> str:
-        asked.append((repository, name, local_files_only))
+    def fetch(repository: str, name: str, revision: str, local_files_only: bool) -> str:
+        asked.append((repository, revision, local_files_only))
         if name == "model.safetensors":
             raise OSError("404") if repository == "some/bert" else LocalEntryNotFoundError("no connection")
         return str(Path(folder, name))
 
     monkeypatch.setattr(module, "hf_hub_download", fetch)
-    for repository in ("some/bert", "other/bert"):
-        assert weights_file(repository) == Path(folder, "pytorch_model.bin")
-    assert [only_local for *_, only_local in asked] == [False, False, False, True]
+    for source in ("some/bert", "other/bert@v1.1"):
+        assert weights_file(source) == Path(folder, "pytorch_model.bin")
+    assert asked[1:] == [("some/bert", "main", False), ("other/bert", "v1.1", False), ("other/bert", "v1.1", True)]
 
 
 # Text

@@ -8,13 +8,10 @@ product of cells and sentence, unnormalized and smoothed by a Gaussian; the scor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 
 from xbench.models.maps.gloria import LocalGlobal
@@ -42,7 +39,7 @@ class AFLoc(LocalGlobal):
         if not 0 <= sigma < 19:
             raise UsageError(f"--model.sigma {sigma} must be at least 0 and below 19.")
         super().__init__(checkpoint, **options)
-        self.sigma = sigma
+        self.map_sigma = sigma
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Return the vectors (C, 768) of one sentence per class."""
@@ -58,18 +55,9 @@ class AFLoc(LocalGlobal):
         whole, cells = (part.float() for part in self.img_encoder(images))
         with torch.autocast(images.device.type, enabled=False):
             sentences = queries.float()
-            maps = torch.einsum("bdhw,cd->bchw", cells, sentences)
-            if self.sigma:
-                smooth = _gaussian(maps.shape[-1], self.sigma).to(maps)
-                maps = smooth @ maps @ smooth.mT
+            maps = self.smoothed(torch.einsum("bdhw,cd->bchw", cells, sentences))
             logits = F.cosine_similarity(whole[:, None], sentences[None], dim=-1)
             return ModelOutput(logits, torch.sigmoid(logits), maps)
 
     def provenance(self) -> dict[str, Any]:
-        return {**super().provenance(), "saliency": {"kind": "dot", "sigma": self.sigma}}
-
-
-@cache
-def _gaussian(size: int, sigma: float) -> Tensor:
-    """Return the matrix (size, size) that smooths a row of cells as SciPy does, mirrored at its ends."""
-    return torch.from_numpy(gaussian_filter1d(np.eye(size), sigma, axis=0))
+        return {**super().provenance(), "saliency": "dot"}

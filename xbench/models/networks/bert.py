@@ -149,10 +149,20 @@ def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
 
 
 @cache
-def load_tokeniser(source: str, option: str = "text_encoder") -> Any:
-    """Load a tokeniser from a folder or hub repository that the user named by an option, or raise a UserError."""
+def load_tokeniser(source: str, option: str = "text_encoder", kind: Any = AutoTokenizer) -> Any:
+    """Load a tokeniser from a folder or hub repository that the user named by an option, or raise a UserError.
+
+    `kind` is its class, by default what the files name; a class of their own would be refused.
+    """
     with explained(f"The tokeniser of {source} cannot be loaded", _offline(source, option)):
-        return AutoTokenizer.from_pretrained(str(_folder(source, option) or source), trust_remote_code=False)
+        place, revision = (str(folder), "main") if (folder := _folder(source, option)) else _on_hub(source)
+        return kind.from_pretrained(place, revision=revision, trust_remote_code=False)
+
+
+def _on_hub(source: str) -> tuple[str, str]:
+    """Return repository and revision of a source on the hub, `REPOSITORY` or `REPOSITORY@REVISION`."""
+    repository, _, revision = source.partition("@")
+    return repository, revision or "main"
 
 
 def parse_sentencepiece(path: Path, advice: str) -> Any:
@@ -171,8 +181,9 @@ def find_file(source: str, *names: str, option: str = "text_encoder") -> Path:
     folder, reason, unreachable = _folder(source, option), "it holds none of them", False
     for name in names:
         if folder is None:
+            repository, revision = _on_hub(source)
             try:
-                return Path(hf_hub_download(source, name, local_files_only=unreachable))
+                return Path(hf_hub_download(repository, name, revision=revision, local_files_only=unreachable))
             except (OSError, ValueError, RuntimeError) as error:
                 reason = first_line(error)
                 # A hub that is out of reach is tried for half a minute, which once is enough.

@@ -18,10 +18,12 @@ from xbench.scoring.protocols.common import dice_and_iou, first_maximum
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 
-def smoothed(cells: Map) -> NDArray[np.float32]:
-    """Smooth raw cells (h, w) by a Gaussian of 1.5 cells, cut at four deviations, mirrored at the edge."""
+def smoothed(cells: Map, before: float = 0.0) -> NDArray[np.float32]:
+    """Smooth cells (h, w), unless done `before`, by a Gaussian of 1.5 cells, cut at 4 sigma, mirrored at the edge."""
     from scipy.ndimage import gaussian_filter
 
+    if before == 1.5:
+        return cells
     blurred: NDArray[np.float32] = gaussian_filter(cells.astype(np.float32, copy=False), sigma=1.5, order=0)
     return blurred
 
@@ -104,6 +106,7 @@ class Aep(Protocol):
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
         size = truth.region.shape
         crop = central(size)
-        saliency, region = prediction.on_grid(size, cells=smoothed(prediction.cells))[crop], truth.region[crop]
+        cells = smoothed(prediction.cells, prediction.sigma)
+        saliency, region = prediction.on_grid(size, cells=cells)[crop], truth.region[crop]
         sharp = score(sharpened(saliency), region)
         return score(saliency, region) | {"miou_sharpened": sharp["miou"], "cnr_sharpened": sharp["cnr"]}

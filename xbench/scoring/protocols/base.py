@@ -45,6 +45,7 @@ class PairView:
     crop: View = (0.0, 0.0, 1.0, 1.0)  # part of the radiograph that the map shows
     scale: str = "none"  # what its values are, as the model declares it
     upsampling: Upsampling = "bilinear"  # how the run enlarges maps
+    sigma: float = 0.0  # standard deviation in cells of the Gaussian that the model has smoothed them by
     missing: bool = False  # whether nobody drew the map; its cells are 0
     boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (N, 4) x0, y0, x1, y1 in the order of the answer
     confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (N,)

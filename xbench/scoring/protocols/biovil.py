@@ -31,4 +31,5 @@ class BioViL(Protocol):
     means = ("miou", "cnr")
 
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:
-        return score(prediction.on_grid(truth.region.shape, cells=smoothed(prediction.cells)), truth.region)
+        cells = smoothed(prediction.cells, prediction.sigma)
+        return score(prediction.on_grid(truth.region.shape, cells=cells), truth.region)

@@ -1,0 +1,269 @@
+"""BioViL and BioViL-T: a ResNet-50 and CXR-BERT compare an image, and each cell of its grid, with a sentence.
+
+B. Boecking et al., "Making the Most of Text Semantics to Improve Biomedical Vision-Language Processing", ECCV 2022
+(BioViL); S. Bannur, S. Hyland et al., "Learning to Exploit Temporal Structure for Biomedical Vision-Language
+Processing", CVPR 2023 (BioViL-T). A head of two 1 x 1 convolutions projects every cell to 128 numbers. The score is the
+cosine of their mean with the text, the map the cosine of each cell with the text, smoothed by a Gaussian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+import torchvision  # type: ignore[import-untyped]
+from torch import Tensor, nn
+from transformers import BertModel, BertTokenizer
+
+from xbench.findings.prompts import fill_templates
+from xbench.geometry.grid import Upsampling
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, TruncatedMinMax
+from xbench.models.base import VLM, check_image_size
+from xbench.models.networks.bert import bert_like, encode_in_chunks, find_file, load_tokeniser, padded, weights_file
+from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
+from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UsageError, UserError
+from xbench.types import MapScale, ModelOutput
+
+_WIDTH, _CELL, _CHANNELS = 128, 32, 2048
+
+# What the authors' example of zero-shot classification says of pneumonia, present and absent.
+_FINDINGS = ("consistent with", "suggesting", "are most compatible with")
+_PRESENT = [*(f"Findings {words} {{finding}}" for words in _FINDINGS), "This opacity can represent {finding}"]
+_ABSENT = [f"{no} {{finding}}" for no in ("There is no", "No evidence of", "No evidence of acute", "No signs of")]
+# Text that the tokenizer would take for its own marks; the authors allow [MASK] alone.
+_SPECIAL = ("[CLS]", "[SEP]", "[PAD]", "[UNK]")
+
+
+class BioViL(VLM):
+    """BioViL with the weights of its authors.
+
+    The score is the cosine of the present prompts minus that of the absent ones, of the mean of their vectors each. The
+    authors take a finding for present where it is above 0. The checkpoint has no temperature, so probabilities are near
+    0.5 unless one is given. The map is that of the present prompts.
+
+    Args:
+        checkpoint: The authors' file of the image model. Without, it is taken from where the text model is.
+        text_encoder: Text model and tokenizer: a folder, or a name on the Hugging Face hub with its revision after an
+            `@`. Image and text model must be of one release, or the cosines mean nothing.
+        image_size: Side in pixels of the central square that the model sees, a multiple of 32.
+        resize: Pixels that the shorter side gets before the crop. By default 512 for the authors' crop, and as much
+            more than `image_size` for another.
+        sigma: Standard deviation in cells of the Gaussian that smooths the map, 0 for none.
+        saliency_upsample: How maps are enlarged to the evaluation grid: `nearest` as by default in the authors' code,
+            or `bilinear` as in their notebook.
+        temperature: What the score is divided by before the sigmoid that makes it a probability.
+        templates: Present and absent prompts, each with `{finding}`. Other `prompts` replace the present ones. Without
+            absent prompts the score is the cosine of the present ones.
+        **options: Those of `xbench.models.VLM`.
+    """
+
+    release: ClassVar[str] = "microsoft/BiomedVLP-CXR-BERT-specialized@v1.1"
+    file: ClassVar[str] = "biovil_image_resnet50_proj_size_128.pt"
+    title: ClassVar[str] = "BioViL"
+    crop: ClassVar[int] = 480
+    """Side of the authors' crop."""
+    temporal: ClassVar[bool] = False
+    """Whether half of the features are about the change since an earlier image."""
+    map_scale: MapScale = "cosine"
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        text_encoder: str | None = None,
+        *,
+        image_size: int | None = None,
+        resize: int | None = None,
+        sigma: float = 1.5,
+        saliency_upsample: Upsampling = "nearest",
+        temperature: float = 1.0,
+        templates: tuple[list[str], list[str]] = (_PRESENT, _ABSENT),
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.image_size = self.crop if image_size is None else image_size
+        check_image_size(self.image_size, _CELL)
+        self.resize = round(self.image_size * 512 / self.crop) if resize is None else resize
+        if self.resize < self.image_size or sigma < 0 or temperature <= 0:
+            raise UsageError(
+                f"--model.resize {self.resize}, sigma {sigma}, temperature {temperature}: resize must be at "
+                f"least image_size, which is {self.image_size}, sigma at least 0, and temperature above 0."
+            )
+        self.map_sigma, self.temperature, self.templates = sigma, temperature, templates
+        self.saliency_upsample = saliency_upsample
+        self.text_source = text_encoder or self.release
+        geometry = [TruncatedMinMax(), PillowResize(self.resize, "shortest", "bilinear"), CentreCrop(self.image_size)]
+        self.preprocessing = Preprocessing(geometry, mean=(0.0,) * 3, std=(1.0,) * 3)
+        source = f"It is {self.file} of huggingface.co/{self.release.replace('@', ', revision ')}."
+        path = locate(checkpoint, self.title, source) if checkpoint else find_file(self.text_source, self.file)
+        self.checkpoint = path
+        self.image_model = undrawn(lambda: _ImageModel(self.temporal))
+        unused = ("encoder.encoder.fc.*", *(["encoder.vit_pooler.*"] if self.temporal else []))
+        fill(self.image_model, read_tensors(path), path, self.title, unused)
+        self.requires_grad_(False).eval()
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.image_model.state_dict()
+
+    def default_prompts(self, finding: str) -> list[str]:
+        return [prompt for templates in self.templates if templates for prompt in fill_templates(templates, finding)]
+
+    def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
+        """Return the texts, names and phrases in the present templates, and the absent prompts last."""
+        present, absent = self.templates
+        if self.prompt_source in ("name", "phrase"):
+            texts = [template.format(finding=text) for text in texts for template in present]
+        return [*texts, *(fill_templates(absent, finding) if absent else [])]
+
+    def tokenise(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask (N, 512) of N texts, without `!`, `?` and `.` at their ends."""
+        for text in texts:
+            if any(token in text for token in _SPECIAL):
+                raise UserError(f"The prompt {text!r} holds one of {', '.join(_SPECIAL)}, which {self.title} refuses.")
+        tokeniser = load_tokeniser(self.text_source, kind=BertTokenizer)
+        return padded(tokeniser, [text.rstrip("!?.") for text in texts], 512, self.title)
+
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Encode N tokenized texts, ids and mask (N, L), as vectors (N, 128) float32, not normalised."""
+        text_model = self._text_model.to(self.device)
+        ids, mask = (part.long().to(self.device) for part in (input_ids, attention_mask))
+        return encode_in_chunks(text_model, ids, mask).float()
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Encode the prompts of C classes as unit vectors (C, 2, 128) of the present and of the absent ones.
+
+        Without absent templates they are (C, 1, 128). The absent prompts of a class are its last ones, as many as there
+        are templates.
+        """
+        absent = len(self.templates[1])
+        if any(len(of_class) <= absent for of_class in prompts):
+            raise UserError(f"{self.title} takes {absent} absent prompts of a finding, and present ones before them.")
+        vectors = self.encode_tokens(*self.tokenise([text for of_class in prompts for text in of_class]))
+        sizes = [size for of_class in prompts for size in (len(of_class) - absent, absent) if size]
+        # Averaged before they are normalised.
+        means = torch.stack([F.normalize(group.mean(dim=0), dim=-1) for group in vectors.split(sizes)])
+        return cast(Tensor, means.unflatten(0, (len(prompts), -1)))
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score images (B, 3, image_size, image_size) in [0, 1] against queries of C classes from `encode_prompts`.
+
+        Returns:
+            Logits (B, C), cosine of present minus absent, in [-2, 2], and their sigmoid at the temperature; saliency
+            (B, C, rows, columns), cosines, smoothed.
+        """
+        cells = self.image_model(images)
+        # Half precision has too few digits to rank cosines by.
+        with torch.autocast(images.device.type, enabled=False):
+            cells, queries = cells.float(), queries.float()
+            pooled = F.normalize(cells.mean(dim=(2, 3)), dim=-1)
+            cosines = torch.einsum("bd,cqd->bcq", pooled, queries)
+            logits = cosines[..., 0] - cosines[..., 1] if queries.shape[1] == 2 else cosines[..., 0]
+            saliency = self.smoothed(torch.einsum("bdhw,cd->bchw", F.normalize(cells, dim=1), queries[:, 0]))
+        return ModelOutput(logits, torch.sigmoid(logits / self.temperature), saliency)
+
+    def provenance(self) -> dict[str, Any]:
+        return {
+            "checkpoint": str(self.checkpoint),
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "text_encoder": self.text_source,
+            "text_encoder_sha256": file_sha256(weights_file(self.text_source)),
+            "image_size": self.image_size,
+            "resize": self.resize,
+            "saliency": "cosine",
+            "temperature": self.temperature,
+            **super().provenance(),
+        }
+
+    @cached_property
+    def _text_model(self) -> _TextModel:
+        # Not a submodule: its weights are not the checkpoint's.
+        path = weights_file(self.text_source)
+        tensors = read_tensors(path)
+        model = _TextModel(bert_like(tensors, "bert."))
+        advice = f"Give --model.text_encoder a folder with the files of {self.release}."
+        fill(model, tensors, path, f"the text model of {self.title}", _UNUSED_TEXT, advice)
+        return model.requires_grad_(False).eval()
+
+
+class BioViLT(BioViL):
+    """BioViL-T with the weights of its authors, on single images: a learned constant stands for the prior image."""
+
+    release = "microsoft/BiomedVLP-BioViL-T@v1.0"
+    file = "biovil_t_image_model_proj_size_128.pt"
+    title = "BioViL-T"
+    crop = 448
+    temporal = True
+
+
+class _ImageModel(nn.Module):
+    """The image model under the names of the authors' files: images (B, 3, H, W) to (B, 128, H / 32, W / 32)."""
+
+    def __init__(self, temporal: bool) -> None:
+        super().__init__()
+        self.encoder = _TemporalEncoder() if temporal else _Encoder()
+        self.projector = nn.Module()
+        self.projector.model = nn.Sequential(
+            nn.Conv2d(512 if temporal else _CHANNELS, _WIDTH, 1, bias=False),
+            nn.BatchNorm2d(_WIDTH),
+            nn.ReLU(),
+            nn.Conv2d(_WIDTH, _WIDTH, 1),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return cast(Tensor, self.projector.model(self.encoder(images)))  # type: ignore[operator]
+
+
+class _Encoder(nn.Module):
+    """A ResNet-50 to the end of its last stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torchvision.models.resnet50()
+        self.encoder.fc = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        net = self.encoder
+        features = net.maxpool(net.relu(net.bn1(net.conv1(images))))
+        return cast(Tensor, net.layer4(net.layer3(net.layer2(net.layer1(features)))))
+
+
+class _TemporalEncoder(_Encoder):
+    """The same compressed to 256 channels, and 256 of the change since a prior image, constant without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone_to_vit = nn.Conv2d(_CHANNELS, 256, 1, bias=False)
+        self.missing_previous_emb = nn.Parameter(torch.zeros(1, 256, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        static = self.backbone_to_vit(super().forward(images))
+        return torch.cat([static, self.missing_previous_emb.to(static.dtype).expand_as(static)], dim=1)
+
+
+class _TextModel(nn.Module):
+    """CXR-BERT: a BERT without a pooler, and a head on its first token."""
+
+    def __init__(self, bert: BertModel) -> None:
+        super().__init__()
+        self.bert = bert
+        self.cls_projection_head = _TextHead(bert.config.hidden_size)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return cast(Tensor, self.cls_projection_head(self.bert(input_ids, attention_mask).last_hidden_state[:, 0]))
+
+
+class _TextHead(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense_to_hidden = nn.Linear(width, _WIDTH)
+        self.LayerNorm = nn.LayerNorm(_WIDTH, eps=1e-12)
+        self.dense_to_output = nn.Linear(_WIDTH, _WIDTH)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return cast(Tensor, self.dense_to_output(self.LayerNorm(F.gelu(self.dense_to_hidden(states)))))
+
+
+_UNUSED_TEXT = ("cls.predictions.*", "bert.embeddings.position_ids")
