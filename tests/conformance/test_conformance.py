@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from classifiers import SUPERVISED, write_classifier
 from deterministic_checkpoints import FIXED, MODELS, write_checkpoint
 from places import ROOT
 from processes import start
@@ -21,7 +22,7 @@ README = (ROOT / "README.md").read_text()
 (README_MODEL,) = re.findall(r"^pytest --pyargs xbench\.conformance --model (\S+)", README, flags=re.MULTILINE)
 
 SOUND = ["toys.Brightness", "wrong_models.Coarse", "wrong_models.Lopsided"]
-SOUND += ["xbench.models.Demo", "xbench.models.Oracle", README_MODEL, *MODELS]
+SOUND += ["xbench.models.Demo", "xbench.models.Oracle", README_MODEL, *MODELS, *SUPERVISED]
 
 SHAPES = "output_has_the_shapes_of_the_contract"
 FINITE = "output_is_finite_and_probabilities_are_probabilities"
@@ -84,6 +85,10 @@ def conform(names: list[str]) -> None:
                 arguments = write_checkpoint(name, Path(name))
                 if name not in FIXED:
                     arguments["image_size"] = {"clip": 128, "kad": 128, "radzero": 56, "chexzero": 128}.get(name, 64)
+            if name in SUPERVISED:
+                path = yaml.safe_load(shipped("models")[name].read_text())["class_path"]
+                Path(name).mkdir()
+                arguments = write_classifier(name, Path(name))
             words = ["--model", path, "--model-args", json.dumps(arguments), f"--junitxml={name}.xml"]
             run_pytest(["--pyargs", "xbench.conformance", *words])
 
@@ -114,7 +119,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[s
 
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_models_pass(outcomes: dict[str, list[tuple[str, str, str]]], name: str) -> None:
-    expected = {"skipped"} if name == "xbench.models.Oracle" else set()
+    expected = {"skipped"} if name in ("xbench.models.Oracle", *SUPERVISED) else set()
     assert {kind for _, kind, _ in outcomes[name]} == expected, outcomes[name]
 
 

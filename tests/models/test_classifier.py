@@ -16,7 +16,8 @@ import torch
 import torchvision
 import torchxrayvision
 from captum.attr import LayerGradCam, LayerGradientXActivation
-from deterministic import grey, quick_weight
+from classifiers import drawn, write_xrv
+from deterministic import grey
 from PIL import Image
 from safetensors.torch import save_file
 from small_networks import attached, largest, score
@@ -39,11 +40,6 @@ from xbench.runtime.notes import SUPERVISED_NOTE
 CLASSES = ["Atelectasis", "Effusion", "Nodule", "Mass", "Consolidation", "No Finding"]
 FINDINGS = ("Nodule", "Pleural Effusion")
 ALL, NIH, LARGE = "densenet121-res224-all", "densenet121-res224-nih", "resnet50-res512-all"
-
-
-def drawn(network: nn.Module) -> dict[str, Tensor]:
-    """Weights that depend on names and shapes alone."""
-    return {name: quick_weight(name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
 
 
 @pytest.fixture(scope="module")
@@ -199,13 +195,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     def write(weights: str) -> Path:
         path = folder / f"{weights}.pt"
         if not path.exists():
-            make = torchvision.models.resnet50 if weights == LARGE else torchxrayvision.models.DenseNet
-            network = make(num_classes=18)
-            if weights == LARGE:
-                network.conv1 = nn.Conv2d(1, 64, 7, 2, 3, bias=False)
-            network.load_state_dict(drawn(network))
-            old = {"_use_new_zipfile_serialization": False}
-            torch.save(network.state_dict() if weights == LARGE else network, path, **old)
+            write_xrv(path, weights == LARGE)
         return path
 
     return write

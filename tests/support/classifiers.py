@@ -1,0 +1,42 @@
+"""Supervised classifiers with drawn weights, in files as their libraries publish them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import torchvision
+import torchxrayvision
+from deterministic import quick_weight
+from torch import Tensor, nn
+
+from xbench.data.phantom import FINDINGS
+
+
+def drawn(network: nn.Module) -> dict[str, Tensor]:
+    """Weights that depend on names and shapes alone."""
+    return {name: quick_weight(name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
+
+
+def write_xrv(path: Path, resnet: bool = False) -> None:
+    """Write a network of torchxrayvision: a DenseNet-121 as a pickled object, a ResNet-50 as its tensors."""
+    network: nn.Module = (torchvision.models.resnet50 if resnet else torchxrayvision.models.DenseNet)(num_classes=18)
+    if resnet:
+        network.conv1 = nn.Conv2d(1, 64, 7, 2, 3, bias=False)
+    network.load_state_dict(drawn(network))
+    torch.save(network.state_dict() if resnet else network, path, _use_new_zipfile_serialization=False)
+
+
+def write_classifier(name: str, folder: Path) -> dict[str, Any]:
+    """Write the weights of `xrv` or a small `classifier` of the findings of phantoms, and return its arguments."""
+    path, classes = folder / f"{name}.pt", [*FINDINGS]
+    if name == "xrv":
+        write_xrv(path)
+        return {"checkpoint": str(path)}
+    torch.save(drawn(timm.create_model("test_resnet", num_classes=len(classes))), path)
+    return {"architecture": "test_resnet", "classes": classes, "trained_on": ["rsna"], "checkpoint": str(path)}
+
+
+SUPERVISED = ("classifier", "xrv")
