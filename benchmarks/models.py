@@ -5,7 +5,8 @@ in a process of its own, in one thread, eight images of 224 x 224 pixels at a ti
 (of MedKLIP and MAVL with everything else in their book, as always). Time is that of the processor, the median of
 several rounds after a warm-up; `both` is half precision with the channels last. Memory is the peak resident size of a
 process that has loaded the checkpoint, encoded the prompts and scored a batch in float32, Python and its packages
-included. All of them take about a quarter of an hour.
+included. All of them take about a quarter of an hour. `xrv`, a DenseNet-121, reads no prompts, and takes the gradient
+of each finding that it has a class for.
 
     python benchmarks/models.py              all of them
     python benchmarks/models.py carzero kad  these
@@ -34,11 +35,13 @@ from torch import Tensor
 
 # Writers of checkpoints that the tests have already.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+from classifiers import write_classifier
 from deterministic_checkpoints import MODELS, write_checkpoint
 
 from xbench.commands.configs import shipped
 from xbench.findings.names import FINDINGS
 from xbench.models.base import VLM
+from xbench.models.maps.classifier import SupervisedModel
 
 BATCH, ROUNDS, PATIENCE = 8, 3, 30
 LAYOUTS = ("float32", "bf16", "channels_last", "both")
@@ -62,13 +65,14 @@ class Costs:
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or MODELS
+    chosen = sys.argv[1:] or (*MODELS, "xrv")
     print(f"{processor()}, one thread; batches of {BATCH}, prompts of {len(FINDINGS['vindr'])} findings\n")
     print(f"{'':12}{'parameters':>11}{'prompts':>10}{'memory':>10}" + "".join(f"{name:>15}" for name in LAYOUTS))
     for model in chosen:
         with tempfile.TemporaryDirectory() as folder:
             # The one that draws the weights holds them all, so that its peak would not be the model's.
-            arguments = alone(write_checkpoint, model, Path(folder), True)
+            write = write_classifier if model == "xrv" else partial(write_checkpoint, full=True)
+            arguments = alone(write, model, Path(folder))
             costs = alone(measure, model, arguments)
         speeds = "".join(f"{costs.images[name]:11.2f} /s " for name in LAYOUTS)
         print(
@@ -81,14 +85,15 @@ def measure(model: str, arguments: dict[str, str]) -> Costs:
     torch.set_num_threads(1)
     os.environ["HF_HUB_OFFLINE"] = "1"
     path = yaml.safe_load(shipped("models")[model].read_text())["class_path"]
-    network: VLM = resolve_name(":".join(path.rsplit(".", 1)))(**arguments)
+    network: VLM | SupervisedModel = resolve_name(":".join(path.rsplit(".", 1)))(**arguments)
+    findings = [one for one in FINDINGS["vindr"] if isinstance(network, VLM) or not network.problems([one])]
     # As the trainer does before a run.
-    network._trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=FINDINGS["vindr"]))  # type: ignore[assignment]
+    network._trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=findings))  # type: ignore[assignment]
     network.setup("test")
     images = torch.randn(BATCH, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         start = time.process_time()
-        queries = network.encode_prompts(network.asked())
+        queries = network.encode_prompts(network.asked()) if isinstance(network, VLM) else None
         prompts = time.process_time() - start
         run(network, images, queries, bf16=False)
         memory = peak() / 1e9
@@ -102,10 +107,13 @@ def measure(model: str, arguments: dict[str, str]) -> Costs:
     return Costs(parameters, prompts, memory, {name: BATCH / value for name, value in seconds.items()})
 
 
-def run(network: VLM, images: Tensor, queries: object, bf16: bool) -> None:
+def run(network: VLM | SupervisedModel, images: Tensor, queries: object, bf16: bool) -> None:
     """Score a batch, in half precision as `--trainer.precision bf16-mixed` does."""
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        network(images, queries)
+        if isinstance(network, VLM):
+            network(images, queries)
+        else:
+            network.score(SimpleNamespace(images=images))  # type: ignore[arg-type]
 
 
 def median(method: Callable[[], None]) -> float:
