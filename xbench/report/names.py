@@ -76,7 +76,7 @@ def training_of(trained_on: Sequence[str], *datasets: str) -> str:
     collections = {_COLLECTIONS.get(name.casefold(), name.casefold()) for name in trained_on}
     unfair = [dataset_title(name) for name in datasets if _COLLECTIONS.get(name, name) in collections]
     said, why = listed([*map(dataset_title, trained_on)]), "because its training had images of the same collection"
-    end = f", so comparing it with zero-shot models on {listed(unfair)} is unfair, {why}" if unfair else ""
+    end = f"; comparing it with zero-shot models on {listed(unfair)} is unfair, {why}" if unfair else ""
     return f"trained on the labels of {said}{end}"
 
 

@@ -197,13 +197,13 @@ def _further(facts: Facts) -> Iterator[Sentence]:
         if missing := [label for label in facts.series if label in scored - here]:
             there = f"{listed(missing)} {'was' if len(missing) == 1 else 'were'} not scored there"
         yield Sentence(f"{lead} {there}.", lead)
+    yield from _supervised(facts)
     if blind := [label for label in facts.series if label not in scored]:
         look, they = ("looks", "it was") if len(blind) == 1 else ("look", "they were")
         yield Sentence(f"Nothing shows where {listed(blind)} {look}: {they} scored for recognition alone.")
     guessing = [row for row in found.rows if found.at_floor(row)]
     if not alone and 0 < len(guessing) < len(found.rows):
         yield _at_the_floor(facts, guessing)
-    yield from _supervised(facts)
     if len(found.datasets) > 1:
         yield _by_dataset(found)
     elif alone and len(found.rows) > 1:
@@ -225,11 +225,13 @@ def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
 
 
 def _supervised(facts: Facts) -> Iterator[Sentence]:
-    """Say what supervised models were trained on, and on which datasets it is unfair to compare them."""
+    """Say what supervised models score, what they were trained on, and on which datasets comparing them is unfair."""
+    scores = {row.label: f" scores {_percent(row)} and" for row in facts.pointing.rows}
     for label in (label for label, series in facts.series.items() if series.own):
         runs = [run.run for run in facts.analysis.runs if run.run.label == label]
         if trained_on := runs[0].trained_on:
-            yield Sentence(f"{label} was {training_of(trained_on, *(run.dataset for run in runs))}.", "unfair")
+            training = training_of(trained_on, *(run.dataset for run in runs))
+            yield Sentence(f"{label}{scores.get(label, '')} was {training}.", "unfair")
 
 
 def _by_dataset(found: Standings) -> Sentence:
