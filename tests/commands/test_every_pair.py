@@ -48,6 +48,7 @@ LOCAL = {
     "biovilt",
     "chexagent2",
     "chexzero",
+    "cxrclip",
     "florence2",
     "hf",
     "gloria",

@@ -84,7 +84,8 @@ def conform(names: list[str]) -> None:
                 Path(name).mkdir()
                 arguments = write_checkpoint(name, Path(name))
                 if name not in FIXED:
-                    arguments["image_size"] = {"clip": 128, "kad": 128, "radzero": 56, "chexzero": 128}.get(name, 64)
+                    coarse = dict.fromkeys(("clip", "kad", "chexzero", "cxrclip"), 128)
+                    arguments["image_size"] = {**coarse, "radzero": 56}.get(name, 64)
             if name in SUPERVISED:
                 path = yaml.safe_load(shipped("models")[name].read_text())["class_path"]
                 Path(name).mkdir()

@@ -36,6 +36,7 @@ SALIENCY = {
     "chexzero": "patch",
     "biovil": "cosine",
     "biovilt": "cosine",
+    "cxrclip": "dot",
 }
 BIOVIL = [f"Findings {words} pleural effusion" for words in ("consistent with", "suggesting")]
 BIOVIL += ["Findings are most compatible with pleural effusion", "This opacity can represent pleural effusion"]
@@ -56,6 +57,7 @@ PROMPTS = {
     "chexzero": ["Pleural Effusion", "no Pleural Effusion"],
     "biovil": BIOVIL,
     "biovilt": BIOVIL,
+    "cxrclip": ["Pleural Effusion", "No Pleural Effusion"],
 }
 SIZES = {"biovil": 480, "biovilt": 448}
 ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from xbench.models import (
     CLIP,
+    CXRCLIP,
     KAD,
     MAVL,
     VLM,
@@ -31,7 +32,7 @@ from xbench.models import (
     MedKLIP,
     RadZero,
 )
-from xbench.models.maps import biovil, carzero, devide, gloria, hf_dual, kad, mavl, medklip, radzero
+from xbench.models.maps import biovil, carzero, cxrclip, devide, gloria, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
@@ -52,12 +53,13 @@ HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
     "chexzero": (CheXzero, open_clip),
     "biovil": (biovil.BioViL, biovil),
     "biovilt": (biovil.BioViLT, biovil),
+    "cxrclip": (CXRCLIP, cxrclip),
 }
 SIZE = 448
 SIZED = pytest.mark.parametrize("model", [name for name in MODELS if name not in FIXED], scope="module")
 # Sides of the squares that their cells stand for.
 STRIDES = dict.fromkeys(MODELS, 16) | {"radzero": 14}
-STRIDES |= dict.fromkeys(("clip", "kad", "chexzero", "biovil", "biovilt"), 32)
+STRIDES |= dict.fromkeys(("clip", "kad", "chexzero", "biovil", "biovilt", "cxrclip"), 32)
 # A tensor that no file may lack, and how a misfit calls the model.
 NEEDED = {
     "clip": ("visual.ln_post.bias", "local-dir:"),
@@ -74,6 +76,7 @@ NEEDED = {
     "chexzero": ("visual.ln_post.bias", "ViT-B-32-quickgelu"),
     "biovil": ("projector.model.3.bias", "BioViL"),
     "biovilt": ("projector.model.3.bias", "BioViL-T"),
+    "cxrclip": ("image_projection.projection.bias", "CXR-CLIP"),
 }
 DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
 

@@ -23,6 +23,7 @@ from xbench.findings.names import FINDINGS
 from xbench.geometry.preprocessing import PillowResize, Preprocessing, on_black_canvas
 from xbench.models import (
     CLIP,
+    CXRCLIP,
     KAD,
     MAVL,
     AFLoc,
@@ -35,7 +36,7 @@ from xbench.models import (
     MedKLIP,
     RadZero,
 )
-from xbench.models.maps import biomedclip, carzero, chexzero, devide, gloria, kad, radzero
+from xbench.models.maps import biomedclip, carzero, chexzero, cxrclip, devide, gloria, kad, radzero
 from xbench.models.maps import clip as _open_clip
 from xbench.models.maps import mavl as _mavl
 from xbench.models.maps import medklip as _book
@@ -197,6 +198,36 @@ def noisy(seed: str, height: int, width: int) -> np.ndarray:
     state = random_state(f"grey/{seed}")
     low = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
     return (low + state.randint(0, 31, (height, width))).astype(np.uint8)
+
+
+# CXR-CLIP
+
+
+def test_cxrclip(build: Callable[..., Any]) -> None:
+    tensors = weights_of("cxrclip_r50")
+    text = {name: tensor for name, tensor in tensors.items() if not name.startswith("image_")}
+    swin = {**text, **weights_of("cxrclip_swint")}
+    for name, of_case in (("r50", tensors), ("swint", swin)):
+        case = case_of("cxrclip", name)
+        for saliency in ("dot", "cell"):
+            model = build(CXRCLIP, cxrclip, of_case, saliency=saliency)
+            queries = model.encode_tokens(*case.tokens)
+            # The absent text comes first.
+            output = model(case.images, torch.stack([queries[1::2], queries[::2]], dim=1))
+            maps = case.arrays[f"map_{saliency}"][:, 1::2]
+            assert off(output.saliency, maps) < (1e-6 if saliency == "cell" else 2e-5)
+        assert off(queries[:, ::8], case.arrays["text_embeds"]) < 1e-6
+        assert case.off("pair_probability", output.probabilities) < 1e-6
+        assert off(output.logits, case.arrays["cosine"][:, 1::2] - case.arrays["cosine"][:, ::2]) < 2e-6
+        assert bool(model.exploratory) == (name == "swint")
+
+
+def test_cxrclip_preprocessing() -> None:
+    arrays = case_of("cxrclip", "preprocess").arrays
+    for about in facts("cxrclip_preprocessing"):
+        for swin, kind in ((False, "imagenet"), (True, "huggingface")):
+            tensor, _ = cxrclip.preprocessing(224, swin)(noisy(**about))
+            assert off(tensor[0, ::4, ::4], arrays[f"{about['seed']}/{kind}_every4"]) < 1e-6
 
 
 # CARZero

@@ -50,6 +50,7 @@ MODELS = (
     "chexzero",
     "biovil",
     "biovilt",
+    "cxrclip",
 )
 FIXED = ("gloria", "afloc")
 """Those whose input has one size."""
@@ -228,6 +229,21 @@ def biovil_weights(file: str, full: bool) -> dict[str, Tensor]:
     return {name: torch.full_like(own, torch.nan) if name.startswith(unused) else own for name, own in named.items()}
 
 
+def _cxrclip(folder: Path, full: bool) -> dict[str, str]:
+    with torch.device("meta"):
+        resnet = resnet50()
+        resnet.fc = nn.Identity()
+        parts = {"image_encoder.resnet": resnet, "text_encoder.text_encoder": _bert(full, 28996)}
+        parts |= {
+            "image_projection.projection": nn.Linear(2048, 512),
+            "text_projection.projection": nn.Linear(768, 512),
+        }
+    path = folder / "r50_mcc.tar"
+    tensors = {**_draw(parts, full), "logit_scale": torch.tensor(2.6)}
+    torch.save({"model": tensors, "config": {"base": {"text_max_length": 128}}, "epoch": 3}, path)
+    return {"checkpoint": str(path), "text_encoder": _tokeniser(folder / "bert")}
+
+
 def _of_open_clip(folder: Path, full: bool) -> dict[str, str]:
     model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
     path = folder / "open_clip_pytorch_model.bin"
@@ -339,4 +355,5 @@ _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
     "chexzero": _chexzero,
     "biovil": partial(_biovil, "image"),
     "biovilt": partial(_biovil, "temporal"),
+    "cxrclip": _cxrclip,
 }

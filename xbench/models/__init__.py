@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from xbench.models.maps.classifier import Classifier as Classifier
     from xbench.models.maps.classifier import TorchXRayVision as TorchXRayVision
     from xbench.models.maps.clip import CLIP as CLIP
+    from xbench.models.maps.cxrclip import CXRCLIP as CXRCLIP
     from xbench.models.maps.devide import DeViDe as DeViDe
     from xbench.models.maps.gloria import GLoRIA as GLoRIA
     from xbench.models.maps.hf_dual import HFDual as HFDual

@@ -15,6 +15,7 @@ _MODELS = {
     "devide": "DeViDe (re-implementation)",
     "radzero": "RadZero",
     "chexzero": "CheXzero",
+    "cxrclip": "CXR-CLIP",
     "hf": "Hugging Face dual encoder",
     "medsiglip": "MedSigLIP",
     "xraysiglip": "XraySigLIP",

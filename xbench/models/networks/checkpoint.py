@@ -212,6 +212,7 @@ _TELL_TALES = (
     ("BiomedCLIP", ("visual.trunk.patch_embed.proj.weight", "text.transformer.embeddings.word_embeddings.weight")),
     ("a CLIP model of open_clip", ("visual.trunk.patch_embed.proj.weight",)),
     ("a CLIP model of open_clip", ("visual.conv1.weight",)),
+    ("CXR-CLIP", ("image_projection.projection.weight",)),
     ("a SigLIP of transformers", ("vision_model.head.probe",)),
     ("a CLIP of transformers", ("vision_model.pre_layrnorm.weight",)),
     ("a BERT", ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight")),

@@ -41,19 +41,19 @@ class DualEncoder(VLM):
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Encode C pairs (C, 2, ..., D), or C single prompts (C, ..., D), or raise a UserError.
 
-        Of several present prompts the mean direction counts. Of a pair the last prompt is the absent one.
+        Of several present prompts their `average` counts. Of a pair the last prompt is the absent one.
         """
         counts = [len(of_finding) for of_finding in prompts]
         classes = self.encode_texts([prompt for of_finding in prompts for prompt in of_finding]).split(counts)
         if not self.pairs or {*counts} == {1}:
-            return torch.stack([_mean_direction(texts) for texts in classes])
+            return torch.stack([self.average(texts) for texts in classes])
         if min(counts) < 2:
             raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
-        return torch.stack([torch.stack([_mean_direction(texts[:-1]), texts[-1]]) for texts in classes])
+        return torch.stack([torch.stack([self.average(texts[:-1]), texts[-1]]) for texts in classes])
 
-
-def _mean_direction(vectors: Tensor) -> Tensor:
-    return vectors[0] if len(vectors) == 1 else F.normalize(vectors.mean(dim=0), dim=-1)
+    def average(self, vectors: Tensor) -> Tensor:
+        """Return what counts of text vectors (P, ..., D) of the same class: their mean direction."""
+        return vectors[0] if len(vectors) == 1 else F.normalize(vectors.mean(dim=0), dim=-1)
 
 
 def compare(images: Tensor, queries: Tensor) -> Tensor:
@@ -67,7 +67,8 @@ def compare(images: Tensor, queries: Tensor) -> Tensor:
     return cosines if queries.ndim == 2 else cosines[..., 0] - cosines[..., 1]
 
 
-def cosine_maps(cells: Tensor, text: Tensor) -> Tensor:
-    """Compare vectors (B, rows, columns, D) with texts (C, D) of unit length to maps (B, C, rows, columns)."""
+def cosine_maps(cells: Tensor, text: Tensor, unit: bool = True) -> Tensor:
+    """Compare vectors (B, rows, columns, D), made `unit` ones, with texts (C, D) to maps (B, C, rows, columns)."""
     with torch.autocast(cells.device.type, enabled=False):
-        return torch.einsum("bhwd,cd->bchw", F.normalize(cells.float(), dim=-1), text)
+        cells = F.normalize(cells.float(), dim=-1) if unit else cells.float()
+        return torch.einsum("bhwd,cd->bchw", cells, text)

@@ -1,0 +1,147 @@
+"""CXR-CLIP: a ResNet-50 or a Swin-T and a BERT with linear heads, trained on radiographs, reports and class labels.
+
+K. You et al., "CXR-CLIP: Toward Large Scale Chest X-ray Language-Image Pre-training", MICCAI 2023. The cosines are not
+scaled: the probability is the softmax of the two plain cosines of a pair, so all lie near 0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models import resnet50  # type: ignore[import-untyped]
+from transformers import SwinConfig, SwinModel
+from transformers.initialization import no_init_weights
+
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.models.base import check_image_size
+from xbench.models.networks.bert import bert_like, encode_in_chunks, tokenise
+from xbench.models.networks.checkpoint import fill, locate, read_settings, read_tensors, undrawn
+from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
+from xbench.runtime.digests import file_sha256
+from xbench.types import ModelOutput
+
+_SOURCE = "Archives such as r50_mcc.tar are linked from the README of github.com/kakaobrain/cxr-clip; CC BY-NC 4.0."
+_UNUSED = ("logit_scale", "*.relative_position_index", "*.embeddings.position_ids")
+# Names of transformers 4 and what transformers 5 calls the same parts of a Swin.
+_RENAMED = {
+    "attention.self.query.": "attention.q_proj.",
+    "attention.self.key.": "attention.k_proj.",
+    "attention.self.value.": "attention.v_proj.",
+    "attention.self.relative_position_bias_table": "attention.relative_position_bias.relative_position_bias_table",
+    "attention.output.dense.": "attention.o_proj.",
+    "intermediate.dense.": "mlp.fc1.",
+    "output.dense.": "mlp.fc2.",
+}
+
+
+class CXRCLIP(DualEncoder):
+    """CXR-CLIP, whose checkpoint says which image encoder it has.
+
+    Those trained with CheXpert (`mc`) or also ChestX-ray14 (`mcc`) have seen the labels of these datasets as prompts.
+
+    Args:
+        checkpoint: File of the authors, or its tensors in a .safetensors file.
+        text_encoder: Hugging Face id or local folder of the tokenizer. The weights come from the checkpoint.
+        templates: Present and absent prompt, each with `{finding}`, which is replaced by its name. Of several present
+            prompts the mean cosine counts.
+        image_size: Side of the square input in pixels, a multiple of 32.
+        saliency: The map of the projected cells: their dot product with the text (`dot`, default of the ResNet), whose
+            mean is the score times the length of the image vector, or their cosine (`cell`, default of the Swin).
+    """
+
+    worded = False
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        text_encoder: str = "emilyalsentzer/Bio_ClinicalBERT",
+        templates: tuple[str, str] = ("{finding}", "No {finding}"),
+        image_size: int = 224,
+        saliency: Literal["dot", "cell"] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.checkpoint = locate(checkpoint, "CXR-CLIP", _SOURCE)
+        check_image_size(image_size, 32)
+        self.text_source, self.templates, self.image_size = text_encoder, templates, image_size
+        self.text_length = int(read_settings(self.checkpoint).get("base", {}).get("text_max_length", 256))
+        tensors = read_tensors(self.checkpoint)
+        self.swin = any(name.startswith("image_encoder.image_encoder.") for name in tensors)
+        if self.swin:
+            self.exploratory = "its Swin was trained to match text with its upper left cell alone"
+            tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
+        self.saliency = saliency or ("cell" if self.swin else "dot")
+        self.map_scale = "cosine" if self.saliency == "cell" else "none"
+        # The names of the authors' file.
+        bert = bert_like(tensors, "text_encoder.text_encoder.")
+        self.text_encoder = nn.ModuleDict({"text_encoder": bert})
+        self.text_projection = nn.ModuleDict({"projection": nn.Linear(bert.config.hidden_size, 512)})
+        self.image_encoder = nn.ModuleDict({"image_encoder": _swin()} if self.swin else {"resnet": undrawn(_resnet)})
+        self.image_projection = nn.ModuleDict({"projection": nn.Linear(768 if self.swin else 2048, 512)})
+        fill(self, tensors, self.checkpoint, "CXR-CLIP", _UNUSED)
+        self.requires_grad_(False).eval()
+        self.preprocessing = preprocessing(image_size, self.swin)
+
+    def encode_texts(self, texts: Sequence[str]) -> Tensor:
+        return self.encode_tokens(*tokenise(self.text_source, texts, self.text_length, "CXR-CLIP"))
+
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Encode token ids and mask (N, L) as vectors of unit length (N, 512), from the state of the last token."""
+
+        def last(ids: Tensor, mask: Tensor) -> Tensor:
+            states = self.text_encoder["text_encoder"](ids, mask).last_hidden_state
+            return states[torch.arange(len(ids), device=ids.device), mask.sum(dim=1) - 1]  # type: ignore[no-any-return]
+
+        states = encode_in_chunks(last, input_ids.to(self.device), attention_mask.to(self.device))
+        return F.normalize(self.text_projection["projection"](states).float(), dim=-1)
+
+    def average(self, vectors: Tensor) -> Tensor:
+        return vectors.mean(dim=0)
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score normalised images (B, 3, h, w) against pairs of text vectors (C, 2, 512); a cell is 32 pixels wide."""
+        grid = (images.shape[-2] // 32, -1)
+        if self.swin:
+            cells = self.image_encoder["image_encoder"](images).last_hidden_state.unflatten(1, grid)
+            pooled = cells[:, 0, 0]
+        else:
+            cells = self.image_encoder["resnet"](images).unflatten(1, (2048, *grid)).permute(0, 2, 3, 1)
+            pooled = cells.mean(dim=(1, 2))
+        project = self.image_projection["projection"]
+        logits = compare(project(pooled), queries)
+        maps = cosine_maps(project(cells), queries[:, 0], unit=self.saliency == "cell")
+        return ModelOutput(logits, torch.sigmoid(logits), maps)
+
+    def provenance(self) -> dict[str, Any]:
+        files = {"checkpoint": str(self.checkpoint), "checkpoint_sha256": file_sha256(self.checkpoint)}
+        told = {name: getattr(self, name) for name in ("text_source", "swin", "image_size", "saliency")}
+        return {**files, **told, **super().provenance()}
+
+
+def preprocessing(image_size: int, swin: bool) -> Preprocessing:
+    """Return the authors' preprocessing: the central square, with the statistics of either image encoder."""
+    statistics = ((0.5,) * 3, (0.5,) * 3) if swin else ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    return Preprocessing([PillowResize(image_size, "shortest", "bilinear"), CentreCrop(image_size)], *statistics)
+
+
+def _renamed(name: str) -> str:
+    if name.startswith("image_encoder."):
+        old = next((old for old in _RENAMED if old in name), "")
+        return name.replace(old, _RENAMED.get(old, ""))
+    return name
+
+
+def _resnet() -> nn.Module:
+    """Return a ResNet-50 that gives its last cells, flattened (B, 2048 * rows * columns)."""
+    network = resnet50()
+    network.avgpool = network.fc = nn.Identity()
+    return network  # type: ignore[no-any-return]
+
+
+def _swin() -> nn.Module:
+    with no_init_weights():
+        return SwinModel(SwinConfig(), add_pooling_layer=False)
