@@ -104,9 +104,9 @@ class Truth:
         joined["image"] = np.concatenate([truth.image + start for truth, start in zip(parts, before, strict=False)])
         return cls(**joined)
 
-    def only(self, rows: Sequence[int]) -> Truth:
-        """Return some of the images, in the given order, with their pairs."""
-        pairs = [np.flatnonzero(self.image == row).tolist() for row in rows]
+    def only(self, rows: Sequence[int], wanted: NDArray[np.bool_] | bool = True) -> Truth:
+        """Return some of the images, in the given order, with their pairs, or with those of these that are `wanted`."""
+        pairs = [np.flatnonzero((self.image == row) & wanted).tolist() for row in rows]
         places = [place for of_image in pairs for place in of_image]
         chosen: dict[str, Any] = {}
         for part in fields(self):

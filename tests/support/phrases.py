@@ -10,8 +10,9 @@ import os
 from dataclasses import replace
 
 import numpy as np
+import torch
 from lightning.pytorch import Callback
-from toys import Squares
+from toys import Brightness, Squares
 
 from xbench.callbacks.case_keeper import CaseKeeper
 from xbench.callbacks.evaluation import Evaluation, find
@@ -70,3 +71,43 @@ class Mirrored(Tires):
         prediction = pl_module.test_step(changed, 1)
         Evaluation.of(trainer).add(trainer, prediction, changed)
         find(trainer, CaseKeeper).add(prediction, changed)
+
+
+class Pairs(Squares):
+    """Images with a bright square at the left and a dark one at the right, and a phrase of each, two to a patient."""
+
+    findings = ("Square", "Hole")
+
+    def read_records(self, annotated: bool) -> list[Record]:
+        queries = (Query("1", "Square", "A bright patch.", "en"), Query("2", "Hole", "dark hole in the left lung"))
+        labels = {"1": 1, "2": 1}
+        return [Record(f"{n}", labels, n, patient_id=f"p{n // 2}", queries=queries) for n in range(self.images)]
+
+    def load(self, record: Record) -> Radiograph:
+        rng = np.random.default_rng(record.source)
+        image, regions = rng.integers(100, 140, (80, 64), dtype=np.uint8), {}
+        for name, first, grey in (("1", 0, 255), ("2", 32, 0)):
+            top, left = rng.integers(0, 60), first + rng.integers(0, 20)
+            regions[name] = np.zeros(image.shape, bool)
+            regions[name][top : top + 12, left : left + 10] = True
+            image[regions[name]] = grey
+        return Radiograph(image, regions)
+
+
+class Attentive(Brightness):
+    """Looks for the opposite of what is denied."""
+
+    name = "attentive"
+
+    def encode_prompts(self, prompts):
+        signs = torch.tensor([-1.0 if text.startswith("no ") else 1.0 for (text,) in prompts])
+        return super().encode_prompts(prompts) * signs
+
+
+class Deaf(Brightness):
+    """Looks for bright places, whatever it is told."""
+
+    name = "deaf"
+
+    def encode_prompts(self, prompts):
+        return torch.ones(len(prompts))

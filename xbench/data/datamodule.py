@@ -27,6 +27,7 @@ from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
 from xbench.findings.names import findings_problem, is_folder_name, is_name
+from xbench.findings.phrases import Wording
 from xbench.findings.queries import PHRASES, Query
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runs.fingerprint import plain
@@ -58,6 +59,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         timeout: Seconds after which an image that is still being decoded counts as one that cannot be read, as on a
             network file system that hangs. On Linux and with `num_workers` above 0, which also keep a decoder that
             crashes apart from the run: each worker decodes in a process of its own that can be replaced.
+        wordings: Other words in which phrases are scored again, for reports that say whether maps follow the words:
+            `name` of the finding, the package's `phrase` for it, `negation` of the phrase, and the phrase of `other`
+            regions of the same image.
     """
 
     name: str = ""  # short name in results and run folders; the class name in lower case unless the class sets it
@@ -85,6 +89,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         gamma: float = 0.5,
         cache: bool | str = True,
         timeout: float = TIMEOUT,
+        wordings: list[Wording] | None = None,
     ) -> None:
         super().__init__()
         self.split = self.splits[0] if split is None else split
@@ -109,6 +114,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.gamma = gamma
         self.cache = cache
         self.timeout = timeout
+        self.wordings: Sequence[Wording] = wordings or []
         self.records: Sequence[Record] = ()  # the images of the split, from `setup` on
         self.notes: list[Note] = []  # what is odd about the annotation files; `read_records` fills it
         self.prepared: PreparedStore | None = None

@@ -84,6 +84,23 @@ class PositionCell:
 
 
 @dataclass(frozen=True)
+class PhraseGroup:
+    """Phrases of a run that have something in common: all of them, or those of one category, length or kind.
+
+    `scores` are means over the `scored` phrases, those that are present and have a region. `false_alarms` is the share
+    of the `absent` phrases that get a box, of a model that answers and was asked about them.
+    """
+
+    by: str
+    name: str
+    phrases: int
+    scored: int
+    absent: int
+    scores: Mapping[str, Estimate]
+    false_alarms: Estimate
+
+
+@dataclass(frozen=True)
 class Quadrants:
     """Shares of a finding's scored pairs by whether they are recognised and grounded.
 
@@ -115,6 +132,7 @@ class RunAnalysis:
     areas: tuple[AreaBin, ...]  # by decile of area, smallest first
     positions: tuple[PositionCell, ...]  # nine cells row by row; none without pairs
     quadrants: Mapping[str, Quadrants]  # of findings with both labels and a scored pair
+    phrases: tuple[PhraseGroup, ...]  # none without phrases
     auroc_warning: str = ""  # a sentence if AUROC is significantly below one half
 
     @property
@@ -181,6 +199,25 @@ class ProtocolScores:
 
 
 @dataclass(frozen=True)
+class Rewording:
+    """A number of a run's phrases as they stand, and of the same phrases in other words, on the same regions.
+
+    `difference` is that of the other words less the own ones; `p_adjusted` is that of the paired test, corrected for
+    all wordings and numbers of the run; None if not tested.
+    """
+
+    label: str
+    wording: str
+    number: str
+    pairs: int
+    clusters: int  # patients, or images where the dataset does not name patients, that have such a pair
+    own: Estimate
+    other: Estimate
+    difference: Estimate
+    p_adjusted: float | None
+
+
+@dataclass(frozen=True)
 class DatasetAnalysis:
     """Everything about one dataset and split."""
 
@@ -193,6 +230,7 @@ class DatasetAnalysis:
     tied_with_best: Mapping[str, frozenset[str]]  # by number: the best run, and what is not significantly different
     notes: tuple[str, ...] = ()
     protocols: tuple[ProtocolScores, ...] = ()
+    rewordings: tuple[Rewording, ...] = ()  # of phrases that were scored in other words too
 
     def untested(self, number: str, best: str) -> list[str]:
         """Return the labels of the runs that have a number but no p-value against the best one, sorted."""

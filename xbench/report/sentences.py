@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
-from xbench.report.facts import Facts, Standing, Standings, facts_of, over_datasets
+from xbench.report.facts import FAR_APART, Facts, Standing, Standings, facts_of, over_datasets
 from xbench.report.names import count_of, dataset_title, in_words, listed, mean_over, model_title, training_of, whole
 from xbench.report.runs import setting_in_words
 from xbench.report.schema import (
@@ -21,6 +21,7 @@ from xbench.report.schema import (
     Correlation,
     DatasetAnalysis,
     Estimate,
+    Rewording,
     RunAnalysis,
     floor_of,
     number_of,
@@ -510,6 +511,49 @@ def thresholds(facts: Facts) -> Answer:
     )
 
 
+def follows_words(facts: Facts) -> Answer | None:
+    """Say whether the map of the model that the report is about follows the words; None unless these were changed."""
+    label = facts.shown.head.label if facts.shown.rows else ""
+    for dataset in facts.shown.datasets:
+        own = [row for row in dataset.rewordings if (row.label, row.number) == (label, "pointing_game")]
+        rows = {row.wording: row for row in own}
+        if rows:
+            texts = [_reworded(rows[wording], *words) for wording, words in _IN_OTHER_WORDS.items() if wording in rows]
+            where = f" on {facts.analysis.heading(dataset)}" if len(facts.analysis.datasets) > 1 else ""
+            whose = f"{label}" if len(facts.shown.models) > 1 else "the model"
+            return Answer(f"Does {whose} follow the words{where}?", *texts)
+    return None
+
+
+_IN_OTHER_WORDS = {
+    "other": ("asked for another region of the same film", "It follows them", "It does not follow them"),
+    "negation": ("told that it is absent", "A denial counts", "A denial changes nothing"),
+    "name": (
+        "with the name of the finding alone",
+        "The sentence matters",
+        "The sentence adds nothing to the finding's name",
+    ),
+    "phrase": ("with the package's phrase for the finding", "The wording matters", "The package's phrase does as well"),
+}
+
+
+def _reworded(row: Rewording, what: str, changed: str, same: str) -> Sentence:
+    """Compare phrases in other words with the phrases as they stand, or say that they are too few to tell."""
+    difference, p = row.difference.value or 0.0, row.p_adjusted
+    if p is not None and p <= SIGNIFICANT:
+        # A model that points better at a region when it is told another one does not follow.
+        lead = same if row.wording in ("other", "negation") and difference > 0 else changed
+        end = ""
+    else:
+        lead, end = (same, ", no significant difference")
+        if p is None or abs(difference) > FAR_APART:
+            lead = "Too few phrases to tell"
+    rates = (
+        f"{whole(row.other.value)}% of these {row.pairs:,} regions, with the phrase itself at {whole(row.own.value)}%"
+    )
+    return Sentence(f"{lead}: {what}, it points at {rates}{end}.", lead)
+
+
 def differences(facts: Facts) -> Answer:
     """Say how many of the paired differences in the pointing game are significant."""
     question, what = "Are the differences real?", "in the pointing game"
@@ -575,6 +619,8 @@ def in_short(facts: Facts) -> tuple[str, ...]:
         guesses = [_guesses(facts, row) for row in found.rows if row is not found.head]
     if any(dataset.comparisons for dataset in facts.analysis.datasets):
         sections.append(differences(facts))
+    if (followed := follows_words(facts)) is not None:
+        sections.append(followed)
     texts = [" ".join([section.question, *section.texts]) for section in sections]
     return (*texts, *filter(None, (*guesses, _useless_dice(facts.analysis))))
 

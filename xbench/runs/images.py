@@ -174,8 +174,9 @@ def read_saved_images(
         of_image = {name: file.take(image_id) for name, file in others.items()}
         asked = queries.get(image_id, ())
         place_of = {query.name: place for place, query in enumerate(asked)}
-        # Under a condition there may be some of the images alone.
-        regions = {place_of[region["query"]]: region for region in of_image[TRUTH] if asked or not condition}
+        # Under a condition there may be some of the images and of their queries alone.
+        there = (region for region in of_image[TRUTH] if region["query"] in place_of or not condition)
+        regions = {place_of[region["query"]]: region for region in there}
         if [*regions] != sorted(regions):
             raise ValueError(f"the regions of {image_id!r:.200} in {TRUTH} are not in the order of the queries")
         picture = of_image.get(PICTURES)

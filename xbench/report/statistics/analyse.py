@@ -17,8 +17,10 @@ from xbench.report.statistics.correlation import correlations
 from xbench.report.statistics.lesions import area_bins, position_cells, quadrants
 from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.paired import common_measures, compare, tied_with_best
+from xbench.report.statistics.phrases import phrase_groups
 from xbench.report.statistics.protocols import protocol_scores
 from xbench.report.statistics.references import references
+from xbench.report.statistics.rewordings import rewordings
 from xbench.report.statistics.sample import Sample, differences
 from xbench.report.statistics.studies import studies
 
@@ -91,6 +93,7 @@ def _dataset(
         tied_with_best=tied_with_best({entry.run.label: entry.macro for entry in models}, comparisons),
         notes=dataset_notes(entries, _different_ground(runs, measures)),
         protocols=protocol_scores([entry.run for entry in models], [entry.run for entry in of_references], seed, place),
+        rewordings=rewordings(models, FOLDS, seed, place),
     )
     # The rows of a study ask for the same few pairs of runs again and again.
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)
@@ -121,6 +124,7 @@ def analyse_run(run: Run, measures: Measures) -> RunAnalysis:
         areas=area_bins(measures),
         positions=position_cells(measures, run),
         quadrants=quadrants(sample, run),
+        phrases=phrase_groups(measures, run),
         auroc_warning=auroc_warning(run.results, run.rows),
     )
 

@@ -77,12 +77,13 @@ class Measures:
     def means(self, pairs: NDArray[np.int64], numbers: Sequence[str]) -> dict[str, Estimate]:
         """Return mean scores of some pairs, by their places among the P, whatever their findings.
 
-        `numbers` are some of `pointing_game`, `dice_fixed` and `dice_cross_fitted`.
+        `numbers` are some of `pointing_game`, `dice_fixed`, `iou_fixed` and `dice_cross_fitted`.
         """
         sample, means = self.sample, {}
         scores = {
             "pointing_game": sample.hit,
             "dice_fixed": sample.dice[:, sample.fixed],
+            "iou_fixed": sample.iou[:, sample.fixed],
             "dice_cross_fitted": self.of_pairs["dice"],
         }
         for name in numbers:

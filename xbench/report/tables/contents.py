@@ -19,6 +19,7 @@ from xbench.report.schema import (
     floor_of,
     in_order,
 )
+from xbench.report.statistics.phrases import SCORES
 from xbench.report.tables.answered import answer_tables
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
@@ -97,7 +98,17 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
                 yield of_dataset(analysis, dataset, _per_finding(dataset, key))
     yield from answer_tables(analysis)
     yield _best_and_worst_findings(analysis)
-    for per_dataset in (_protocols, _turned, _calibration, comparisons, _quadrants, _by_area, _by_position):
+    for per_dataset in (
+        _protocols,
+        _turned,
+        _calibration,
+        comparisons,
+        _quadrants,
+        _by_area,
+        _by_position,
+        _phrases,
+        _rewordings,
+    ):
         for dataset in analysis.datasets:
             yield of_dataset(analysis, dataset, per_dataset(dataset))
     yield _correlations(analysis)
@@ -333,6 +344,53 @@ def _by_position(dataset: DatasetAnalysis) -> Table:
             row(entry.run.label, name, part.count, *map(part.scores.get, keys), part.peaks)
             for entry in in_order(dataset.runs).values()
             for name, part in zip(names, entry.positions, strict=False)
+        ],
+    )
+
+
+def _phrases(dataset: DatasetAnalysis) -> Table:
+    return table_of(
+        "phrases",
+        "Phrases on",
+        "The images' own phrases by the finding that they belong to, by number of words, and by whether a word denies "
+        "something (such as no, without, sin). Scored: present and with a region; means over them in per cent. Absent: "
+        "phrases that the dataset says do not hold. False alarms: share of these that get a box, of models that answer "
+        f"and were asked. {INTERVALS}",
+        ["Model", "Phrases"],
+        ["Number", "Scored", *(NUMBERS[key].title for key in SCORES), "Absent", "False alarms"],
+        [
+            row(
+                entry.run.label,
+                part.name,
+                part.phrases,
+                part.scored,
+                *map(part.scores.get, SCORES),
+                part.absent,
+                part.false_alarms,
+            )
+            for entry in in_order(dataset.runs).values()
+            for part in entry.phrases
+        ],
+    )
+
+
+def _rewordings(dataset: DatasetAnalysis) -> Table:
+    what = {"name": "name of the finding", "phrase": "stock phrase", "negation": "denial", "other": "other region"}
+    return table_of(
+        "rewordings",
+        "Phrases in other words on",
+        "The same regions, once with the phrase as it stands and once in other words: the name of its finding, the "
+        "package's phrase for that, the phrase denied, and the phrase of another region of the same film. A map that "
+        "follows the words leaves the region for a denial and for another region. Means over findings in per cent, and "
+        f"the other words less the own; adjusted p: paired test, corrected over the model's rows. {INTERVALS}",
+        ["Model", "Words", "Number"],
+        ["Phrases", "As it stands", "In other words", "Difference", "Adjusted p"],
+        [
+            row(
+                *(one.label, what[one.wording], NUMBERS[one.number].title),
+                *(one.pairs, one.own, one.other, number(one.difference, signed=True), p_value(one.p_adjusted)),
+            )
+            for one in dataset.rewordings
         ],
     )
 

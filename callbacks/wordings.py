@@ -1,0 +1,66 @@
+"""Phrases in other words: does the map follow?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.findings.phrases import Wording, reworded
+from xbench.runtime.errors import UsageError
+from xbench.types import Batch, Prediction
+
+from .case_keeper import CaseKeeper
+from .evaluation import Evaluation, find
+
+
+class Wordings(Callback):
+    """Scores phrases again in the other words that `--data.wordings` names, each under a condition of its own.
+
+    A model is asked where the region of a phrase is, in words that are not the phrase's own. Comes after `Evaluation`
+    and `CaseKeeper` and before `ResultsWriter`.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Raise a UserError if there is no model to ask."""
+        wanted = getattr(trainer.datamodule, "wordings", None)  # type: ignore[attr-defined]
+        if stage == "test" and wanted and not getattr(pl_module, "asked_in_words", True):
+            raise UsageError(
+                "--data.wordings asks a model again, in other words, and predictions that were made elsewhere have no "
+                "model to ask. Leave it out."
+            )
+
+    def on_test_batch_end(  # type: ignore[override]
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
+    ) -> None:
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        for wording in data.wordings if outputs is not None and outputs.shown is not None else ():
+            if (changed := in_other_words(batch, wording)) is None:
+                continue
+            prediction: Any = trainer.strategy.test_step(changed, 1)
+            evaluation = Evaluation.of(trainer)
+            evaluation.stopwatch.lap("forward")
+            evaluation.add(trainer, prediction, changed)
+            if keeper := find(trainer, CaseKeeper):
+                keeper.add(prediction, changed)
+
+
+def in_other_words(batch: Batch, wording: Wording) -> Batch | None:
+    """Return the images of a batch with their scored phrases in other words; None if no phrase has such words."""
+    truth = batch.truth
+    scored, queries = truth.scored, [*truth.queries]
+    for pair in np.flatnonzero(scored).tolist():
+        beside = np.flatnonzero(scored & (truth.image == truth.image[pair]) & (truth.digests != truth.digests[pair]))
+        # In turn, so that not every phrase of an image becomes its first one.
+        others = [truth.queries[place] for place in sorted(beside.tolist(), key=lambda place: (place < pair, place))]
+        query = reworded(truth.queries[pair], others, wording)
+        scored[pair], queries[pair] = query is not None, query or queries[pair]
+    if not scored.any():
+        return None
+    rows = np.unique(truth.image[scored]).tolist()
+    chosen = truth.only(rows, scored)
+    own = [query for query, kept in zip(queries, scored.tolist(), strict=True) if kept]
+    return replace(batch.only(rows), truth=replace(chosen, queries=own), condition=f"wording: {wording}", failures=[])

@@ -1,0 +1,169 @@
+"""Phrases in other words: through run, resume, rescore and verify, and what reports say of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_files import files_of
+
+from xbench.cli import main
+from xbench.commands.verify import disagreements
+from xbench.findings.phrases import WORDINGS, denies, length_group, length_groups, reworded, words_of
+from xbench.report.facts import facts_of
+from xbench.report.runs import collect
+from xbench.report.sentences import follows_words
+from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.contents import all_tables
+from xbench.report.tables.table import to_frame
+from xbench.runs.finished import FinishedRun
+from xbench.types import Query
+
+QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
+DATA = ("--data", "phrases.Pairs", "--data.batch_size", "4", "--data.num_workers", "0")
+# Pointing game of the phrases as they stand, and in each wording. `Hole` alone does not say dark.
+EXPECTED = {
+    "attentive": (1.0, {"name": 0.5, "phrase": 0.5, "negation": 0.0, "other": 0.0}),
+    "deaf": (0.5, dict.fromkeys(WORDINGS, 0.5)),
+}
+
+
+def run(root: Path, model: str, *more: str, images: int = 20, status: int = 0) -> Path:
+    words = ("--data.wordings", json.dumps(WORDINGS), "--data.images", str(images))
+    options = (*DATA, *words, *QUIET, "--trainer.default_root_dir", str(root), *more)
+    assert main(["test", "--model", f"phrases.{model}", *options]) == status
+    return next((path.parent for path in root.glob("*/*/results.json")), root)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("wordings")
+    return {model: run(root / model, model.capitalize()) for model in EXPECTED}
+
+
+@pytest.mark.parametrize("model", EXPECTED)
+def test_a_model_that_follows_is_told_from_one_that_does_not(runs: dict[str, Path], model: str) -> None:
+    own, others = EXPECTED[model]
+    analysis = analyse(collect([runs[model]]))
+    (dataset,) = analysis.datasets
+    rows = {(row.wording, row.number): row for row in dataset.rewordings}
+    assert {wording for wording, _ in rows} == {*WORDINGS}
+    for wording, value in others.items():
+        row = rows[wording, "pointing_game"]
+        assert (row.own.value, row.other.value, row.difference.value) == (own, value, value - own)
+        assert (row.pairs, row.clusters) == (40, 10)
+        changed = wording in ("negation", "other") and model == "attentive"
+        assert row.p_adjusted == 1 if model == "deaf" else (row.p_adjusted <= 0.05) == (changed or value < own)
+    reply = follows_words(facts_of(analysis))
+    assert reply.question == "Does the model follow the words?" and len(reply.texts) == 4
+    told = {
+        "attentive": ("It follows them: ", "A denial counts: "),
+        "deaf": ("It does not follow", "A denial changes no"),
+    }
+    for text, begin in zip(reply.texts, told[model], strict=False):
+        assert text.startswith(begin)
+    assert f"{100 * others['other']:.0f}% of these 40 regions" in reply.answer
+    assert FinishedRun.open(runs[model]).results.grounding.macro["pointing_game"] == own
+
+
+def test_of_few_phrases_nothing_is_said(tmp_path: Path) -> None:
+    """Four patients cannot differ significantly, whatever the maps do."""
+    facts = facts_of(analyse(collect([run(tmp_path, "Attentive", images=8)])))
+    assert [text.partition(":")[0] for text in follows_words(facts).texts] == ["Too few phrases to tell"] * 4
+
+
+def test_conditions_go_through_resume_rescore_and_verify(runs, tmp_path, monkeypatch, unsaved_figures) -> None:
+    whole = runs["attentive"]
+    table = pq.read_table(whole / "pairs.parquet").to_pylist()
+    texts = {(row["query"], row["condition"]): (row["text"], row["language"]) for row in table}
+    assert len(table) == 5 * 40
+    assert {key: texts[key] for key in texts if key[0] == "1"} == {
+        ("1", ""): ("A bright patch.", "en"),
+        ("1", "wording: name"): ("Square", "en"),
+        ("1", "wording: phrase"): ("square", "en"),
+        ("1", "wording: negation"): ("no a bright patch", "en"),
+        ("1", "wording: other"): ("dark hole in the left lung", None),
+    }
+    assert disagreements(whole, deep=True) == []
+    assert main(["rescore", str(whole), "--out", str(tmp_path / "again"), "--workers", "0"]) == 0
+    assert files_of(tmp_path / "again") == files_of(whole)
+    callbacks = ("evaluation.Evaluation", "case_keeper.CaseKeeper", "wordings.Wordings", "results_writer.ResultsWriter")
+    places = [{"class_path": f"xbench.callbacks.{name}"} for name in callbacks]
+    places.insert(3, {"class_path": "phrases.Tires"})
+    config = tmp_path / "callbacks.yaml"
+    config.write_text(json.dumps({"trainer": {"callbacks": places}}))
+    monkeypatch.setenv("ORACLE_TIRES", "1")
+    run(tmp_path / "parts", "Attentive", "--config", str(config), status=1)
+    monkeypatch.delenv("ORACLE_TIRES")
+    assert files_of(run(tmp_path / "parts", "Attentive", "--config", str(config), "--resume", "true")) == files_of(
+        whole
+    )
+    assert main(["report", str(whole), "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "It follows them" in page and "Phrases in other words on" in page
+
+
+def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path], tmp_path: Path, capsys) -> None:
+    config = tmp_path / "pairs.yaml"
+    config.write_text("data: {class_path: phrases.Pairs, init_args: {num_workers: 0, wordings: [other]}}")
+    words = ("--config", str(config), "--predictions", str(runs["deaf"]), "--name", "again", *QUIET)
+    assert main(["score", *words, "--trainer.default_root_dir", str(tmp_path)]) == 2
+    assert "--data.wordings asks a model again" in capsys.readouterr().err
+
+
+def test_groups_of_phrases_are_means_over_their_rows(runs: dict[str, Path]) -> None:
+    run_, analysis = FinishedRun.open(runs["deaf"]), analyse(collect([runs["deaf"]]))
+    (table,) = (to_frame(table) for table in all_tables(analysis) if table.name.startswith("phrases"))
+    table = table.set_index("Phrases")
+    rows, names = run_.rows, {"Square": "1", "Hole": "2", "1 to 3 words": "1", "4 to 7 words": "2"}
+    for group, query in {**names, "all phrases": None, "without a denial": None}.items():
+        own = np.array([query in (None, rows.queries[place]) for place in rows.query])
+        assert (table["Number"][group], table["Scored"][group], table["Absent"][group]) == (own.sum(), own.sum(), 0)
+        assert table["Pointing game"][group] == rows["pointing_hit"][own].mean()
+        assert table["Dice at 0.5"][group] == pytest.approx(rows["dice"][own].mean(), abs=1e-12)
+        assert table["IoU at 0.5"][group] == pytest.approx(rows["iou"][own].mean(), abs=1e-12)
+    assert "with a denial" not in table.index
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "denied"),
+    [
+        ("No pleural effusion.", "en", True),
+        ("lungs are free of consolidation", None, True),
+        ("Nodule in the left upper lobe", "en", False),
+        ("normal", "en", False),
+        ("Sin derrame pleural", "es", True),
+        ("no se observan consolidaciones", "es", True),
+        ("Aumento de densidad", "es", False),
+        ("a sin of omission", "en", False),
+        ("sin derrame", None, True),
+        ("pas d'épanchement", "fr", False),
+    ],
+)
+def test_denials(text: str, language: str | None, denied: bool) -> None:
+    assert denies(text, language or "") is denied
+    negated = reworded(Query("1", None, text, language), [], "negation")
+    assert (negated is None) is denied and (denied or denies(negated.text, language or ""))
+
+
+@given(st.text(max_size=200))
+def test_every_text_has_one_length(text: str) -> None:
+    count, group = len(words_of(text)), length_group(text)
+    least, _, most = group.removesuffix(" words").removesuffix(" words or more").partition(" to ")
+    assert group in length_groups() and count <= (int(most) if most else count)
+    assert count >= int(least) or count == 0
+
+
+def test_other_words_are_left_out_where_there_are_none() -> None:
+    phrase, finding = Query("1", None, "dark hole"), Query("Square", "Square")
+    assert all(
+        reworded(phrase, [Query("2", None, "dark hole")], wording) is None for wording in ("name", "phrase", "other")
+    )
+    assert all(reworded(finding, [phrase], wording) is None for wording in WORDINGS)
+    assert reworded(Query("1", None, "PICC in place"), [], "negation").text == "no PICC in place"
+    assert reworded(Query("1", None, "Un nódulo.", "es"), [], "negation").text == "sin un nódulo"

@@ -1,0 +1,88 @@
+"""Phrases: how long they are, whether they deny something, and other words for what they describe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from xbench.findings.prompts import phrase
+from xbench.findings.queries import Query
+
+Wording = Literal["name", "phrase", "negation", "other"]
+"""Other words for what a phrase describes: the name of its finding, the package's phrase for that, its own denial, or
+the phrase of another region of the same image."""
+
+WORDINGS: tuple[Wording, ...] = get_args(Wording)
+
+LENGTHS = (3, 7, 15)
+"""Most words of the groups of phrases by length; longer ones are the last group."""
+
+# Words that deny what follows or precedes, after NegEx (Chapman et al. 2001) and its Spanish adaptation (Cotik et al.
+# 2016), without the ones that reports use in another sense.
+_DENYING = {
+    "en": "no not without absent absence negative neither nor never free denies denied unremarkable cannot",
+    "es": "no sin ausencia ausente ausentes negativo negativa ni tampoco nunca niega libre libres descarta descartan",
+}
+_WORDS = {language: frozenset(words.split()) for language, words in _DENYING.items()}
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a phrase in lower case; `3.5` and `x-ray` are one word.
+
+    >>> words_of("No X-ray sign of a 3.5 cm nodule.")
+    ['no', 'x-ray', 'sign', 'of', 'a', '3.5', 'cm', 'nodule']
+    """
+    return re.findall(r"\w+(?:[.'-]\w+)*", text.lower())
+
+
+def denies(text: str, language: str = "") -> bool:
+    """Tell whether a phrase has a word that denies something, by the lists of English, Spanish, or of both.
+
+    >>> denies("without effusion"), denies("Senos costofrénicos libres", "es"), denies("nodule in the left lung")
+    (True, True, False)
+    """
+    lists = [words for tag, words in _WORDS.items() if language[:2].lower() in ("", tag)]
+    return any(not words.isdisjoint(words_of(text)) for words in lists or _WORDS.values())
+
+
+def length_group(text: str) -> str:
+    """Return the name of the group by length that a phrase belongs to.
+
+    >>> length_group("left lower lobe opacity")
+    '4 to 7 words'
+    """
+    return length_groups()[sum(len(words_of(text)) > most for most in LENGTHS)]
+
+
+def length_groups() -> list[str]:
+    """Return the names of the groups by length, the shortest first."""
+    least = [1, *(most + 1 for most in LENGTHS)]
+    return [
+        *(f"{low} to {most} words" for low, most in zip(least, LENGTHS, strict=False)),
+        f"{least[-1]} words or more",
+    ]
+
+
+def reworded(query: Query, others: Sequence[Query], wording: Wording) -> Query | None:
+    """Return a query in other words; None for one that is no phrase, and where there are no such words.
+
+    `others` are the phrases of the image whose regions differ. A phrase that denies something has no denial.
+
+    >>> reworded(Query("1", "Edema", "Mild edema.", "en"), [], "negation").text
+    'no mild edema'
+    """
+    if query.text is None:
+        return None
+    text, language = None, query.language
+    if wording in ("name", "phrase") and query.finding is not None:
+        text, language = query.finding if wording == "name" else phrase(query.finding), "en"
+    elif wording == "negation" and not denies(query.text, language or ""):
+        first, *rest = query.text.rstrip(" .").split()
+        no = "sin" if (language or "").lower().startswith("es") else "no"
+        # Words of capital letters, such as PICC, keep them.
+        text = " ".join([no, first if first.isupper() and len(first) > 1 else first.lower(), *rest])
+    elif wording == "other":
+        other = next((one for one in others if one.text not in (None, query.text)), None)
+        text, language = (other.text, other.language) if other else (None, None)
+    return None if text is None else query._replace(text=text, language=language)

@@ -1,0 +1,68 @@
+"""Do maps follow the words? Phrases in other words, against the phrases as they stand, on the same regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from xbench.report.runs import Run
+from xbench.report.schema import Rewording, RunAnalysis
+from xbench.report.statistics.measures import Measures, measure
+from xbench.report.statistics.paired import (
+    PairedTest,
+    common_measures,
+    exchange_tests,
+    holm,
+    macro_difference,
+    paired_test,
+)
+from xbench.report.statistics.sample import Sample
+from xbench.runs.by_finding import Images
+
+_NUMBERS = ("pointing_game", "dice_fixed")
+_CONDITION = "wording: "
+
+
+def rewordings(runs: Sequence[RunAnalysis], folds: int, seed: int, ground: str) -> tuple[Rewording, ...]:
+    """Return a row per run, wording and number, each with the paired test against the phrases as they stand.
+
+    p-values are corrected after Holm for the wordings and numbers of a run; clusters are exchanged as between two runs.
+    `ground` names the dataset and split.
+    """
+    found: list[Rewording] = []
+    for entry in runs:
+        rows: list[Rewording] = []
+        tests: dict[int, PairedTest] = {}
+        for wording, own, other in _pairs(entry.run, folds) if entry.run.rows.texts else ():
+            pairs, clusters = len(own.sample.row), len(np.unique(own.sample.pair_cluster))
+            for key in _NUMBERS:
+                if (test := paired_test(own, other, key)) is None:
+                    continue
+                if len(own.sample.clusters) > 1:
+                    tests[len(rows)] = test
+                values = own.macro()[key], other.macro()[key], macro_difference(other, own, key)
+                rows.append(Rewording(entry.run.label, wording, key, pairs, clusters, *values, None))
+        words = f"{ground} wordings {entry.run.label}"
+        corrected = dict(zip(tests, holm(exchange_tests([*tests.values()], len(tests), seed, words)), strict=True))
+        found += [replace(row, p_adjusted=corrected.get(place)) for place, row in enumerate(rows)]
+    return tuple(found)
+
+
+def _pairs(run: Run, folds: int) -> Iterator[tuple[str, Measures, Measures]]:
+    """Give each wording with the numbers of the phrases as they stand, and in its words, on the same pairs."""
+    whole = Sample.of(run)
+    keys = [*zip(run.rows.image[whole.row].tolist(), run.rows.query[whole.row].tolist(), strict=True)]
+    named = [(run.rows.image_ids[image], run.rows.queries[query]) for image, query in keys]
+    for view in run.stored.under_conditions:
+        if view.condition.startswith(_CONDITION):
+            rows = view.rows
+            other = Sample.of(replace(run, rows=rows, images=Images.of(rows)))
+            there = {
+                (rows.image_ids[image], rows.queries[query])
+                for image, query in zip(rows.image.tolist(), rows.query.tolist(), strict=True)
+            }
+            own = whole.with_pairs(np.array([key in there for key in named], np.bool_))
+            if both := common_measures(measure(own, folds), measure(other, folds), folds):
+                yield view.condition.removeprefix(_CONDITION), *both
