@@ -190,7 +190,7 @@ def find_file(source: str, *names: str, option: str = "text_encoder") -> Path:
                 unreachable = unreachable or isinstance(error, LocalEntryNotFoundError)
         elif (folder / name).is_file():
             return folder / name
-    raise UserError(f"No {' or '.join(names)} of {source} can be had ({reason}). {_offline(source, option)}")
+    raise UserError(f"No {' or '.join(names)} of {source} can be had ({reason}). {_offline(source, option, *names)}")
 
 
 def _folder(source: str, option: str) -> Path | None:
@@ -202,9 +202,10 @@ def _folder(source: str, option: str) -> Path | None:
     return None
 
 
-def _offline(source: str, option: str) -> str:
+def _offline(source: str, option: str, *names: str) -> str:
+    usual = "config.json, vocab.txt or tokenizer.json, and model.safetensors or pytorch_model.bin"
+    files = ", ".join([*(name for name in names if name not in usual), usual])
     return (
-        f"Without a network, fetch config.json, vocab.txt or tokenizer.json, and model.safetensors or "
-        f"pytorch_model.bin of {source if _folder(source, option) is None else 'the model'} from huggingface.co "
-        f"elsewhere, put them into one folder and give --model.{option} FOLDER."
+        f"Without a network, fetch {files} of {source if _folder(source, option) is None else 'the model'} from "
+        f"huggingface.co elsewhere, put them into one folder and give --model.{option} FOLDER."
     )
