@@ -28,6 +28,9 @@ FOLDERS = {
     "chexlocalize": "CheXpert/test",
     "chestxray14": "images_001",
     "vindr": "test",
+    "mscxr": "files",
+    "padchestgr": "Padchest_GR_files",
+    "tbx11k": "imgs",
 }
 
 
@@ -50,7 +53,9 @@ def test_the_root_is_a_parent_or_a_child(downloads, name):
     else:
         message = refusal(name, root / FOLDERS[name])
         assert message.startswith(f"{name}: no ")
-        assert "did you mean --data.root" in message or "set --data.root to the folder that holds both" in message
+        hints = ("did you mean --data.root", "set --data.root to the folder that holds both")
+        # Its annotations lie two folders deep.
+        assert name == "tbx11k" or any(hint in message for hint in hints)
 
 
 # Images

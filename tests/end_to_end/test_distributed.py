@@ -69,6 +69,29 @@ def test_any_number_of_processes_gives_the_same_bytes(options, processes, alone,
     assert processes_of(tmp_path) == processes
 
 
+def test_phrases_give_the_same_bytes_in_any_number_of_processes(tmp_path):
+    """Some batches have no query at all, some no image with a phrase."""
+    files = []
+    for processes in (1, 2, 3):
+        (folder := tmp_path / str(processes)).mkdir()
+        options = (
+            "--data",
+            "phrases.Phrases",
+            "--data.images",
+            "22",
+            "--data.batch_size",
+            "1",
+            "--data.num_workers",
+            "0",
+        )
+        place = ("--trainer.default_root_dir", str(folder / "runs"), "--trainer.devices", str(processes))
+        command = ["test", "--model", "toys.Brightness", *options, *place, *COMMON, *MANY]
+        statuses, said = run_ranks(processes, command, folder)
+        assert statuses == [0] * processes, said
+        files.append(read(folder))
+    assert files[0] == files[1] == files[2]
+
+
 def test_new_interpreters_give_the_same_bytes(alone, tmp_path):
     """As users start several processes, by Lightning's launcher."""
     done = run(*words(tmp_path, "demo", *DEMO_OPTIONS, "--trainer.devices", "2"), folder=tmp_path)

@@ -17,17 +17,23 @@ from official.chestxray14 import write_chestxray14
 from official.chexlocalize import write_chexlocalize
 from official.covid import write_covid
 from official.dicom import write_dicom
+from official.mscxr import write_mscxr
+from official.padchestgr import write_padchestgr
 from official.rsna import write_rsna
 from official.siim import write_siim
+from official.tbx11k import write_tbx11k
 from official.vindr import write_vindr
 from PIL import Image
 
 from xbench.data import (
+    MSCXR,
+    TBX11K,
     ChestXDet,
     ChestXDet10,
     ChestXray14,
     CheXlocalize,
     COVID19Rural,
+    PadChestGR,
     RSNAPneumonia,
     SIIMPneumothorax,
     VinDrCXR,
@@ -40,13 +46,14 @@ CLASSES: dict[str, type[DownloadedDataset]] = {
     cls.name: cls
     for cls in (
         *(RSNAPneumonia, SIIMPneumothorax, COVID19Rural, ChestXDet10, ChestXDet, CheXlocalize, ChestXray14, VinDrCXR),
+        *(MSCXR, PadChestGR, TBX11K),
     )
 }
 _WRITERS = {
     write.__name__.removeprefix("write_"): write
     for write in (
         *(write_rsna, write_siim, write_covid, write_chestxdet10, write_chexdet, write_chexlocalize),
-        *(write_chestxray14, write_vindr),
+        *(write_chestxray14, write_vindr, write_mscxr, write_padchestgr, write_tbx11k),
     )
 }
 CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
@@ -85,6 +92,10 @@ ANNOTATION_FILES = (
     AnnotationFile("vindr", "annotations/annotations_test.csv"),
     AnnotationFile("vindr", "annotations/image_labels_test.csv", required=False),
     AnnotationFile("vindr", "annotations/annotations_train.csv", split="train"),
+    AnnotationFile("mscxr", "MS_CXR_Local_Alignment_v1.1.0.csv"),
+    AnnotationFile("padchestgr", "grounded_reports_20240819.json"),
+    AnnotationFile("padchestgr", "master_table.csv"),
+    AnnotationFile("tbx11k", "annotations/json/TBX11K_val.json"),
 )
 
 
@@ -151,7 +162,8 @@ def assert_reads(data: DownloadedDataset, official: Official, names: Iterable[st
     for name, record in records.items():
         assert not record.missing
         assert dict(record.labels) == official.labels[name], name
-        assert {*record.labels} <= {*data.findings}
+        assert [*(record.queries or ())] == official.queries.get(name, [])
+        assert {*record.labels} <= {query.name for query in record.looked_for(data.findings)}
         radiograph = data.load(record)
         expected = official.images[name]
         assert radiograph.image.dtype == np.uint8

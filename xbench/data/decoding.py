@@ -65,7 +65,7 @@ class _RefusalError(Exception):
     """A sentence about what is wrong with a file."""
 
 
-def decode_image(path: Path) -> NDArray[np.uint8]:
+def decode_image(path: Path, percentiles: tuple[float, float] | None = None) -> NDArray[np.uint8]:
     """Read a PNG, JPEG or DICOM file as a grey image, bright where the body attenuates.
 
     A DICOM image goes through the modality LUT or rescale, then the first VOI LUT or, without one, the first window,
@@ -74,9 +74,10 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
 
     The step to 8 bits: an image stored in 8 unsigned bits that none of those tags changes is taken as it is. Any other
     (more or fewer bits, signed, 16-bit PNG, LUT, window, palette) is stretched linearly from its own minimum and
-    maximum, after windowing, to 0 and 255, and rounded to nearest. A constant one becomes all zeros. Pixels that a
-    DICOM file calls padding (PixelPaddingValue, to PixelPaddingRangeLimit if there is one; both are stored values,
-    before any LUT) are black in the end, and have no part in that minimum and maximum.
+    maximum, after windowing, to 0 and 255, and rounded to nearest. A constant one becomes all zeros. If `percentiles`
+    are given, the window of a PNG of more than 8 bits lies between these two of its pixels. Pixels that a DICOM file
+    calls padding (PixelPaddingValue, to PixelPaddingRangeLimit if there is one; both are stored values, before any LUT)
+    are black in the end, and have no part in that minimum and maximum.
 
     DICOM is told by the letters DICM at byte 128 or by the file's name, `.dcm` or `.dicom`. The result is (H, W) uint8.
     Whatever a file holds, nothing but a UserError is raised: for a file that is missing, empty, damaged, no image, of
@@ -90,7 +91,7 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
             raise _RefusalError("the file is empty")
         if head[128:] == b"DICM" or path.suffix.lower() in _DICOM_SUFFIXES:
             return _decode_dicom(path)
-        return _decode_picture(path)
+        return _decode_picture(path, percentiles)
     except _RefusalError as error:
         reason = str(error)
     except (UnidentifiedImageError, InvalidDicomError):
@@ -103,13 +104,16 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
     raise UserError(f"{path} cannot be decoded: {' '.join(reason.split())[:500]}.")
 
 
-def _decode_picture(path: Path) -> NDArray[np.uint8]:
+def _decode_picture(path: Path, percentiles: tuple[float, float] | None) -> NDArray[np.uint8]:
     with Image.open(path, formats=("PNG", "JPEG")) as picture:
         _check_size(picture.height, picture.width)
         if getattr(picture, "n_frames", 1) > 1:
             raise _RefusalError(f"it holds several frames, {_NOT_OURS_TO_GUESS}")
         if picture.mode.startswith("I"):
-            levels, places = _distinct(np.array(picture))
+            stored = np.array(picture)
+            levels, places = _distinct(stored)
+            if percentiles is not None:
+                levels = levels.clip(*np.percentile(stored, percentiles))
             grey: NDArray[np.uint8] = _stretch(levels)[places]
             return grey
         return np.array(picture.convert("L"))

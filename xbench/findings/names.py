@@ -45,6 +45,12 @@ _ON_KAGGLE = {
     *("Lung Opacity", "Nodule/Mass", "Other Lesion", "Pleural Effusion", "Pleural Thickening", "Pneumothorax"),
     "Pulmonary Fibrosis",
 }
+# The terms of PadChest that name a finding of the table, in small letters and otherwise the same.
+_IN_PADCHEST = {
+    *("Atelectasis", "Cardiomegaly", "Clavicle Fracture", "Consolidation", "Emphysema", "Mass", "Nodule"),
+    *("Pleural Effusion", "Pleural Thickening", "Pneumonia", "Pneumothorax", "Pulmonary Fibrosis", "Rib Fracture"),
+    "Tuberculosis",
+}
 
 
 def _finding(name: str, group: Group, size: Size, canonical_in: str, *synonyms: str, **spelled: str) -> Finding:
@@ -52,6 +58,8 @@ def _finding(name: str, group: Group, size: Size, canonical_in: str, *synonyms: 
     written = spelled | dict.fromkeys(canonical_in.split(), name)
     if name in _ON_KAGGLE:
         written["vindr_kaggle"] = written["vindr"]
+    if name in _IN_PADCHEST:
+        written["padchestgr"] = name.lower()
     return Finding(name, group, size, MappingProxyType(written), synonyms)
 
 
@@ -60,41 +68,47 @@ _FIBROSIS = dict.fromkeys(("chestxdet10", "chexdet"), "Fibrosis") | {"vindr": "P
 
 TABLE: tuple[Finding, ...] = (
     _finding("Aortic Enlargement", "heart and mediastinum", "medium", "", vindr="Aortic enlargement"),
-    _finding("Atelectasis", "lung", "medium", "chestxdet10 chexdet chestxray14 chexlocalize vindr phantom"),
+    _finding("Atelectasis", "lung", "medium", "chestxdet10 chexdet chestxray14 chexlocalize vindr phantom mscxr"),
     _finding("COVID-19", "lung", "large", "covid", "COVID", "COVID19"),
     _finding("Calcification", "lung", "small", "chestxdet10 chexdet vindr"),
-    _finding("Cardiomegaly", "heart and mediastinum", "large", "chexdet chestxray14 chexlocalize vindr phantom"),
+    _finding("Cardiomegaly", "heart and mediastinum", "large", "chexdet chestxray14 chexlocalize vindr phantom mscxr"),
     _finding("Clavicle Fracture", "bone", "small", "", vindr="Clavicle fracture"),
-    _finding("Consolidation", "lung", "large", "chestxdet10 chexdet chexlocalize vindr phantom"),
+    _finding("Consolidation", "lung", "large", "chestxdet10 chexdet chexlocalize vindr phantom mscxr"),
     _finding("Diffuse Nodule", "lung", "large", "chexdet"),
-    _finding("Edema", "lung", "large", "chexlocalize", "Pulmonary Edema"),
+    _finding("Edema", "lung", "large", "chexlocalize mscxr", padchestgr="pulmonary edema"),
     _finding("Emphysema", "lung", "large", "chestxdet10 chexdet vindr"),
     _finding("Enlarged Cardiomediastinum", "heart and mediastinum", "large", "chexlocalize"),
     _finding("Enlarged PA", "heart and mediastinum", "small", "vindr", "Enlarged Pulmonary Artery"),
     _finding("Fracture", "bone", "small", "chestxdet10 chexdet chexlocalize phantom"),
     _finding("ILD", "lung", "large", "vindr", "Interstitial Lung Disease"),
-    _finding("Infiltration", "lung", "medium", "vindr", chestxray14="Infiltrate"),
-    _finding("Lung Cavity", "lung", "medium", "", vindr="Lung cavity"),
+    _finding("Infiltration", "lung", "medium", "vindr", chestxray14="Infiltrate", padchestgr="infiltrates"),
+    _finding("Lung Cavity", "lung", "medium", "", vindr="Lung cavity", padchestgr="cavitation"),
     _finding("Lung Cyst", "lung", "medium", "", vindr="Lung cyst"),
     _finding("Lung Lesion", "lung", "small", "chexlocalize"),
-    _finding("Lung Opacity", "lung", "large", "vindr", chexlocalize="Airspace Opacity"),
+    _finding("Lung Opacity", "lung", "large", "vindr mscxr", chexlocalize="Airspace Opacity"),
     _finding("Mass", "lung", "medium", "chestxdet10 chexdet chestxray14 phantom"),
     _finding("Mediastinal Shift", "heart and mediastinum", "large", "", vindr="Mediastinal shift"),
     _finding("Nodule", "lung", "small", "chestxdet10 chexdet chestxray14 phantom"),
     _finding("Nodule/Mass", "lung", "small", "vindr"),
     _finding("Other Lesion", "lung", "medium", "", vindr="Other lesion"),
-    _finding("Pleural Effusion", "pleura", "medium", "phantom chexlocalize", **_EFFUSION),
+    _finding("Pleural Effusion", "pleura", "medium", "phantom chexlocalize mscxr", **_EFFUSION),
     _finding("Pleural Other", "pleura", "medium", "chexlocalize"),
     _finding("Pleural Thickening", "pleura", "small", "chexdet", vindr="Pleural thickening"),
-    _finding("Pneumonia", "lung", "large", "rsna chestxray14 chexlocalize"),
-    _finding("Pneumothorax", "pleura", "medium", "siim chestxdet10 chexdet chestxray14 chexlocalize vindr phantom"),
+    _finding("Pneumonia", "lung", "large", "rsna chestxray14 chexlocalize mscxr"),
+    _finding(
+        "Pneumothorax", "pleura", "medium", "siim chestxdet10 chexdet chestxray14 chexlocalize vindr phantom mscxr"
+    ),
     _finding("Pulmonary Fibrosis", "lung", "medium", "", **_FIBROSIS),
     _finding("Rib Fracture", "bone", "small", "", vindr="Rib fracture"),
     _finding("Support Devices", "device", "medium", "chexlocalize"),
+    _finding("Tuberculosis", "lung", "medium", "tbx11k"),
 )
 """Every finding that is scored, by canonical name."""
 
-_DATASETS = ("rsna", "siim", "covid", "chestxdet10", "chexdet", "chexlocalize", "chestxray14", "vindr", "phantom")
+_DATASETS = (
+    *("rsna", "siim", "covid", "chestxdet10", "chexdet", "chexlocalize", "chestxray14", "vindr", "phantom"),
+    *("mscxr", "padchestgr", "tbx11k"),
+)
 
 
 def _fold(name: str) -> str:

@@ -52,6 +52,9 @@ _DATASETS = {
     "chexlocalize": "CheXlocalize",
     "chestxray14": "ChestX-ray14",
     "vindr": "VinDr-CXR",
+    "mscxr": "MS-CXR",
+    "padchestgr": "PadChest-GR",
+    "tbx11k": "TBX11K",
     "phantom": "PhantomCXR",
 }
 # These datasets label films of one collection under other identifiers.

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 from downloads import CLASSES, CUT_OFF, assert_reads, notes_of, records_of, refusal
 from official.chexlocalize import LABELS, encoded
+from official.mscxr import HEADER
 from official.vindr import COLUMNS
 
 STRAY = "an image that the annotation files do not name, left out"
 UNKNOWN = "a polygon of the unknown label 'pleural_effusion', taken for an opacity"
 EDEMA = "a box or label of 'Edema', which is none of the 21 findings, left out"
+UNDRAWN = "a phrase is present and nothing is drawn of it, so no number counts it"
+BOXLESS = "an image of tuberculosis without a box, scored for recognition only"
+REPORTS = "grounded_reports_20240819.json"
 
 # Dataset, split, options of the writer, options of the dataset, files that are read, and notes on them.
 LAYOUTS = [
@@ -34,6 +38,18 @@ LAYOUTS = [
     ("vindr", "test", {}, {}, ["annotations_test.csv", "image_labels_test.csv"], {EDEMA}),
     ("vindr", "train", {}, {}, ["annotations_train.csv", "image_labels_train.csv"], set()),
     ("vindr", "train", {"layout": "kaggle", "outside": False}, {}, ["train.csv"], set()),
+    ("mscxr", "all", {}, {}, ["MS_CXR_Local_Alignment_v1.1.0.csv"], set()),
+    ("mscxr", "train", {}, {}, ["MS_CXR_Local_Alignment_v1.1.0.csv"], set()),
+    ("padchestgr", "test", {}, {}, ["master_table.csv", REPORTS], {UNDRAWN}),
+    ("padchestgr", "all", {"language": "es"}, {"language": "es"}, ["master_table.csv", REPORTS], {UNDRAWN}),
+    *(
+        ("padchestgr", "test", {"readers": who, "outside": False}, {"readers": who}, None, {UNDRAWN})
+        for who in ("second", "both")
+    ),
+    ("tbx11k", "val", {}, {}, ["TBX11K_val.json"], {BOXLESS}),
+    ("tbx11k", "train", {}, {}, ["TBX11K_train.json"], set()),
+    ("tbx11k", "all_val", {}, {}, ["all_val.json"], {BOXLESS}),
+    ("tbx11k", "trainval", {"layout": "kaggle"}, {}, ["data.csv"], {BOXLESS}),
 ]
 
 
@@ -82,8 +98,23 @@ targets = partial(lines, "patientId,x,y,width,height,Target")
 listed = partial(lines, "ID,img_path,boxes,classes")
 boxes = partial(lines, "Image Index,Finding Label,Bbox [x,y,w,h],,,")
 corners = partial(lines, "image_id,class_name,x_min,y_min,x_max,y_max")
+PHRASES = "MS_CXR_Local_Alignment_v1.1.0.csv"
+phrases = partial(lines, ",".join(HEADER))
+
+
+def study(**change: object) -> dict[str, object]:
+    sentence = {"sentence_en": "haze", "sentence_es": "bruma", "abnormal": True, "boxes": [[0.1, 0.2, 0.3, 0.4]]}
+    return {"ImageID": "1.png", "findings": [sentence | change]}
+
+
+def tbx(**change: object) -> dict[str, object]:
+    images = [{"id": 1, "file_name": "tb/tb1.png", "height": 9, "width": 9}]
+    return {"categories": [{"id": 1, "name": "ActiveTuberculosis"}], "images": images, "annotations": []} | change
+
+
 # Files beside the malformed one.
 SOUND = {
+    "padchestgr": {"master_table.csv": lines("ImageID,PatientID,split", "1.png,2,test")},
     "chexlocalize": {MASKS: {}, TABLE: labels_of()},
     "chestxray14": {BOXES: boxes("1_0.png,Mass,10.9,20.1,3.99,4.5")},
     "vindr": {VINDR: corners("a,ILD,1,1,5,5")},
@@ -166,6 +197,35 @@ MALFORMED = [
     ("vindr", VINDR, corners("a,ILD,5,1,1,5"), "line 2: The box (5.0, 1.0) to (1.0, 5.0) ends before it begins"),
     ("vindr", VINDR, corners("a,,1,1,5,5"), "line 2: class_name is empty"),
     ("vindr", VOTES, lines(",".join(["image_id", *COLUMNS]), "a" + ",yes" * 28), "is 'yes', not a number"),
+    ("mscxr", PHRASES, phrases("a,Edema,haze,p,1,2,3,4,0,9,test"), "line 2: An image of 0 x 9 pixels"),
+    ("mscxr", PHRASES, phrases("a,Edema,haze,p,1,2,-3,4,9,9,test"), "line 2: A box of -3.0 x 4.0 pixels"),
+    ("mscxr", PHRASES, phrases("a,Edema,,p,1,2,3,4,9,9,test"), "line 2: label_text is empty"),
+    (
+        *("mscxr", PHRASES, phrases("a,Edema,haze,p,1,2,3,4,9,9,test", "a,Edema,fog,p,1,2,3,4,9,8,test")),
+        "line 3: a has another size here than in a row further up",
+    ),
+    *(
+        ("padchestgr", REPORTS, content, said)
+        for content, said in [
+            ({"studies": []}, "the list of studies"),
+            ([{"findings": []}], "'ImageID' is missing"),
+            ([{"ImageID": 2168401113669640}], "the list of studies"),
+            ([study(abnormal=None)], "sentence 1 of 1: abnormal is None, not true or false"),
+            ([study(boxes=[[10, 20, 30, 40]])], "is not in fractions of the image"),
+            ([study(boxes=[[0.1, 0.2, 0.3]])], "sentence 1 of 1"),
+            ([study(sentence_en=["haze"])], "a phrase is ['haze'], not a text"),
+        ]
+    ),
+    *(
+        ("tbx11k", "TBX11K_val.json", content, said)
+        for content, said in [
+            ([], "its lists of categories, images and annotations"),
+            (tbx(images=None), "its lists of categories, images and annotations"),
+            (tbx(annotations=[{"image_id": 1, "category_id": 1}]), "annotation 1: 'bbox' is missing"),
+            (tbx(annotations=[{"image_id": 9, "category_id": 1, "bbox": [1, 2, 3, 4]}]), "annotation 1: 9 is missing"),
+            (tbx(images=[{"id": 1, "file_name": "tb/tb1.png", "height": 0, "width": 9}]), "image 1: An image of 9 x 0"),
+        ]
+    ),
 ]
 
 

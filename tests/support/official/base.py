@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.findings.queries import Query
+
 
 @dataclass(frozen=True)
 class Box:
@@ -38,6 +40,8 @@ class Official:
         boxes: Every annotated box by image, if the dataset has boxes.
         splits: Names of the images by split, the default one first. An image that nothing names is in none.
         outside: Image and finding of annotations that reach beyond the frame.
+        queries: What is looked for by image, in a dataset of phrases; `labels` and `masks` then go by their names.
+        patients: Whose an image is, where a file says so.
         tolerance: Largest error of a grey level that a lossy format leaves.
     """
 
@@ -49,6 +53,8 @@ class Official:
     files: dict[str, Path] = field(default_factory=dict)
     splits: dict[str, list[str]] = field(default_factory=dict)
     outside: list[tuple[str, str]] = field(default_factory=list)
+    queries: dict[str, list[Query]] = field(default_factory=dict)
+    patients: dict[str, str] = field(default_factory=dict)
     tolerance: int = 0
 
     def add(self, image_id: str, image: NDArray[np.uint8], file: Path, split: str | None = None) -> Path:
@@ -64,6 +70,13 @@ class Official:
         """Say which findings an image has."""
         self.labels[image_id] = dict(labels)
         self.masks[image_id] = {}
+
+    def say(self, image_id: str, query: Query, label: int, boxes: Sequence[tuple[int, int, int, int, str]]) -> None:
+        """Take up a phrase of an image, with its boxes: x1, y1, x2, y2 and the reader."""
+        self.queries.setdefault(image_id, []).append(query)
+        self.labels[image_id][query.name] = label
+        for x1, y1, x2, y2, reader in boxes:
+            self.fill(image_id, Box(query.name, x1, y1, x2, y2, reader))
 
     def mark(self, image_id: str, finding: str, mask: NDArray[np.bool_]) -> None:
         """Join a mask to the region of a finding."""

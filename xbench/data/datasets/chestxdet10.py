@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation
-from xbench.data.annotations.tables import AGAIN, read_json, reason
+from xbench.data.annotations.tables import AGAIN, read_json
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS, canonical
 from xbench.geometry.shapes import Shape
@@ -44,12 +44,8 @@ class ChestXDet10(DownloadedDataset):
             raise UserError(f"{self.name}: {path} is not a list of images. {AGAIN}")
         cases = []
         for number, entry in enumerate(entries, start=1):
-            try:
+            with self.blamed(path, f"entry {number}", f"Each is to have {self.entry_in_words}."):
                 cases.append(self._read_entry(entry))
-            except (UserError, LookupError, TypeError, ValueError) as error:
-                raise UserError(
-                    f"{self.name}: {path}, entry {number}: {reason(error):.500}. Each is to have {self.entry_in_words}."
-                ) from None
         return cases
 
     def shapes(self, entry: dict[str, Any]) -> Sequence[Shape]:

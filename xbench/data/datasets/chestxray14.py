@@ -39,6 +39,7 @@ class ChestXray14(DownloadedDataset):
 
     name = "chestxray14"
     names_patients = True
+    exhaustive = False  # the download holds far more images than a split
     findings = FINDINGS["chestxray14"]
     classes = CHESTXRAY14_CLASSES
     splits = ("boxes", "test")
@@ -46,10 +47,6 @@ class ChestXray14(DownloadedDataset):
     layout = (
         f"images/<image>.png (or images_001/images/..., images_012/images/...), BBox_List_2017.csv and {_LABELS[0]}"
     )
-
-    def exhaustive(self) -> bool:
-        """Return False: the download holds far more images than a split."""
-        return False
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         boxes = self._read_boxes(folder)

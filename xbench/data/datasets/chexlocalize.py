@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation, RunLengths, image_size
-from xbench.data.annotations.tables import AGAIN, read_json, reason
+from xbench.data.annotations.tables import AGAIN, read_json
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS, canonical
 from xbench.geometry.shapes import Shape
@@ -52,7 +52,7 @@ class CheXlocalize(DownloadedDataset):
 
     def __init__(self, root: str, views: Literal["all", "frontal"] = "all", **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
-        self.views = views
+        self.views, self.exhaustive = views, views == "all"
 
     def image_key(self, path: Path) -> str | None:
         # Patient, study and view.
@@ -63,9 +63,6 @@ class CheXlocalize(DownloadedDataset):
         """Return the image of a path (whatever stands before the patient) or of a name."""
         name = super().listed_key(entry)
         return self.image_key(Path(*PureWindowsPath(entry).parts[-3:-1], f"{name}.jpg")) or name
-
-    def exhaustive(self) -> bool:
-        return self.views == "all"
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         segmented = self._read_segmentations(folder)
@@ -98,10 +95,8 @@ class CheXlocalize(DownloadedDataset):
         if not isinstance(content, dict):
             raise UserError(f"{self.name}: {path} does not hold segmentations by image. {AGAIN}")
         for name, entry in content.items():
-            try:
+            with self.blamed(path, f"{name!r:.80}"):
                 cases[name] = self._read_entry(name, entry)
-            except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
-                raise UserError(f"{self.name}: {path}, {name!r:.80}: {reason(error):.500}. {AGAIN}") from None
         return cases
 
     def _read_entry(self, name: str, entry: Mapping[str, Any]) -> ImageAnnotations:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder, names_in
 from xbench.data.annotations.items import Annotation, one_item, reader_agreement
-from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
+from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list, reason
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
@@ -42,6 +44,7 @@ class ImageAnnotations:
     annotations: tuple[Annotation, ...] = ()
     size: tuple[int, int] | None = None
     queries: tuple[Query, ...] | None = None  # as in `Record`
+    others: tuple[Annotation, ...] = ()  # of further readers, whose agreement counts and who draw no region
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Source:
     path: Path | None
     annotations: tuple[Annotation, ...] = ()
     size: tuple[int, int] | None = None
+    others: tuple[Annotation, ...] = ()
+    percentiles: tuple[float, float] | None = None  # of its window, if it has more than 8 bits
 
 
 class DownloadedDataset(ChestXrayDataModule):
@@ -69,6 +74,8 @@ class DownloadedDataset(ChestXrayDataModule):
     Attributes:
         layout: What is expected in `root`, in words, for messages.
         suffixes: Endings of its image files, in lower case.
+        exhaustive: Whether the annotation files name every image of the split, so that any other is worth a note.
+        percentiles: Window of images in PNG with more than 8 bits, as `decode_image` takes it.
         advice: What to do about an annotation file that is wrong, for messages.
         folders: Names of the folders that hold the images of a split, where the download separates them.
         files: Names of the annotation files that must be there, by the option that names such a file elsewhere: one of
@@ -76,6 +83,8 @@ class DownloadedDataset(ChestXrayDataModule):
     """
 
     layout: ClassVar[str]
+    exhaustive: bool = True
+    percentiles: ClassVar[tuple[float, float] | None] = None
     suffixes: ClassVar[Sequence[str]] = IMAGE_SUFFIXES
     advice: ClassVar[str] = AGAIN
     folders: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -94,6 +103,7 @@ class DownloadedDataset(ChestXrayDataModule):
         self._files_read: list[Path] = []
         self._archives: list[Path] = []
         self._elsewhere: list[Path] = []
+        self._patients: dict[str, str] = {}  # whose an image is, where an annotation file says so
 
     @abstractmethod
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
@@ -108,11 +118,7 @@ class DownloadedDataset(ChestXrayDataModule):
 
     def patient_of(self, image_id: str) -> str | None:
         """Return whose an image is, where the download says."""
-        return image_id.partition("_")[0] if self.names_patients else None
-
-    def exhaustive(self) -> bool:
-        """Tell whether the annotation files name every image of the split, so that any other is worth a note."""
-        return True
+        return image_id.partition("_")[0] if self.names_patients else self._patients.get(image_id)
 
     def note(self, text: str, image_id: str) -> None:
         """Count something odd about the annotations of an image."""
@@ -143,6 +149,26 @@ class DownloadedDataset(ChestXrayDataModule):
                 self.note(_NOT_ENDED, self.listed_key(row.name(columns[0])))
             yield row
 
+    @contextmanager
+    def blamed(self, path: Path, entry: str, advice: str = "") -> Iterator[None]:
+        """Turn an error about what an entry of a file holds into a `UserError` about that entry."""
+        try:
+            yield
+        except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{self.name}: {path}, {entry}: {reason(error):.500}. {advice or self.advice}") from None
+
+    def compare(self, found: Mapping[str, int], published: Mapping[str, int]) -> None:
+        """Print where counts of the annotation files differ from what their owners or users report."""
+        differing = {
+            what: (found.get(what, 0), count) for what, count in published.items() if found.get(what, 0) != count
+        }
+        if differing:
+            listed = "; ".join(f"{what}: {there:,} instead of {count:,}" for what, (there, count) in differing.items())
+            rank_zero_warn(
+                f"{self.name}: the annotation files do not hold what is reported of them ({listed}). Are they another "
+                "release, or a part? They are read as they are."
+            )
+
     def reading(self, path: Path) -> Path:
         """Remember an annotation file, whose digest goes into the results; return it."""
         self._files_read.append(path)
@@ -153,7 +179,7 @@ class DownloadedDataset(ChestXrayDataModule):
 
         Raises a `UserError` for missing or malformed annotation files, and an image annotated twice or with two files.
         """
-        self._files_read = []
+        self._files_read, self._patients = [], {}
         folder = Folder(self.root, self.image_key, self.suffixes)
         self._archives = folder.archives
         images = self._images_of_split(folder)
@@ -168,7 +194,7 @@ class DownloadedDataset(ChestXrayDataModule):
             if present - {annotation.finding for annotation in case.annotations}:
                 self.note(_NOT_DRAWN, case.image_id)
         names = set(cases) if annotated else set(images)
-        if annotated and self.exhaustive():
+        if annotated and self.exhaustive:
             for name in sorted(images.keys() - names):
                 self.note("an image that the annotation files do not name, left out", name)
         if self.image_list is not None:
@@ -194,7 +220,7 @@ class DownloadedDataset(ChestXrayDataModule):
         source: Source = record.source
         if source.path is None:
             raise UserError(f"No file of the image {record.image_id} lies under {self.root}.")
-        image = decode_image(source.path)
+        image = decode_image(source.path, source.percentiles)
         height, width = source.size or image.shape
         # Resized it shows the same extent, with a pixel of either for rounding.
         off = abs(height * image.shape[1] - width * image.shape[0])
@@ -205,8 +231,9 @@ class DownloadedDataset(ChestXrayDataModule):
             )
         regions: dict[str, Mask] = {}
         items: dict[str, list[Shape]] = {}
+        of_all: dict[str, list[Shape]] = {}
         notes = [_OTHER_SIZE] if self.states_sizes and source.annotations and image.shape != (height, width) else []
-        for annotation in source.annotations:
+        for place, annotation in enumerate((*source.annotations, *source.others)):
             finding = annotation.finding
             try:
                 parts = annotation.parts(height, width)
@@ -216,12 +243,16 @@ class DownloadedDataset(ChestXrayDataModule):
             except UserError as error:
                 where = f"{self._files_in_words()}, image {record.image_id}, {finding}"
                 raise UserError(f"{where}: {error}") from None
+            if drawn.any():
+                of_all.setdefault(finding, []).append(item)
+            if place >= len(source.annotations):
+                continue
             region = regions.setdefault(finding, np.zeros((height, width), np.bool_))
             of_finding = items.setdefault(finding, [])
             if drawn.any():
                 region |= drawn
                 of_finding.append(item)
-        agreement = {finding: reader_agreement(of_finding) for finding, of_finding in items.items()}
+        agreement = {finding: reader_agreement(of_finding) for finding, of_finding in of_all.items()}
         several = {finding: scores for finding, scores in agreement.items() if scores is not None}
         return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several, items)
 
@@ -258,7 +289,7 @@ class DownloadedDataset(ChestXrayDataModule):
         return Record(
             name,
             case.labels,
-            Source(path, case.annotations, case.size),
+            Source(path, case.annotations, case.size, case.others, self.percentiles),
             missing=path is None,
             files=(path, *masks) if path else None,
             patient_id=self.patient_of(name),

@@ -75,7 +75,6 @@ class OwnDataset(DownloadedDataset):
         self._root_prefix = f"{self.root.as_posix()}/"
         self._by_last: dict[str, list[str]] = {}
         self._images: Mapping[str, Sequence[Path]] = {}
-        self._patients: dict[str, str] = {}
 
     def place(self, path: str | Path | None) -> Path | None:
         """Return the path of a file or folder that an option names: in the working directory, or else in `root`."""
@@ -98,9 +97,6 @@ class OwnDataset(DownloadedDataset):
                 "the path below --data.root, or set --data.root to a folder that holds one of them."
             )
         return near[0] if near else path
-
-    def patient_of(self, image_id: str) -> str | None:
-        return self._patients.get(image_id)
 
     def finding_of(self, label: str, image_id: str) -> str | None:
         """Return the finding that a label stands for; None, and a note, if it is to be left out.
@@ -182,7 +178,6 @@ class OwnDataset(DownloadedDataset):
         return labels
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        self._patients = {}
         records = super().read_records(annotated)
         for record in [record for record in records if record.queries is None]:
             drawn = {*self.recognition_only, *(one.finding for one in record.source.annotations)}

@@ -134,13 +134,11 @@ class CocoDataset(OwnDataset):
         """What is read of the entries of a list, by their ids; UserError where one is malformed or there twice."""
         found: dict[object, Any] = {}
         for place, entry in enumerate(entries, 1):
-            try:
+            with self.blamed(path, f"{kind} {place}"):
                 number = entry["id"]
                 if number in found:
                     raise ValueError(f"the id {number!r:.60} is there a second time")
                 found[number] = read(entry)
-            except (UserError, LookupError, TypeError, ValueError) as error:
-                raise UserError(f"{self.name}: {path}, {kind} {place}: {reason(error):.500}. {self.advice}") from None
         return found
 
     def _listed(self, known: Mapping[object, Any], number: object, kind: str) -> object:

@@ -26,22 +26,22 @@ class ImagePhrases:
         self._queries: dict[tuple[str | None, str], Query] = {}
         self._labels: dict[str, int] = {}
         self._drawn: list[Annotation] = []
+        self._others: list[Annotation] = []
         self._number: Counter[str | None] = Counter()
 
     def add(
-        self, text: object, finding: str | None, label: object, drawn: Sequence[Drawn] = (), category: str = ""
+        self,
+        text: object,
+        finding: str | None,
+        label: object,
+        drawn: Sequence[Drawn] = (),
+        category: str = "",
+        others: Sequence[Drawn] = (),
     ) -> bool:
         """Add what an entry of the file says of a phrase; return whether it contradicts an earlier entry.
 
-        Args:
-            text: The phrase, which becomes one line.
-            finding: What it is about; None for a phrase without a finding.
-            label: 1 present, 0 absent, None or -1 unknown. What is drawn is present, and so is what is once.
-            drawn: Items of its region.
-            category: What the file calls the finding.
-
-        Raises:
-            UserError: The text or the label is none, or something is drawn of a phrase that is absent.
+        A label is 1 present, 0 absent, None or -1 unknown; what is drawn, or present in one entry, is present. `others`
+        drew further readers. Raises a UserError for a text or a label that is none, and a drawing of an absent phrase.
         """
         line = "".join(one if one.isprintable() else " " for one in text).split() if isinstance(text, str) else []
         if not line:
@@ -57,6 +57,7 @@ class ImagePhrases:
             self._queries[key] = Query(name, finding, " ".join(line), self._language)
         name = self._queries[key].name
         self._drawn += [Annotation(name, item, category) for item in drawn]
+        self._others += [Annotation(name, item, category) for item in others]
         present = 1 if drawn else label
         if present not in (0, 1):
             return False
@@ -66,4 +67,5 @@ class ImagePhrases:
 
     def case(self, image_id: str, size: tuple[int, int] | None = None) -> ImageAnnotations:
         """Return all that is known of the image, whose annotations are drawn in pixels of this height and width."""
-        return ImageAnnotations(image_id, self._labels, tuple(self._drawn), size, tuple(self._queries.values()))
+        queries = tuple(self._queries.values())
+        return ImageAnnotations(image_id, self._labels, tuple(self._drawn), size, queries, tuple(self._others))

@@ -48,11 +48,8 @@ class RSNAPneumonia(DownloadedDataset):
     layout = "stage_2_train_images/<patientId>.dcm with stage_2_train_labels.csv beside it"
     folders: ClassVar = {"train": ("stage_2_train_images",)}
 
-    def exhaustive(self) -> bool:
-        return self.annotations is None
-
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        path = self.file(folder)
+        path, self.exhaustive = self.file(folder), self.annotations is None
         try:
             with open(path, encoding="utf-8-sig", errors="replace") as file:
                 is_list = "boxes" in file.readline(1000)

@@ -44,14 +44,12 @@ class SIIMPneumothorax(DownloadedDataset):
     )
     folders: ClassVar = {"stage1_train": ("dicom-images-train",), "stage1_test": ("dicom-images-test",)}
 
+    exhaustive = False  # the public files hold images of the second stage, whose labels are not public
+
     def __init__(self, root: str, **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
         if self.image_list is not None and self.split != "all":
             raise UsageError(f"--data.image_list and --data.split {self.split} choose images both: leave one out.")
-
-    def exhaustive(self) -> bool:
-        """Return False: the public files hold images of the second stage, whose labels are not public."""
-        return False
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         path = self.file(folder, names=self.files["annotations"])

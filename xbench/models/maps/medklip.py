@@ -52,7 +52,7 @@ OFFICIAL_ENTRIES = tuple(_NAMES.split())
 # Entries of findings that are not called the same, from the authors' scripts: ChestX-ray14 (both models), RSNA, SIIM,
 # CheXpert and COVID-rural (MAVL). `calcification` is the one entry that no script of theirs asks about. Aortic
 # Enlargement, Clavicle Fracture, Diffuse Nodule, Enlarged PA, ILD, Lung Cavity, Lung Cyst, Mediastinal Shift,
-# Nodule/Mass, Other Lesion and Rib Fracture have none.
+# Nodule/Mass, Other Lesion, Rib Fracture and Tuberculosis have none.
 _ENTRY_OF = {
     "COVID-19": "covid19",
     "Enlarged Cardiomediastinum": "enlarge",
