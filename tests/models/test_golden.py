@@ -206,7 +206,7 @@ def noisy(seed: str, height: int, width: int) -> np.ndarray:
 def test_cxrclip(build: Callable[..., Any]) -> None:
     tensors = weights_of("cxrclip_r50")
     text = {name: tensor for name, tensor in tensors.items() if not name.startswith("image_")}
-    swin = {**text, **weights_of("cxrclip_swint")}
+    swin, shown = {**text, **weights_of("cxrclip_swint")}, case_of("cxrclip", "preprocess").arrays
     for name, of_case in (("r50", tensors), ("swint", swin)):
         case = case_of("cxrclip", name)
         for saliency in ("dot", "cell"):
@@ -220,14 +220,9 @@ def test_cxrclip(build: Callable[..., Any]) -> None:
         assert case.off("pair_probability", output.probabilities) < 1e-6
         assert off(output.logits, case.arrays["cosine"][:, 1::2] - case.arrays["cosine"][:, ::2]) < 2e-6
         assert bool(model.exploratory) == (name == "swint")
-
-
-def test_cxrclip_preprocessing() -> None:
-    arrays = case_of("cxrclip", "preprocess").arrays
-    for about in facts("cxrclip_preprocessing"):
-        for swin, kind in ((False, "imagenet"), (True, "huggingface")):
-            tensor, _ = cxrclip.preprocessing(224, swin)(noisy(**about))
-            assert off(tensor[0, ::4, ::4], arrays[f"{about['seed']}/{kind}_every4"]) < 1e-6
+        for about in facts("cxrclip_preprocessing"):
+            expected = shown[f"{about['seed']}/{'huggingface' if name == 'swint' else 'imagenet'}_every4"]
+            assert off(model.preprocessing(noisy(**about))[0][0, ::4, ::4], expected) < 1e-6
 
 
 # CARZero

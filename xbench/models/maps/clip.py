@@ -35,7 +35,6 @@ from xbench.models.base import check_image_size
 from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
 from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
 from xbench.models.networks.dual_encoder import DualEncoder, compare
-from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
@@ -64,6 +63,7 @@ class CLIP(DualEncoder):
         saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`.
     """
 
+    told = ("architecture", "pretrained", "image_size", "saliency")
     title: ClassVar[str | None] = None
     """What to call the architecture, if not by the option."""
     advice: ClassVar[str] = "Give the --model.architecture that they were trained with."
@@ -189,17 +189,6 @@ class CLIP(DualEncoder):
             return ModelOutput(logits, torch.sigmoid(logits), saliency)
         logits = logits + (0 if self.model.logit_bias is None else self.model.logit_bias.float())
         return ModelOutput(logits, logits.softmax(dim=1), saliency)
-
-    def provenance(self) -> dict[str, Any]:
-        return {
-            "architecture": self.architecture,
-            "pretrained": self.pretrained,
-            "checkpoint": str(self.checkpoint),
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "image_size": self.image_size,
-            "saliency": self.saliency,
-            **super().provenance(),
-        }
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -21,7 +21,6 @@ from xbench.models.base import check_image_size
 from xbench.models.networks.bert import bert_like, encode_in_chunks, tokenise
 from xbench.models.networks.checkpoint import fill, locate, read_settings, read_tensors, undrawn
 from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
-from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
 _SOURCE = "Archives such as r50_mcc.tar are linked from the README of github.com/kakaobrain/cxr-clip; CC BY-NC 4.0."
@@ -53,7 +52,7 @@ class CXRCLIP(DualEncoder):
             mean is the score times the length of the image vector, or their cosine (`cell`, default of the Swin).
     """
 
-    worded = False
+    worded, told = False, ("text_source", "swin", "image_size", "saliency")
 
     def __init__(
         self,
@@ -84,7 +83,9 @@ class CXRCLIP(DualEncoder):
         self.image_projection = nn.ModuleDict({"projection": nn.Linear(768 if self.swin else 2048, 512)})
         fill(self, tensors, self.checkpoint, "CXR-CLIP", _UNUSED)
         self.requires_grad_(False).eval()
-        self.preprocessing = preprocessing(image_size, self.swin)
+        cropped = [PillowResize(image_size, "shortest", "bilinear"), CentreCrop(image_size)]
+        imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        self.preprocessing = Preprocessing(cropped, *(((0.5,) * 3, (0.5,) * 3) if self.swin else imagenet))
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
         return self.encode_tokens(*tokenise(self.text_source, texts, self.text_length, "CXR-CLIP"))
@@ -116,23 +117,10 @@ class CXRCLIP(DualEncoder):
         maps = cosine_maps(project(cells), queries[:, 0], unit=self.saliency == "cell")
         return ModelOutput(logits, torch.sigmoid(logits), maps)
 
-    def provenance(self) -> dict[str, Any]:
-        files = {"checkpoint": str(self.checkpoint), "checkpoint_sha256": file_sha256(self.checkpoint)}
-        told = {name: getattr(self, name) for name in ("text_source", "swin", "image_size", "saliency")}
-        return {**files, **told, **super().provenance()}
-
-
-def preprocessing(image_size: int, swin: bool) -> Preprocessing:
-    """Return the authors' preprocessing: the central square, with the statistics of either image encoder."""
-    statistics = ((0.5,) * 3, (0.5,) * 3) if swin else ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    return Preprocessing([PillowResize(image_size, "shortest", "bilinear"), CentreCrop(image_size)], *statistics)
-
 
 def _renamed(name: str) -> str:
-    if name.startswith("image_encoder."):
-        old = next((old for old in _RENAMED if old in name), "")
-        return name.replace(old, _RENAMED.get(old, ""))
-    return name
+    old = next((old for old in _RENAMED if old in name and name.startswith("image_")), "")
+    return name.replace(old, _RENAMED[old]) if old else name
 
 
 def _resnet() -> nn.Module:

@@ -25,7 +25,6 @@ from xbench.models.base import check_at_least_one, check_image_size
 from xbench.models.networks.bert import find_file, load_tokeniser, padded, parse_sentencepiece, weights_file
 from xbench.models.networks.checkpoint import explained, fill, read_tensors, undrawn
 from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
-from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
@@ -54,7 +53,7 @@ class HFDual(DualEncoder):
             as Google does for MedSigLIP.
     """
 
-    name = "hf"
+    name, told = "hf", ("kind", "pairs", "image_size", "saliency")
 
     def __init__(
         self,
@@ -86,6 +85,7 @@ class HFDual(DualEncoder):
         if self.saliency not in _MAPS[self.kind]:
             raise UsageError(f"--model.saliency {saliency}: give a {self.kind} model {' or '.join(_MAPS[self.kind])}.")
         self.map_scale = "none" if self.saliency.startswith("legrad") else "cosine"
+        self.exploratory = "no paper describes them" if self.saliency == "value" else ""
         self._legrad = legrad_blocks, legrad_norm
         family = "Siglip" if self.kind == "siglip" else "CLIP"
         with explained(f"The settings of {checkpoint} are not those of a {self.kind} model", "Fetch them again."):
@@ -135,20 +135,16 @@ class HFDual(DualEncoder):
         are sigmoids for a SigLIP, and the softmax over the C classes for a CLIP.
         """
         model, vision = self.model, self.model.vision_model
-        text = queries[:, 0] if queries.ndim == 3 else queries
-        tokens = vision.embeddings(images, interpolate_pos_encoding=True)
-        tokens = vision.pre_layrnorm(tokens) if self.kind == "clip" else tokens
-        states = [tokens := layer(tokens, None) for layer in vision.encoder.layers]
-        normed, grid = vision.post_layernorm(tokens), (images.shape[-2] // vision.config.patch_size, -1)
+        text, grid = queries[:, 0] if queries.ndim == 3 else queries, (images.shape[-2] // vision.config.patch_size, -1)
+        seen = vision(images, interpolate_pos_encoding=True, output_hidden_states="legrad" in self.saliency)
+        pooled, tokens = seen.pooler_output, seen.last_hidden_state
         if self.kind == "clip":
-            projected = model.visual_projection(normed)
-            pooled, maps = projected[:, 0], cosine_maps(projected[:, 1:].unflatten(1, grid), text)
+            pooled, patches = model.visual_projection(pooled), vision.post_layernorm(tokens[:, 1:])
+            maps = cosine_maps(model.visual_projection(patches).unflatten(1, grid), text)
+        elif self.saliency == "value":
+            maps = cosine_maps(_pool(vision.head, _attend(vision.head, tokens)[1]).unflatten(1, grid), text)
         else:
-            pooled = vision.head(normed)
-            if self.saliency == "value":
-                maps = cosine_maps(_pool(vision.head, _attend(vision.head, normed)[1]).unflatten(1, grid), text)
-            else:
-                maps = self._relevance(states, text).unflatten(-1, grid)
+            maps = self._relevance(seen.hidden_states, text).unflatten(-1, grid)
         logits = model.logit_scale.float().exp() * compare(pooled, queries)
         if queries.ndim == 2 and self.kind == "clip":
             return ModelOutput(logits, logits.softmax(dim=1), maps)
@@ -157,11 +153,6 @@ class HFDual(DualEncoder):
 
     def weights(self) -> Mapping[str, Tensor]:
         return self.model.state_dict()  # type: ignore[no-any-return]
-
-    def provenance(self) -> dict[str, Any]:
-        told = {name: getattr(self, name) for name in ("kind", "pairs", "image_size", "saliency")}
-        files = {"checkpoint": str(self.checkpoint), "checkpoint_sha256": file_sha256(self.checkpoint)}
-        return {**files, **told, **super().provenance()}
 
     @cached_property
     def empty(self) -> Tensor:
