@@ -89,7 +89,11 @@ def count(maps: Tensor, regions: Tensor, thresholds: int) -> PixelCounts:
     histograms = torch.zeros(len(maps), 2 * thresholds, dtype=torch.int64)
     for given in zip(maps.numpy(), regions.numpy(), histograms.numpy(), strict=True):
         host.count(*given)
-    return reached(histograms)
+    return counted(histograms)
+
+
+def counted(histograms: Tensor) -> PixelCounts:
+    return PixelCounts(*(torch.from_numpy(part.copy()) for part in reached(histograms.numpy())))
 
 
 def count_in_chunks(maps: Tensor, regions: Tensor, thresholds: int) -> PixelCounts:
@@ -107,7 +111,7 @@ def count_in_chunks(maps: Tensor, regions: Tensor, thresholds: int) -> PixelCoun
             key = index.to(short).to(narrow).add_(inside, alpha=thresholds)
             for row, one in zip(rows, key, strict=True):
                 row += torch.bincount(one, minlength=2 * thresholds)
-    return reached(counts)
+    return counted(counts)
 
 
 def everything(raw: Tensor, regions: Tensor) -> Measures:

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from xbench.runs.files import PREDICTIONS
-from xbench.runs.images import SavedImage, saved_tables
+from xbench.runs.files import IMAGES, PREDICTIONS
+from xbench.runs.images import predictions_table, table_of
 from xbench.scoring.rows import in_order
 from xbench.types import Answers, Batch, Maps, Prediction
 
@@ -24,7 +24,8 @@ class CaseKeeper(Callback):
     radiographs are small JPEG files, but they are patients' images all the same: share a run's folder only with those
     who may see the dataset, or delete that file.
 
-    `latest` holds the tables of the last batch by file of the run, but for the predictions of a model that answers.
+    `latest` holds the tables of the last batch by file of the run, for the journal, but for the predictions of a model
+    that answers.
     """
 
     latest: Mapping[str, pa.Table] = MappingProxyType({})
@@ -32,45 +33,38 @@ class CaseKeeper(Callback):
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
-        self.latest = tables_of(outputs, batch)
+        kept = {name: table.numpy() for name, table in batch.kept.items()}
+        if batch.cut:
+            left = pa.array(batch.truth.image_ids, pa.string())
+            for name, table in kept.items():
+                table = pa.ipc.open_stream(pa.py_buffer(table)).read_all()
+                kept[name] = table.filter(pc.is_in(table["image_id"], left))
+        self.latest = tables_of(outputs, batch) | kept
 
     def add(self, outputs: Prediction, batch: Batch) -> None:
         """Keep what a model says about the batch under another condition, too."""
-        for name, table in tables_of(outputs, batch, pictures=False).items():
-            if name == PREDICTIONS and name in self.latest:
-                self.latest = {**self.latest, name: in_order([self.latest[name], table])}
+        if PREDICTIONS in self.latest and (table := tables_of(outputs, batch).get(PREDICTIONS)) is not None:
+            self.latest = {**self.latest, PREDICTIONS: in_order([self.latest[PREDICTIONS], table])}
 
 
-def tables_of(outputs: Prediction | None, batch: Batch, pictures: bool = True) -> dict[str, pa.Table]:
-    """Return what is kept of a batch by file of the run, but for the predictions of a model that answers."""
-    failures = [(failure.index, failure.image_id, failure.reason) for failure in batch.failures]
-    if outputs is None:
-        return saved_tables([], {}, failures=failures)
-    saliency = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
-    truth, is_scored = batch.truth, batch.truth.scored.tolist()
-    edges = np.searchsorted(truth.image, np.arange(len(batch) + 1)).tolist()
-    images = [
-        SavedImage(
-            index=int(truth.index[row]),
-            image_id=truth.image_ids[row],
-            patient_id=truth.patient_ids[row],
-            image_sha256=batch.image_sha256[row],
-            view=truth.views[row],
-            queries=truth.queries[own],
-            saliency=None if saliency is None else saliency[own],
-            regions={place: cut for place, cut in enumerate(truth.coverage[own]) if cut is not None},
-            scored=tuple(place for place, wanted in enumerate(is_scored[own]) if wanted),
-            picture=batch.pictures[row] if pictures and batch.pictures else None,
-            image_size=truth.image_sizes[row],
-            instances=dict(enumerate(truth.shapes[own])),
-        )
-        for row, own in enumerate(map(slice, edges, edges[1:]))
-    ]
-    scores = {}
-    if not isinstance(outputs.shown, Answers):
-        given = zip(("logit", "probability"), outputs.scores(len(truth.queries)), strict=True)
-        scores = {name: values.double().cpu().numpy() for name, values in given}
-    notes: defaultdict[str, list[str]] = defaultdict(list)
+def tables_of(outputs: Prediction | None, batch: Batch) -> dict[str, pa.Table]:
+    """Return images of a batch, and predictions but for those of a model that answers, by file of the run."""
+    truth, notes = batch.truth, defaultdict[str, list[str]](list)
     for note in batch.notes:
         notes[note.image_id].append(note.text)
-    return saved_tables(images, scores, notes, failures, batch.condition)
+    index = truth.index.tolist()
+    about = zip(truth.patient_ids, truth.views, truth.image_sizes, batch.image_sha256, strict=True)
+    rows = [
+        (place, image_id, patient, view, *(size or (None, None)), sha256, notes[image_id], None)
+        for place, image_id, (patient, view, size, sha256) in zip(index, truth.image_ids, about, strict=True)
+    ]
+    lost = [(failure.index, failure.image_id, *[None] * 6, failure.reason) for failure in batch.failures]
+    tables = {IMAGES: table_of(IMAGES, sorted(rows + lost))}
+    if outputs is not None and not isinstance(outputs.shown, Answers):
+        given = zip(("logit", "probability"), outputs.scores(len(truth.queries)), strict=True)
+        scores = {name: values.double().cpu().numpy() for name, values in given}
+        maps = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
+        pairs = zip(truth.image.tolist(), truth.queries, strict=True)
+        asked = [(index[image], truth.image_ids[image], query) for image, query in pairs]
+        tables[PREDICTIONS] = predictions_table(asked, maps, scores, batch.condition)
+    return tables

@@ -71,8 +71,7 @@ class PredictionWriter(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         if outputs is not None:
             check_output(outputs, batch.truth, str(pl_module.name))
-        tables = tables_of(outputs, batch, pictures=False)
-        kept = {name: tables[name] for name in _FILES if name in tables}
+        kept = tables_of(outputs, batch)
         number = batch.first // data.batch_size
         with self._writing():
             append_record(self._parts, BatchRecord(number, kept, tuple(batch.failures), tuple(batch.notes)))

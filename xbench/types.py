@@ -54,7 +54,6 @@ class Truth:
     image: NDArray[np.int64]  # place of each pair's image in the batch (P,)
     queries: list[Query]  # what is looked for
     labels: NDArray[np.int8]  # 1 present, 0 absent, -1 unknown (P,)
-    coverage: list[Coverage | None]  # covered shares of the grid's pixels, for other gammas; None without a region
     regions: list[Tensor | None]  # the region cut at the run's gamma (H, W), bool; None without one
     shapes: list[tuple[Shape, ...]]  # what the region is the union of; empty where no item is known
     places: NDArray[np.float64]  # share of the grid that the region covers, and its centre of mass from 0 to 1 (P, 3)
@@ -87,7 +86,7 @@ class Truth:
         between = np.full((count, 2), np.nan) if agreement is None else np.array(agreement, np.float64).reshape(-1, 2)
         return cls(
             *(np.array([index]), [image_id], [patient_id], [view], [image_size], np.zeros(count, np.int64)),
-            *([*queries], np.array(labels, np.int8), [*coverage], drawn, [*(shapes or [()] * count)]),
+            *([*queries], np.array(labels, np.int8), drawn, [*(shapes or [()] * count)]),
             *(places, digests, between),
         )
 
@@ -118,7 +117,7 @@ class Truth:
     @property
     def has_region(self) -> NDArray[np.bool_]:
         """Which pairs have an annotated region (P,)."""
-        return np.array([covered is not None for covered in self.coverage], np.bool_)
+        return np.array([region is not None for region in self.regions], np.bool_)
 
     @property
     def scored(self) -> NDArray[np.bool_]:
@@ -151,6 +150,7 @@ class Sample:
     truth: Truth
     notes: tuple[Note, ...] = ()
     seconds: float = 0.0
+    coverage: Sequence[Coverage | None] = ()  # covered shares of the grid's pixels, of each pair; None without a region
     picture: bytes | None = None  # the radiograph as a JPEG file, of an image with a scored pair
 
 
@@ -180,7 +180,8 @@ class Batch:
     seconds: float = 0.0  # that it took to make the images, in the process that loaded them
     radiographs: list[Tensor] = field(default_factory=list)  # for models that answer: whole (H, W), uint8, on the host
     condition: str = ""  # name of the change that was made to the images; empty for the images as they are
-    pictures: list[bytes | None] = field(default_factory=list)  # the radiographs as JPEG files, as in the samples
+    kept: dict[str, Tensor] = field(default_factory=dict)  # tables of a run that `Samples` made, as bytes
+    cut: bool = False  # whether images were taken out of it after they were made
 
     def __len__(self) -> int:
         return len(self.images)
@@ -200,7 +201,6 @@ class Batch:
             failures=[item for item in items if isinstance(item, Failure)],
             seconds=sum(sample.seconds for sample in samples),
             radiographs=radiographs,
-            pictures=[sample.picture for sample in samples],
         )
 
     def only(self, rows: Sequence[int]) -> Batch:
@@ -214,7 +214,7 @@ class Batch:
             truth=self.truth.only(rows),
             notes=[note for note in self.notes if note.image_id in kept],
             radiographs=[self.radiographs[row] for row in rows] if self.radiographs else [],
-            pictures=[self.pictures[row] for row in rows] if self.pictures else [],
+            cut=True,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -226,14 +226,14 @@ class Batch:
         places = [place for place, region in enumerate(self.truth.regions) if region is not None]
         drawn = [region for region in self.truth.regions if region is not None]
         # The images go first, because only their place in the storage matters.
-        tensors = [self.images, *self.display, *self.radiographs, *drawn]
+        tensors = [self.images, *self.display, *self.radiographs, *self.kept.values(), *drawn]
         runs = [(*kind, len([*run])) for kind, run in groupby(tensors, lambda one: (one.dtype, one.shape))]
         parts = [one.contiguous().view(torch.uint8).flatten() for one in tensors]
         shared = torch.UntypedStorage._new_shared(sum(map(len, parts)))
         content = torch.cat(parts, out=torch.empty(0, dtype=torch.uint8).set_(shared))
         truth = {one.name: getattr(self.truth, one.name) for one in fields(Truth)} | {"regions": places}
         rest = {one.name: getattr(self, one.name) for one in fields(self)} | {"images": 1, "truth": truth}
-        counts = {"display": len(self.display), "radiographs": len(self.radiographs)}
+        counts = {"display": len(self.display), "radiographs": len(self.radiographs), "kept": [*self.kept]}
         return _unpacked, (content, runs, rest | counts)
 
     @property
@@ -311,6 +311,7 @@ def _unpacked(content: Tensor, runs: Sequence[tuple[torch.dtype, torch.Size, int
     taken, truth = iter(tensors), rest["truth"]
     rest["images"] = next(taken)
     rest |= {name: [*islice(taken, rest[name])] for name in ("display", "radiographs")}
+    rest["kept"] = {name: next(taken) for name in rest["kept"]}
     regions = dict(zip(truth["regions"], taken, strict=True))
     truth["regions"] = [regions.get(place) for place in range(len(truth["queries"]))]
     return Batch(**rest | {"truth": Truth(**truth)})

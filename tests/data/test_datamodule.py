@@ -80,7 +80,7 @@ def test_batches_travel_to_a_device(indices, monkeypatch):
     moved = move_data_to_device(batch, torch.device("meta"))
     assert {tensor.device.type for tensor in tensors_of(moved)} == {"meta"}
     assert [tensor.shape for tensor in tensors_of(moved)] == [tensor.shape for tensor in tensors_of(batch)]
-    for name in ("image_ids", "views", "coverage"):
+    for name in ("image_ids", "views", "queries"):
         assert getattr(moved.truth, name) == getattr(batch.truth, name)
     assert (moved.notes, moved.failures) == (batch.notes, batch.failures)
     assert {tensor.device.type for tensor in tensors_of(batch)} == {"cpu"}
@@ -131,7 +131,7 @@ def test_batches_of_labels_alone_have_those_of_decoded_images():
         one, other = getattr(batch.truth, name), getattr(decoded.truth, name)
         assert type(one) is type(other) and np.array_equal(one, other), name
     assert not batch.truth.has_region.any() and np.isnan(batch.truth.places).all() and not batch.notes
-    assert batch.image_sha256 == batch.truth.image_sizes == batch.pictures == [None] * 3
+    assert batch.image_sha256 == batch.truth.image_sizes == [None] * 3
 
 
 def test_prediction_knows_no_labels():

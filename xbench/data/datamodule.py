@@ -257,7 +257,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             # One batch per worker and not the usual two: those that wait are large on the native grid, and what a slow
             # process has taken the others have to wait for.
             prefetch_factor=1 if workers and (self.grid == "native" or processes > 1) else None,
-            collate_fn=Batch.collate,
+            collate_fn=Samples.collate,
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
             worker_init_fn=one_thread,
         )

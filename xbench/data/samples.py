@@ -18,9 +18,11 @@ from xbench.data.workers.isolation import TimedOutError, isolated
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.regions import Coverage, covers_nothing
-from xbench.runs.images import jpeg, shrunk
+from xbench.runs.files import PICTURES, TRUTH
+from xbench.runs.images import jpeg, shrunk, table_of, truth_table
+from xbench.runs.journal import encoded
 from xbench.runtime.errors import UserError
-from xbench.types import Failure, Note, Sample, Truth
+from xbench.types import Batch, Failure, Note, Sample, Truth
 
 _LONGEST_SIDE = 1024
 """Pixels of a kept radiograph: thousands of films of ten megapixels are too much to keep."""
@@ -55,6 +57,7 @@ class Samples(Dataset[Sample | Failure]):
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         queries = record.looked_for(self.findings)
         covered = dict(zip(prepared.findings, prepared.coverage, strict=True))
+        coverage = [covered.get(query.name) for query in queries]
         truth = Truth.of_image(
             index,
             record.image_id,
@@ -63,7 +66,7 @@ class Samples(Dataset[Sample | Failure]):
             prepared.image_size,
             queries,
             labels=[record.labels.get(query.name, -1) for query in queries],
-            coverage=[covered.get(query.name) for query in queries],
+            coverage=coverage,
             gamma=self.gamma,
             shapes=[prepared.instances.get(query.name, ()) for query in queries],
             agreement=[prepared.reader_agreement.get(query.name, (nan, nan)) for query in queries],
@@ -74,10 +77,29 @@ class Samples(Dataset[Sample | Failure]):
             image_sha256=None if undecoded else prepared.sha256(),
             truth=truth,
             notes=tuple(Note(text, record.image_id) for text in prepared.notes),
-            # Here and not where it is kept: that is the process that has the network.
+            coverage=coverage,
             picture=jpeg(shrunk(prepared.display, _LONGEST_SIDE)) if truth.scored.any() else None,
             seconds=time.perf_counter() - started,
         )
+
+    @staticmethod
+    def collate(items: list[Sample | Failure]) -> Batch:
+        """Make a batch, and tables that a run keeps of it: here and not in the process that has the network."""
+        batch, samples = Batch.collate(items), [item for item in items if isinstance(item, Sample)]
+        if samples:
+            truth, coverage = batch.truth, [region for sample in samples for region in sample.coverage]
+            pairs = zip(truth.image.tolist(), truth.queries, truth.labels.tolist(), coverage, truth.shapes, strict=True)
+            regions = [
+                (int(truth.index[image]), truth.image_ids[image], query, label == 1, region, shapes)
+                for image, query, label, region, shapes in pairs
+                if region is not None
+            ]
+            films = zip(truth.image_ids, samples, strict=True)
+            pictures = [(image_id, sample.picture) for image_id, sample in films if sample.picture is not None]
+            tables = {TRUTH: truth_table(regions), PICTURES: table_of(PICTURES, pictures)}
+            content = {name: bytearray(encoded(table)) for name, table in tables.items()}
+            batch.kept = {name: torch.frombuffer(part, dtype=torch.uint8) for name, part in content.items()}
+        return batch
 
     def read(self, record: Record) -> PreparedImage:
         """Read an image from the store, or decode and resize it; UserError if it or its annotation cannot be read."""

@@ -317,7 +317,7 @@ def _boxes_elsewhere(path: Path) -> tuple[dict[str | None, tuple[Box, ...]], fro
 
 def _true_boxes(batch: Batch, query: Question) -> list[Box]:
     truth, pair = batch.truth, query.pair
-    return truth.boxes(pair)[0] if truth.labels[pair] == 1 and truth.coverage[pair] is not None else []
+    return truth.boxes(pair)[0] if truth.labels[pair] == 1 and truth.regions[pair] is not None else []
 
 
 def _seed(given: int | None) -> int:

@@ -189,7 +189,7 @@ def answer_rows(shown: Answers, truth: Truth) -> list[AnswerRow]:
         if size is None:
             raise UserError(f"image {truth.image_ids[row]}: nobody knows its size, so boxes on it mean nothing.")
         boxes = None
-        if query.kind == "locate" and truth.labels[pair] == 1 and truth.coverage[pair] is not None:
+        if query.kind == "locate" and truth.labels[pair] == 1 and truth.regions[pair] is not None:
             boxes = (*truth.boxes(pair), truth.outlined(pair))
         answer = shown.answers[pair] if query.kind == "locate" else None
         if query.kind == "again":

@@ -25,11 +25,13 @@ from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, Table, reading
+from xbench.scoring.rows import column_of, nulls
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import View
 
 _Number = TypeVar("_Number", np.uint8, np.float32)
+_nulls = lru_cache(maxsize=16)(lambda name, rows: nulls(SCHEMAS[name], rows))
 _MOST_CELLS = 2**26
 """Of a map that is read. A file of a few bytes can claim any number for one that nobody drew."""
 
@@ -67,40 +69,43 @@ class SavedImage:
 
 
 def saved_tables(
-    images: Sequence[SavedImage],
-    scores: Mapping[str, NDArray[np.float64]],
-    notes: Mapping[str, Sequence[str]] | None = None,
-    failures: Sequence[tuple[int, str, str]] = (),
-    condition: str = "",
+    images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]], condition: str = ""
 ) -> dict[str, pa.Table]:
-    """Return the tables of a batch by file; of predictions only if there are maps or nothing but scores.
+    """Return the tables of images in the dataset's order, by file; of predictions if they are maps or scores alone.
 
-    Args:
-        images: In the dataset's order.
-        scores: `logit` and `probability` (P,) of their pairs; empty for a model that answers, whose
-            predictions are its answers.
-        notes: What is odd about images, by their name.
-        failures: Index, name and reason of images that could not be read.
-        condition: Of the predictions.
+    `scores` are `logit` and `probability` (P,) of their pairs; empty for a model that answers, whose predictions are
+    its answers. `condition` is that of the predictions.
     """
-    rows: dict[str, list[Any]] = {IMAGES: [(index, image_id, *[None] * 6, why) for index, image_id, why in failures]}
-    for image in images:
-        size, odd = image.image_size or (None, None), [*(notes or {}).get(image.image_id, ())]
-        facts = (image.patient_id, image.view, *size, image.image_sha256, odd, None)
-        rows[IMAGES].append((image.index, image.image_id, *facts))
-    rows[IMAGES].sort(key=itemgetter(0))
-    rows[PICTURES] = [(image.image_id, image.picture) for image in images if image.picture is not None]
-    tables = {name: _table(name, _columns(name, of_table), len(of_table)) for name, of_table in rows.items()}
-    tables[TRUTH] = _truth(images)
-    return tables | ({PREDICTIONS: _predictions(images, scores, condition)} if scores else {})
+    about = [
+        (one.patient_id, one.view, *(one.image_size or (None, None)), one.image_sha256, (), None) for one in images
+    ]
+    tables = {
+        IMAGES: table_of(IMAGES, [(one.index, one.image_id, *facts) for one, facts in zip(images, about, strict=True)]),
+        PICTURES: table_of(PICTURES, [(one.image_id, one.picture) for one in images if one.picture is not None]),
+        TRUTH: truth_table(
+            [
+                (one.index, one.image_id, one.queries[place], place in one.scored, cut, one.instances.get(place, ()))
+                for one in images
+                for place, cut in one.regions.items()
+            ]
+        ),
+    }
+    if scores:
+        asked = [(image.index, image.image_id, query) for image in images for query in image.queries]
+        drawn = [image.saliency for image in images if image.saliency is not None]
+        tables[PREDICTIONS] = predictions_table(asked, np.concatenate(drawn) if drawn else None, scores, condition)
+    return tables
 
 
-def _truth(images: Sequence[SavedImage]) -> pa.Table:
-    """Return the annotated regions, and the items that each is the union of."""
-    regions = [(image, place, image.queries[place]) for image in images for place in image.regions]
-    coverage = [image.regions[place] for image, place, _ in regions]
-    shapes = [image.instances.get(place, ()) for image, place, _ in regions]
-    keys = [(one.index, one.image_id, *query[:2], place in one.scored) for one, place, query in regions]
+def table_of(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Return rows as a table of a run."""
+    return _table(name, _columns(name, rows), len(rows))
+
+
+def truth_table(regions: Sequence[tuple[int, str, Query, bool, Coverage, Sequence[Shape]]]) -> pa.Table:
+    """Return `truth.parquet` of a batch: index and name of the image, what was looked for, if it is there, where."""
+    keys = [(index, name, *query[:2], present) for index, name, query, present, _, _ in regions]
+    coverage, shapes = [one[4] for one in regions], [one[5] for one in regions]
     columns = _columns(TRUTH, [(*key, one.shape, one.whole.tobytes()) for key, one in zip(keys, coverage, strict=True)])
     for name in ("partial", "share", "kept"):
         columns[name] = _lists([getattr(one, name) for one in coverage], SCHEMAS[TRUTH].field(name).type)
@@ -112,9 +117,37 @@ def _truth(images: Sequence[SavedImage]) -> pa.Table:
     return _table(TRUTH, columns, len(regions))
 
 
+def predictions_table(
+    asked: Sequence[tuple[int, str, Query]],
+    maps: NDArray[np.float32] | None,
+    scores: Mapping[str, NDArray[np.float64]],
+    condition: str,
+) -> pa.Table:
+    """Return `predictions.parquet` of a model that draws maps (P, h, w), NaN for one that nobody drew, or scores alone.
+
+    `asked` has index and name of the image and what is looked for, pair by pair; scores are (P,).
+    """
+    columns: dict[str, Any] = {
+        "index": [index for index, _, _ in asked],
+        "image_id": [image_id for _, image_id, _ in asked],
+        "query": [query.name for _, _, query in asked],
+        "finding": [query.finding for _, _, query in asked],
+        "condition": [condition] * len(asked),
+        **{name: column_of(values.ravel(), pa.float64()) for name, values in scores.items()},
+    }
+    if maps is not None:
+        there, shape = ~no_maps(maps), np.tile(maps.shape[1:], (len(maps), 1))
+        cells = maps.reshape(len(maps), math.prod(maps.shape[1:]))
+        columns["map_shape"] = column_of(shape, SCHEMAS[PREDICTIONS].field("map_shape").type)
+        kind = SCHEMAS[PREDICTIONS].field("map").type
+        columns["map"] = column_of(cells, kind) if there.all() else column_of(cells[there], kind, there)
+    return _table(PREDICTIONS, columns, len(asked))
+
+
 def _lists(parts: Sequence[NDArray[Any]], kind: pa.ListType) -> pa.ListArray:
     """Return arrays (N,) as a column of lists."""
-    return pa.ListArray.from_arrays(_ends(parts), pa.array(np.concatenate(parts) if parts else (), kind.value_type))
+    cells = np.concatenate(parts) if parts else np.zeros(0)
+    return pa.ListArray.from_arrays(_ends(parts), column_of(cells, kind.value_type))
 
 
 def _ends(parts: Sequence[Sequence[Any] | NDArray[Any]]) -> pa.Array:
@@ -129,33 +162,6 @@ def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
 def _table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
     """Return columns as a table of a run; those that are not there are null."""
     return pa.Table.from_arrays([*{**_nulls(name, rows), **columns}.values()], schema=SCHEMAS[name])
-
-
-@lru_cache(maxsize=16)
-def _nulls(name: str, rows: int) -> dict[str, pa.Array]:
-    return {one.name: pa.nulls(rows, one.type) for one in SCHEMAS[name]}
-
-
-def _predictions(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]], condition: str) -> pa.Table:
-    """Return what a model that draws maps, or gives scores alone, gave for each pair."""
-    asked = [(image, query) for image in images for query in image.queries]
-    pairs, drawn = len(asked), [image.saliency for image in images if image.saliency is not None]
-    columns: dict[str, Any] = {
-        "index": [image.index for image, _ in asked],
-        "image_id": [image.image_id for image, _ in asked],
-        "query": [query.name for _, query in asked],
-        "finding": [query.finding for _, query in asked],
-        "condition": [condition] * pairs,
-        **{name: pa.array(values.ravel(), pa.float64(), from_pandas=True) for name, values in scores.items()},
-    }
-    if drawn:
-        maps = np.concatenate(drawn).astype(np.float32, copy=False)
-        missing = no_maps(maps)
-        cells = np.where(missing, 0, math.prod(maps.shape[1:])).cumsum()
-        starts = pa.array(np.concatenate([[0], cells]), pa.int32())
-        columns["map_shape"] = [maps.shape[1:]] * pairs
-        columns["map"] = pa.ListArray.from_arrays(starts, pa.array(maps[~missing].ravel()), mask=pa.array(missing))
-    return _table(PREDICTIONS, columns, pairs)
 
 
 def read_saved_images(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import write_whole
+from xbench.runtime.files import atomic_writer
 
 if TYPE_CHECKING:
     from xbench.types import Failure, Note
@@ -33,16 +33,19 @@ class BatchRecord:
     """Everything that a finished batch adds to a run."""
 
     batch: int  # its number in the dataset's order, from 0
-    tables: Mapping[str, pa.Table]  # by file of the run, those of its images that could be read
+    tables: Mapping[str, Any]  # by file of the run, those of its images that could be read; or what `encoded` returned
     failures: tuple[Failure, ...]
     notes: tuple[Note, ...]
 
 
 def append_record(folder: Path, record: BatchRecord) -> None:
     """Write a batch to the journal in a folder; it counts as finished from here on."""
-    content = _encode(record)
+    parts, checksum = _encode(record), 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
     # Not forced to the disk, which would take longer than the batch: the checksum tells what did not get there.
-    write_whole(folder / f"{record.batch:06d}-{zlib.crc32(content):08x}.arrow", content, forced=False)
+    with atomic_writer(folder / f"{record.batch:06d}-{checksum:08x}.arrow", forced=False) as file:
+        file.writelines(parts)
 
 
 def finished_batches(folder: Path) -> dict[int, Path]:
@@ -100,13 +103,17 @@ def _intact(path: Path) -> bytes | None:
     return content if name and zlib.crc32(content) == int(name[2], 16) else None
 
 
-def _encode(record: BatchRecord) -> pa.Buffer:
-    """Return streams of Arrow one after the other: an empty one, whose metadata says what else there is, and tables."""
+def encoded(table: pa.Table) -> pa.Buffer:
+    """Return a table as a stream of Arrow."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _encode(record: BatchRecord) -> list[Any]:
+    """Return streams that follow each other: an empty one, whose metadata says what else there is, and tables."""
     about = {"batch": record.batch, "tables": [*record.tables], "notes": record.notes}
     about["failures"] = [astuple(failure) for failure in record.failures]
     first = pa.table({}).replace_schema_metadata({"record": json.dumps(about)})
-    sink = pa.BufferOutputStream()
-    for table in (first, *record.tables.values()):
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-    return sink.getvalue()
+    return [encoded(part) if isinstance(part, pa.Table) else part for part in (first, *record.tables.values())]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.geometry.grid import TieRule, Upsampling, View, places_on_grid
+from xbench.scoring.sweep import reached
 
 NOT_FINITE, CONSTANT, FIRST_INSIDE = 1, 2, 4
 """Flags: NaN, infinity or a range beyond float32; the same everywhere; the first of tied maxima lies in the region."""
@@ -61,13 +62,8 @@ class Measures:
         return np.ascontiguousarray(self.table[:, LOGIT : PROBABILITY + 1].T).view(np.float64)
 
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the pixels of the mask and of its overlap with the region at each threshold (N, T), and of the region.
-
-        They are those whose highest threshold is this or a later one.
-        """
-        histograms = np.split(self.table[:, MEASURES:], 2, axis=1)
-        outside, inside = (part[:, ::-1].cumsum(axis=1)[:, ::-1] for part in histograms)
-        return outside + inside, inside, inside[:, 0]
+        """Return the pixels of masks, overlaps and regions, as `PixelCounts` holds them."""
+        return reached(self.table[:, MEASURES:])
 
     def hits(self, ties: TieRule) -> NDArray[np.float64]:
         """Return what `pointing_hits` does (N,)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
 from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.scoring.numbers import dice, iou
-from xbench.scoring.rows import SCHEMA, column_of
+from xbench.scoring.rows import SCHEMA, column_of, nulls
 from xbench.types import Answers, Maps, Prediction, Rules, Truth
 
+_nulls = lru_cache(maxsize=8)(partial(nulls, SCHEMA))
 Check = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]], None]
 
 
@@ -96,12 +97,6 @@ def measure(
         else:
             columns[name] = column_of(column, kind, None if name in numbers else scored)
     return pa.Table.from_arrays([*columns.values()], schema=SCHEMA)
-
-
-@lru_cache(maxsize=8)
-def _nulls(rows: int) -> dict[str, pa.Array]:
-    """Return the columns of the table by name, all null."""
-    return {field.name: pa.nulls(rows, field.type) for field in SCHEMA}
 
 
 def _measure_maps(

@@ -177,28 +177,36 @@ def fixed_only(table: pa.Table) -> pa.Table:
     return table
 
 
+def nulls(schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
+    """Return the columns of a table by name, all null."""
+    return {field.name: pa.nulls(rows, field.type) for field in schema}
+
+
 def column_of(values: NDArray[Any], kind: pa.DataType, there: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return numbers (N,), or lists of one length (N, T), as a column in which NaN is null.
+    """Return numbers (N,), NaN as null, or lists of one length (N, T), as a column.
 
     With `there` (R,) it has R rows, null but for N of them. (`pa.array` of an array would import pandas.)
     """
     rows = len(values) if there is None else len(there)
     if values.ndim == 2:
         lengths = np.full(rows, values.shape[1]) if there is None else there * values.shape[1]
-        ends = pa.py_buffer(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
-        cells = column_of(values.ravel(), kind.value_type)
-        return pa.Array.from_buffers(kind, rows, [None if there is None else _bits(there), ends], children=[cells])
+        ends = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+        cells = np.ascontiguousarray(values, kind.value_type.to_pandas_dtype())
+        cells = pa.Array.from_buffers(kind.value_type, cells.size, [None, pa.py_buffer(cells)])
+        return pa.Array.from_buffers(kind, rows, [_bits(there), pa.py_buffer(ends)], children=[cells])
     if there is not None:
         spread = np.full(rows, np.nan if values.dtype.kind == "f" else 0, values.dtype)
         spread[there] = values
         values = spread
     known = ~np.isnan(values) if values.dtype.kind == "f" else there
-    content = _bits(values) if values.dtype == np.bool_ else np.ascontiguousarray(values, kind.to_pandas_dtype())
-    return pa.Array.from_buffers(kind, rows, [None if known is None else _bits(known), pa.py_buffer(content)])
+    content = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    return pa.Array.from_buffers(
+        kind, rows, [_bits(known), _bits(content) if content.dtype == np.bool_ else pa.py_buffer(content)]
+    )
 
 
-def _bits(values: NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(values, bitorder="little"))
+def _bits(values: NDArray[np.bool_] | None) -> pa.Buffer | None:
+    return None if values is None else pa.py_buffer(np.packbits(values, bitorder="little"))
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], tuple[str, ...]]:

@@ -102,7 +102,7 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
     arrays = (part.detach().cpu().contiguous().numpy() for part in (maps, regions, histograms))
     for given in zip(*arrays, strict=True):
         count(*given)
-    return reached(histograms.to(maps.device))
+    return PixelCounts(*(torch.from_numpy(part.copy()).to(maps.device) for part in reached(histograms.numpy())))
 
 
 def check_thresholds(thresholds: int) -> None:
@@ -111,7 +111,7 @@ def check_thresholds(thresholds: int) -> None:
         raise ValueError(f"thresholds must be a whole number from 2 to {MAX_THRESHOLDS:,}, not {thresholds!r}")
 
 
-def reached(histograms: Tensor) -> PixelCounts:
-    """Counts at each threshold: the pixels whose highest threshold is this or a later one."""
-    outside, inside = histograms.unflatten(1, (2, -1)).flip(-1).cumsum(-1).flip(-1).unbind(1)
-    return PixelCounts(outside + inside, inside, inside[:, 0])
+def reached(histograms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return what `PixelCounts` holds of histograms (N, 2 T): pixels whose highest threshold is this or a later one."""
+    outside, inside = (part[:, ::-1].cumsum(axis=1)[:, ::-1] for part in np.split(histograms, 2, axis=1))
+    return outside + inside, inside, inside[:, 0]
