@@ -61,8 +61,10 @@ def check(
             _print_report(data, report, console)
         if isinstance(model, AnsweringModel) and model.answers:
             counts = report.counts
-            groups = _groups(data, report)
-            asked = (model.asked_of(counts[1][f], counts[0][f], len(report.regions[f]), report.phrases) for f in groups)
+            asked = (
+                model.asked_of(counts[1][group], counts[0][group], len(report.regions[group]), report.phrases)
+                for group in report.groups
+            )
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
             write_contact_sheet(folder / "contact_sheet.png", data, cells)
@@ -90,6 +92,7 @@ class DatasetReport:
 
     Attributes:
         counts: Findings by label 1, 0 and -1, and under None the boxes, polygons and masks in the files.
+        groups: Findings, and the group of phrases without one if there are any.
         phrases: Whether images have phrases of their own, which are counted for their findings.
         regions: Positive images whose annotations could be drawn and cover something, by finding, with the query.
         problems: What keeps images from being scored, each a sentence.
@@ -99,6 +102,7 @@ class DatasetReport:
 
     images: int = 0
     counts: defaultdict[int | None, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    groups: list[str] = field(default_factory=list)
     phrases: bool = False
     regions: defaultdict[str, list[tuple[Record, str]]] = field(default_factory=lambda: defaultdict(list))
     problems: list[str] = field(default_factory=list)
@@ -126,12 +130,12 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         said = f"{_count(report.missing, 'annotated image')} without a file ({_first(report.missing)})"
         report.problems.append(f"{said}. {data.where_images_are()}")
 
-    vanished = set()
+    queries = [query for record in records for query in record.looked_for(data.findings)]
+    report.groups = [*dict.fromkeys((*data.findings, *(query.finding or PHRASES for query in queries)))]
+    report.phrases = any(query.text is not None for query in queries)
+    vanished = {covers_nothing(query.name) for query in queries}
     for record in records:
-        queries = record.looked_for(data.findings)
-        vanished |= {covers_nothing(query.name) for query in queries}
-        group_of = {query.name: query.finding or PHRASES for query in queries}
-        report.phrases |= any(query.text is not None for query in queries)
+        group_of = {query.name: query.finding or PHRASES for query in record.looked_for(data.findings)}
         for name, group in group_of.items():
             report.counts[record.labels.get(name, -1)][group] += 1
         if isinstance(record.source, Source):
@@ -188,7 +192,7 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         table.add_column(heading, justify="right", no_wrap=True)
     for number in range(len(published)):
         table.add_column(f"publ.{number + 1}", justify="right", no_wrap=True, style="dim")
-    for finding in _groups(data, report):
+    for finding in report.groups:
         positives, negatives, unknown, drawn = (report.counts[label][finding] for label in (1, 0, -1, None))
         own = (positives, drawn, len(report.regions[finding]), negatives, unknown)
         theirs = (counted["counts"][finding] for counted in published)
@@ -207,12 +211,6 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         noted.setdefault(note.text, []).append(note.image_id)
     for text, images in noted.items():
         console.print(f"{_count(images, 'image')}: {text} ({_first(images)}).", style="yellow", markup=False)
-
-
-def _groups(data: ChestXrayDataModule, report: DatasetReport) -> Sequence[str]:
-    """Return the findings, and the group of phrases without one if there are any."""
-    there = any(PHRASES in counted for counted in report.counts.values())
-    return (*data.findings, *([PHRASES] if there else ()))
 
 
 def _count(images: Sequence[str], noun: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import warnings
+from itertools import chain
 
 import numpy as np
 import pytest
 from downloads import notes_of, records_of
+from official.base import write_lines
 from PIL import Image
 
 from xbench.data import MSCXR, PadChestGR
@@ -41,6 +43,17 @@ def test_copies_of_another_size_are_noted_or_refused(downloads, tmp_path):
         np.testing.assert_array_equal(region, official.masks[smaller][name])
     with pytest.raises(UserError, match="they do not fit a copy of other proportions"):
         data.load(records[other])
+
+
+@pytest.mark.parametrize("kind", [MSCXR, PadChestGR])
+def test_prediction_is_asked_for_the_phrases_and_told_nothing_else(downloads, kind):
+    official = downloads(kind.name)
+    data = kind(str(official.root))
+    data.setup("predict")
+    assert [record.image_id for record in data.records] == sorted(official.splits[data.split])
+    for record in data.records:
+        assert [*record.queries] == official.queries[record.image_id]
+        assert record.labels == {} and data.load(record).regions == {}
 
 
 def test_other_releases_of_mscxr(downloads, tmp_path):
@@ -110,7 +123,11 @@ def test_sentences_that_compare_and_what_is_odd(downloads, tmp_path):
         {"sentence_en": "", "sentence_es": "Nada.", "abnormal": False},
     ]
     (official.root / REPORTS).write_text(json.dumps(studies))
-    data = PadChestGR(str(official.root), split="all")
+    rows = [[study["ImageID"], "", "train" if study is studies[0] else "test"] for study in studies]
+    write_lines(official.root / "master_table.csv", *map(",".join, [["ImageID", "PatientID", "split"], *rows]))
+    data = PadChestGR(str(official.root))
+    assert image not in {*records_of(data), *chain(*notes_of(data).values())}
+    data = PadChestGR(str(official.root), split="train")
     record = records_of(data)[image]
     assert [(query.name, record.labels[query.name]) for query in record.queries] == [
         ("Cardiomegaly 1", 1),

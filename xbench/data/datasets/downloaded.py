@@ -74,6 +74,7 @@ class DownloadedDataset(ChestXrayDataModule):
     Attributes:
         layout: What is expected in `root`, in words, for messages.
         suffixes: Endings of its image files, in lower case.
+        phrases: Whether images have phrases of their own, so that prediction needs the annotation files, too.
         exhaustive: Whether the annotation files name every image of the split, so that any other is worth a note.
         percentiles: Window of images in PNG with more than 8 bits, as `decode_image` takes it.
         advice: What to do about an annotation file that is wrong, for messages.
@@ -83,6 +84,7 @@ class DownloadedDataset(ChestXrayDataModule):
     """
 
     layout: ClassVar[str]
+    phrases: bool = False
     exhaustive: bool = True
     percentiles: ClassVar[tuple[float, float] | None] = None
     suffixes: ClassVar[Sequence[str]] = IMAGE_SUFFIXES
@@ -184,16 +186,16 @@ class DownloadedDataset(ChestXrayDataModule):
         self._archives = folder.archives
         images = self._images_of_split(folder)
         cases: dict[str, ImageAnnotations] = {}
-        for case in self.read_annotations(folder) if annotated else ():
+        for case in self.read_annotations(folder) if annotated or self.phrases else ():
             if case.image_id in cases:
                 raise UserError(
                     f"{self.name}: {case.image_id!r:.80} is annotated twice in {self._files_in_words()}. Remove one."
                 )
-            cases[case.image_id] = case
+            cases[case.image_id] = case if annotated else ImageAnnotations(case.image_id, {}, queries=case.queries)
             present = {name for name, label in case.labels.items() if label == 1} if case.queries else set()
             if present - {annotation.finding for annotation in case.annotations}:
                 self.note(_NOT_DRAWN, case.image_id)
-        names = set(cases) if annotated else set(images)
+        names = set(cases) if annotated or self.phrases else set(images)
         if annotated and self.exhaustive:
             for name in sorted(images.keys() - names):
                 self.note("an image that the annotation files do not name, left out", name)

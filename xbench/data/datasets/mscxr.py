@@ -42,6 +42,7 @@ class MSCXR(DownloadedDataset):
     layout = "MS_CXR_Local_Alignment_v1.1.0.csv and files/p10/<patient>/<study>/<image>.jpg"
     files: ClassVar = {"annotations": ("MS_CXR_Local_Alignment_v1.1.0.csv", "MS_CXR_Local_Alignment_v1.0.0.csv")}
     states_sizes = True
+    phrases = True
     exhaustive = False  # MIMIC-CXR has far more images
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:

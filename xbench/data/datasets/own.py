@@ -58,7 +58,7 @@ class OwnDataset(DownloadedDataset):
         self.names = {str(label).strip(): canonical(finding) or finding for label, finding in names.items()}
         self.findings = tuple(dict.fromkeys(self.names.values()))
         self.recognition_only = tuple(canonical(finding) or finding for finding in recognition_only or ())
-        self.name, self.splits, self.patient = name, (split,), patient
+        self.name, self.splits, self.patient, self.phrases = name, (split,), patient, self.text is not None
         problem = ""
         if not is_folder_name(name) or not is_name(split):
             problem = f"--data.name {name} --data.split {split}: give printable characters, no slash, no = + - @ first"

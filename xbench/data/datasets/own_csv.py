@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -71,11 +71,15 @@ class CsvDataset(OwnDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         labels = self.read_labels(self.file(folder, "labels"), self.columns["image"])
+        path, sides = self.file(folder), [self.columns[side] for side in _SIDES[self.box]]
+        read = self._read_boxes if self.text is None else self._read_phrases
+        cases = read(path, labels, sides)
+        if self.box == "xywh":
+            self.check_sizes(path, cases, "Set --data.box xyxy, with the columns x1, y1, x2, y2.")
+        return cases
+
+    def _read_boxes(self, path: Path, labels: dict[str, dict[str, int]], sides: list[str]) -> list[ImageAnnotations]:
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
-        path = self.file(folder)
-        sides = [self.columns[side] for side in _SIDES[self.box]]
-        if self.text is not None:
-            return self._checked(path, self._read_phrases(path, labels, self.text, sides))
         drawn, lines = set(), dict[tuple[str, str, Shape], int]()
         for row in self.rows(path, [self.columns["image"], self.columns["finding"], *sides]):
             name, label = row.name(self.columns["image"]), row[self.columns["finding"]]
@@ -102,18 +106,15 @@ class CsvDataset(OwnDataset):
                 boxes[image] += self.drawn(finding, shape, label, image)
             drawn.add(finding)
         self.check_drawn(path, drawn)
-        return self._checked(
-            path, [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]
-        )
+        return [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]
 
-    def _read_phrases(
-        self, path: Path, labels: Mapping[str, Mapping[str, int]], text: str, sides: Sequence[str]
-    ) -> list[ImageAnnotations]:
-        phrases = {image: ImagePhrases() for image in labels}
+    def _read_phrases(self, path: Path, labels: dict[str, dict[str, int]], sides: list[str]) -> list[ImageAnnotations]:
+        phrases, text = {image: ImagePhrases() for image in labels}, str(self.text)
         for row in self.rows(path, [self.columns["image"], text, *sides]):
             name, said, label = row.name(self.columns["image"]), row.name(text), row.get(self.columns["finding"])
             numbers = [row.number(side) for side in sides] if any(row[side] for side in sides) else []
-            flag = row.flag(self.columns["label"]) if self.columns["label"] in row.values else None
+            stated = self.columns["label"] in row.values
+            flag = row.flag(self.columns["label"]) if stated else None
             with row.blamed():
                 image = self.listed_key(name)
                 if image not in labels:
@@ -121,16 +122,10 @@ class CsvDataset(OwnDataset):
                 finding = self.finding_of(label, image) if label else None
                 if label and finding is None:
                     continue
-                if self.columns["label"] not in row.values and finding is not None:
-                    flag = labels[image].get(finding)
+                flag = flag if stated else labels[image].get(finding or "")
                 if phrases[image].add(said, finding, flag, [self._shape(*numbers)] if numbers else [], label):
                     raise UserError(f"{said!r:.60} is present in one row of {image} and absent in another")
         return [of_image.case(image) for image, of_image in phrases.items()]
-
-    def _checked(self, path: Path, cases: list[ImageAnnotations]) -> list[ImageAnnotations]:
-        if self.box == "xywh":
-            self.check_sizes(path, cases, "Set --data.box xyxy, with the columns x1, y1, x2, y2.")
-        return cases
 
     def _shape(self, x: float, y: float, right: float, bottom: float) -> Shape:
         if self.units == "pixels":

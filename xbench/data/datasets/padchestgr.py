@@ -51,6 +51,7 @@ class PadChestGR(DownloadedDataset):
         "table": ("master_table.csv@test", "master_table.csv@validation", "master_table.csv@train"),
     }
     percentiles = (0.5, 99.5)
+    phrases = True
     exhaustive = False  # the images of all splits lie in one folder
 
     def __init__(
@@ -76,14 +77,12 @@ class PadChestGR(DownloadedDataset):
             splits[image], self._patients[image] = row["split"].casefold(), row["PatientID"] or image
         counts = Counter(f"images of {split}" for split in splits.values())
         counts["patients"] = len({*self._patients.values()})
-        path = self.file(folder)
+        path, cases = self.file(folder), []
+        content = read_json(self.name, path)
         with self.blamed(path, "the list of studies"):
-            studies = [
-                (self.listed_key(one["ImageID"]), one.get("findings") or []) for one in read_json(self.name, path)
-            ]
-        cases = []
+            studies = [(self.listed_key(study["ImageID"]), study.get("findings") or []) for study in content]
         for image, sentences in studies:
-            phrases, before = ImagePhrases(self.language), counts["positive sentences"]
+            phrases, before, noted = ImagePhrases(self.language), counts["positive sentences"], len(self.notes)
             for number, sentence in enumerate(sentences, start=1):
                 with self.blamed(path, f"sentence {number} of {image}"):
                     self._read_sentence(image, sentence, phrases, counts)
@@ -91,6 +90,8 @@ class PadChestGR(DownloadedDataset):
             counts["images with a positive sentence"] += counts["positive sentences"] > before
             if self.split == "all" or splits.get(image) == self.split:
                 cases.append(phrases.case(image))
+            else:
+                del self.notes[noted:]
         self.compare(counts, _REPORTED | (_OF_TABLE if table else {}))
         return cases
 
@@ -101,7 +102,7 @@ class PadChestGR(DownloadedDataset):
         drawn = {who: self._boxes(image, sentence, who) for who in ("main", "second")}
         counts["positive sentences" if abnormal else "negative sentences"] += 1
         counts["positive sentences with a box"] += abnormal and bool(drawn["main"])
-        if self.progression != "any" and (sentence.get("progression") is not None) != (self.progression == "stated"):
+        if self.progression != "any" and bool(sentence.get("progression")) != (self.progression == "stated"):
             return
         if not abnormal and any(drawn.values()):
             self.note("boxes of a sentence about what is absent, left out", image)
