@@ -2,7 +2,7 @@
 
 The files in `tests/models/golden` hold no image of a patient and no annotation, only what we computed ourselves. They
 are thinned: `SLICES` says what is kept of an array by its name. `cases.json` says what the inputs were drawn from,
-`manifests.json.gz` has names and shapes of the tensors in the authors' checkpoints.
+`NAME_manifest.json.gz` has names and shapes of the tensors in the authors' checkpoints.
 """
 
 from __future__ import annotations
@@ -94,10 +94,7 @@ def facts(name: str) -> Any:
 @cache
 def manifest(name: str) -> dict[str, dict[str, Any]]:
     """Return what is known of every tensor in the authors' file, by name."""
-    own = GOLDEN / f"{name}_manifest.json.gz"
-    if own.exists():
-        return json.loads(gzip.decompress(own.read_bytes()))
-    return json.loads(gzip.decompress((GOLDEN / "manifests.json.gz").read_bytes()))[name]
+    return json.loads(gzip.decompress((GOLDEN / f"{name}_manifest.json.gz").read_bytes()))
 
 
 def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
