@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from deterministic import grey, images_of
@@ -35,7 +37,7 @@ from xbench.models import (
 from xbench.models.maps import biovil, carzero, cxrclip, devide, gloria, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UsageError, UserError
-from xbench.types import ModelOutput
+from xbench.types import ModelOutput, Query
 
 # The class, and the module that reads its checkpoint.
 HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
@@ -146,6 +148,30 @@ def test_half_precision_keeps_float32_scores(network: VLM) -> None:
     torch.testing.assert_close(rough.saliency, exact.saliency, rtol=0, atol=0.15 * spread)
     # Were the last product rounded to bfloat16, every score would survive a cast.
     assert not torch.equal(rough.logits.bfloat16().float(), rough.logits)
+
+
+def test_a_phrase_that_is_too_long_is_cut_off_and_noted(model: str, network: Any) -> None:
+    """Before a run it is an error; sentences of a dataset must not end a run in its middle."""
+    if model == "mavl":
+        pytest.skip("asks nine texts, not phrases")
+    network.findings, network.queries = (), None
+    phrases = ["edema of the left lung", "small " * 900, "small " * 901, "small " * 900]
+    queries = [Query(str(number), None, phrase) for number, phrase in enumerate(phrases)]
+    truth = SimpleNamespace(queries=queries, image=np.array([0, 1, 1, 2]), image_ids=["a", "b", "c"])
+    images = images_of("cut off", 3, getattr(network, "image_size", 224))
+    batch = SimpleNamespace(images=images, truth=truth, notes=[])
+    logits = network.predict(batch).logits
+    assert torch.isfinite(logits).all()
+    assert [note.image_id for note in batch.notes] == ["b", "c"]
+    assert all("its end was cut off" in note.text for note in batch.notes)
+    # Encoded texts are kept, and with them what is known of them.
+    again = SimpleNamespace(images=images, truth=truth, notes=[])
+    network.predict(again)
+    assert again.notes == batch.notes
+    # The book's authors cut off without a word.
+    if model != "medklip":
+        with pytest.raises(UserError, match="is longer than the"):
+            network.encode_prompts([network.word_prompts("small " * 900, ["small " * 900])])
 
 
 def test_a_misfit_names_the_tensors(model: str, build: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch) -> None:

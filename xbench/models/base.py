@@ -20,9 +20,10 @@ from xbench.findings.names import canonical
 from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import Preprocessing
+from xbench.models.long_texts import cutting_off
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.notes import INPUT_NOTE
-from xbench.types import Batch, Maps, MapScale, ModelOutput, Prediction, Truth
+from xbench.types import Batch, Maps, MapScale, ModelOutput, Note, Prediction, Truth
 
 _KEPT_BYTES = 2**28
 """Of encoded phrases that are kept on the device for later batches."""
@@ -223,6 +224,8 @@ class VLM(SaliencyModel):
                 f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists."
             )
         self._encoded: dict[tuple[str, ...], Any] = {}
+        # Notes on those that were cut off.
+        self._cut_off: dict[Any, str] = {}
         # By canonical name, or by the file's own.
         self._given_prompts: dict[str, list[str]] = {}
         for name, texts in () if prompts is None or prompts in STYLES else read_prompts(prompts).items():
@@ -303,7 +306,8 @@ class VLM(SaliencyModel):
     def predict(self, batch: Batch) -> Prediction:
         """Score the pairs of a batch: all images with all findings, and with each text of their own queries once.
 
-        Texts are scored apart from the findings, because with some models a score depends on what else is asked.
+        Texts are scored apart from the findings, because with some models a score depends on what else is asked. What
+        is longer than the model reads is cut off, and the batch notes it.
         """
         wanted = [
             name
@@ -322,6 +326,9 @@ class VLM(SaliencyModel):
             outputs.append(self.score(batch))
         finally:
             self.queries, self.columns = fixed
+        asked = ((words, batch.truth.image_ids[image]) for words, image in zip(wanted, batch.truth.image, strict=True))
+        notes = (Note(self._cut_off[words], image_id) for words, image_id in asked if words in self._cut_off)
+        batch.notes += dict.fromkeys(notes)
         columns = ([getattr(one, name) for one in outputs] for name in ("logits", "probabilities", "saliency"))
         output = ModelOutput(*(torch.cat(parts, dim=1) for parts in columns))
         return self._picked(batch.truth, output, [*findings, *texts], wanted)
@@ -333,13 +340,19 @@ class VLM(SaliencyModel):
         """
         for prompts in asked:
             known = self._encoded.pop(prompts, None)
-            self._encoded[prompts] = self.encode_prompts([prompts]) if known is None else known
+            if known is None:
+                with cutting_off() as notes:
+                    known = self.encode_prompts([prompts])
+                if notes:
+                    self._cut_off[prompts] = notes[0]
+            self._encoded[prompts] = known
         size = sum(map(_size, self._encoded.values()))
         for prompts in [*self._encoded][: -len(asked)]:
             if size > _KEPT_BYTES:
                 size -= _size(self._encoded.pop(prompts))
         joined = _joined([self._encoded[prompts] for prompts in asked])
-        return self.encode_prompts(asked) if joined is None else joined
+        with cutting_off():
+            return self.encode_prompts(asked) if joined is None else joined
 
     def score(self, batch: Batch) -> ModelOutput:
         images = batch.images

@@ -32,6 +32,7 @@ from transformers import dynamic_module_utils
 
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import check_image_size
+from xbench.models.long_texts import too_long
 from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
 from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
 from xbench.models.networks.dual_encoder import DualEncoder, compare
@@ -134,11 +135,7 @@ class CLIP(DualEncoder):
         padding = self._tokenizer([""], context_length=2 * length).mode().values
         cut = (longer != padding).sum(dim=1) != (input_ids != padding).sum(dim=1)
         if cut.any():
-            raise UserError(
-                f"The prompt {flat[int(cut.int().argmax())]!r} is longer than the {length} tokens that "
-                f"{self.architecture} reads. Shorten --model.templates, the name of the finding, or the text in "
-                "--model.prompts."
-            )
+            too_long(flat[int(cut.int().argmax())], length, self.architecture)
         return self.encode_tokens(input_ids)
 
     def weights(self) -> Mapping[str, Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel
 from transformers.convert_slow_tokenizer import import_protobuf
 
+from xbench.models.long_texts import too_long
 from xbench.models.networks.checkpoint import explained, fill, first_line, read_tensors, undrawn, with_first_names
 from xbench.runtime.errors import UserError
 
@@ -90,23 +91,21 @@ def tokenise(source: str, texts: Sequence[str], length: int, model: str) -> tupl
     """Tokenise N texts as Hugging Face does, with [CLS] and [SEP]: ids and mask, each (N, length) int64.
 
     Raises:
-        UserError: A text is longer, or the tokeniser cannot be had from the folder or hub repository.
+        UserError: A text is longer, see `too_long`, or the tokeniser cannot be had from the folder or hub repository.
     """
     return padded(load_tokeniser(source), texts, length, model)
 
 
 def padded(tokeniser: Any, texts: Sequence[str], length: int, model: str) -> tuple[Tensor, Tensor]:
-    """Tokenise N texts to ids and mask, each (N, length) int64; a UserError names a text that is longer."""
-    # One more than the model reads shows which texts the tokeniser would cut off.
-    padding = {"padding": "max_length", "truncation": True, "max_length": length + 1}
-    tokens = tokeniser(list(texts), **padding, return_attention_mask=True, return_tensors="pt")
-    ids, mask = tokens["input_ids"], tokens["attention_mask"]
-    if mask[:, length].any():
-        raise UserError(
-            f"The prompt {texts[int(mask[:, length].argmax())]!r} is longer than the {length} tokens that {model} "
-            "reads. Shorten it, or split it if the model takes several."
-        )
-    return ids[:, :length], mask[:, :length]
+    """Tokenise N texts to ids and mask, each (N, length) int64; see `too_long` about texts that are longer."""
+    padding = {"padding": "max_length", "truncation": True, "return_attention_mask": True, "return_tensors": "pt"}
+    # One more than the model reads shows which texts the tokeniser cuts off.
+    tokens = tokeniser(list(texts), **padding, max_length=length + 1)
+    if (longer := tokens["attention_mask"][:, length]).any():
+        too_long(texts[int(longer.argmax())], length, model)
+        # The end token comes last.
+        tokens = tokeniser(list(texts), **padding, max_length=length)
+    return tokens["input_ids"][:, :length], tokens["attention_mask"][:, :length]
 
 
 def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 64) -> tuple[Tensor, Tensor]:
@@ -119,7 +118,10 @@ def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 
     input_ids = torch.full((len(texts), length), ids["[PAD]"])
     attention_mask = torch.zeros_like(input_ids)
     for row, text in enumerate(texts):
-        pieces = [ids["[CLS]"], *tokeniser.encode(text, add_special_tokens=False).ids][:length]
+        pieces = [ids["[CLS]"], *tokeniser.encode(text, add_special_tokens=False).ids]
+        if len(pieces) > length:
+            too_long(text, length, "the model", refuse=False)
+            pieces = pieces[:length]
         input_ids[row, : len(pieces)] = torch.tensor(pieces)
         attention_mask[row, : len(pieces)] = 1
     return input_ids, attention_mask

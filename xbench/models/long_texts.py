@@ -1,0 +1,34 @@
+"""Texts that are longer than a model reads: an error before a run begins, cut off with a note during it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from xbench.runtime.errors import UserError
+
+_CUT: ContextVar[list[str] | None] = ContextVar("_CUT", default=None)
+
+
+@contextmanager
+def cutting_off() -> Iterator[list[str]]:
+    """Let models cut off texts that are too long, and give the notes on these."""
+    notes: list[str] = []
+    token = _CUT.set(notes)
+    try:
+        yield notes
+    finally:
+        _CUT.reset(token)
+
+
+def too_long(text: str, length: int, model: str, unit: str = "tokens", refuse: bool = True) -> None:
+    """Note that a text is cut off, inside `cutting_off`; elsewhere raise a UserError, or nothing unless `refuse`."""
+    notes = _CUT.get()
+    if notes is not None:
+        notes.append(f"a phrase is longer than the {length} {unit} that {model} reads, and its end was cut off")
+    elif refuse:
+        raise UserError(
+            f"The prompt {text!r} is longer than the {length} {unit} that {model} reads. Shorten it, or split it if "
+            "the model takes several."
+        )
