@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from open_clip.transform import PreprocessCfg
 from toys import quiet_trainer
+from transformers import SiglipImageProcessor
 
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data.datamodule import ChestXrayDataModule
@@ -34,7 +35,7 @@ from xbench.geometry.preprocessing import (
 from xbench.geometry.regions import Coverage
 from xbench.models import AFLoc, GLoRIA
 from xbench.models.base import SaliencyModel
-from xbench.models.maps import biomedclip, carzero
+from xbench.models.maps import biomedclip, carzero, chexzero, hf_dual
 from xbench.models.maps import clip as open_clip
 from xbench.models.maps import medklip as _book
 from xbench.runtime.notes import INPUT_NOTE
@@ -77,6 +78,8 @@ CASES = {
     "BioViL": Case(
         lambda: Preprocessing([TruncatedMinMax(), PillowResize(512, "shortest", "bilinear"), CentreCrop(480)])
     ),
+    "CheXzero": Case(lambda: chexzero.preprocessing(224, antialias=False)),
+    "MedSigLIP": Case(lambda: hf_dual.preprocessing(SiglipImageProcessor(), 448, tensorflow=True)),
     "CARZero": Case(lambda: carzero.preprocessing(224)),
     "CARZero at 448": Case(lambda: carzero.preprocessing(448)),
 }
