@@ -7,6 +7,7 @@ import torch
 from deterministic import images_of, quick_weight, tokens_of
 from deterministic_checkpoints import write_checkpoint
 from golden import shapes_of
+from safetensors.torch import save_file
 from small_networks import attached, largest
 from torch import Tensor
 from torchvision.models import resnet50
@@ -110,3 +111,9 @@ def test_of_several_prompts_the_mean_cosine_counts(arguments: dict[str, str]) ->
     # The configuration in the file says 128.
     with pytest.raises(UserError, match="longer than the 128 tokens that CXR-CLIP reads"):
         model.encode_texts(["edema " * 130])
+
+
+def test_a_converted_file_keeps_the_length_of_texts(arguments: dict[str, str], tmp_path: Path) -> None:
+    model, path = CXRCLIP(**arguments), tmp_path / "r50.safetensors"
+    save_file({**model.weights()}, path, {**model.remarks()})
+    assert CXRCLIP(str(path), arguments["text_encoder"]).text_length == 128

@@ -12,6 +12,7 @@ import pytest
 import torch
 from deterministic import images_of
 from deterministic_checkpoints import write_checkpoint
+from safetensors.torch import save_file
 from scipy.ndimage import gaussian_filter
 
 from xbench.models import AFLoc, GLoRIA
@@ -85,11 +86,22 @@ def test_no_prompt_is_dropped_for_being_one_word(
         model.encode_prompts([["Edema"]])
 
 
+def test_a_converted_file_is_not_taken_for_one_of_the_other_model(
+    builds: dict[str, Callable[..., Any]], tmp_path: Path
+) -> None:
+    """Without the names of the training script, nothing else tells them apart."""
+    converted = tmp_path / "converted.safetensors"
+    save_file({**builds["afloc"]().weights()}, converted, {"model": "afloc"})
+    assert builds["afloc"](checkpoint=str(converted))
+    with pytest.raises(UserError, match=r"converted\.safetensors was converted from a file of afloc, not of GLoRIA"):
+        builds["gloria"](checkpoint=str(converted))
+
+
 def test_characters_count_as_in_the_authors_code(builds: dict[str, Callable[..., Any]]) -> None:
     model: GLoRIA = builds["gloria"](count="characters")
     (encoded,) = model.encode_prompts([["There is [a] mass"]])
     # All but the bracket that opens, and the sentence.
     assert int((~encoded[0, :, 0].isnan()).sum()) == 1 + len("There is [a] mass") - 1
-    with pytest.raises(UsageError, match="has 97 characters"):
+    with pytest.raises(UserError, match=r"longer than the 96 characters that GLoRIA with --model\.count characters"):
         model.encode_prompts([["There is " + "a" * 88]])
     assert torch.isfinite(model(images_of("characters", 1), encoded[None]).logits).all()

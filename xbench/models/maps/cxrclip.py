@@ -6,7 +6,7 @@ scaled: the probability is the softmax of the two plain cosines of a pair, so al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -19,11 +19,12 @@ from transformers.initialization import no_init_weights
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import check_image_size
 from xbench.models.networks.bert import bert_like, encode_in_chunks, tokenise
-from xbench.models.networks.checkpoint import fill, locate, read_settings, read_tensors, undrawn
+from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_settings, read_tensors, undrawn
 from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
 from xbench.types import ModelOutput
 
 _SOURCE = "Archives such as r50_mcc.tar are linked from the README of github.com/kakaobrain/cxr-clip; CC BY-NC 4.0."
+_LENGTH = "text_max_length"
 _UNUSED = ("logit_scale", "*.relative_position_index", "*.embeddings.position_ids")
 # Names of transformers 4 and what transformers 5 calls the same parts of a Swin.
 _RENAMED = {
@@ -67,7 +68,9 @@ class CXRCLIP(DualEncoder):
         self.checkpoint = locate(checkpoint, "CXR-CLIP", _SOURCE)
         check_image_size(image_size, 32)
         self.text_source, self.templates, self.image_size = text_encoder, templates, image_size
-        self.text_length = int(read_settings(self.checkpoint).get("base", {}).get("text_max_length", 256))
+        # The checkpoint's own settings, or what `convert` noted of them.
+        settings = {**read_settings(self.checkpoint).get("base", {}), **read_remarks(self.checkpoint)}
+        self.text_length = int(settings.get(_LENGTH, 256))
         tensors = read_tensors(self.checkpoint)
         self.swin = any(name.startswith("image_encoder.image_encoder.") for name in tensors)
         if self.swin:
@@ -116,6 +119,9 @@ class CXRCLIP(DualEncoder):
         logits = compare(project(pooled), queries)
         maps = cosine_maps(project(cells), queries[:, 0], unit=self.saliency == "cell")
         return ModelOutput(logits, torch.sigmoid(logits), maps)
+
+    def remarks(self) -> Mapping[str, str]:
+        return {_LENGTH: str(self.text_length)}
 
 
 def _renamed(name: str) -> str:

@@ -17,10 +17,11 @@ from torchvision.models import resnet18, resnet50  # type: ignore[import-untyped
 
 from xbench.geometry.preprocessing import Preprocessing, on_black_canvas
 from xbench.models.base import VLM
-from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
+from xbench.models.long_texts import too_long
+from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_tensors, undrawn
 from xbench.models.networks.report_text import TOKENS, ReportText, clean
 from xbench.runtime.digests import file_sha256
-from xbench.runtime.errors import UsageError
+from xbench.runtime.errors import UserError
 from xbench.types import MapScale, ModelOutput
 
 _TOKENISER = "emilyalsentzer/Bio_ClinicalBERT"
@@ -55,6 +56,10 @@ class LocalGlobal(VLM):
         tensors = {name.rpartition(prefix)[2]: tensor for name, tensor in read_tensors(self.checkpoint).items()}
         self.img_encoder = undrawn(lambda: _ImageEncoder(tensors))
         self.text_encoder = ReportText(tensors, text_encoder, self.title, _TOKENISER)
+        # Without the names of the training script, the two have the same tensors.
+        converted = read_remarks(self.checkpoint).get("model", "")
+        if converted in ("gloria", "afloc") and converted != self.title.lower():
+            raise UserError(f"{self.checkpoint} was converted from a file of {converted}, not of {self.title}.")
         fill(self, tensors, self.checkpoint, self.title, _UNUSED)
         self.requires_grad_(False).eval()
 
@@ -113,10 +118,8 @@ class GLoRIA(LocalGlobal):
         flat = [prompt for of_class in prompts for prompt in of_class]
         counts = [len(prompt) - prompt.count("[") for prompt in flat] if self.count == "characters" else None
         if counts and max(counts) >= TOKENS:
-            raise UsageError(
-                f"--model.count characters: the prompt {flat[counts.index(max(counts))]!r} has {max(counts)} "
-                f"characters, and the authors' code takes fewer than {TOKENS}. Give --model.count words, or shorten it."
-            )
+            too_long(flat[counts.index(max(counts))], TOKENS - 1, "GLoRIA with --model.count characters", "characters")
+            counts = [min(count, TOKENS - 1) for count in counts]
         text = self.encode_tokens(*self.text_encoder.tokenise(flat), counts)
         encoded = text.new_full((len(prompts), max(map(len, prompts)), *text.shape[1:]), torch.nan)
         parts = text.split([*map(len, prompts)])
