@@ -11,7 +11,7 @@ from rich.table import Table
 
 from xbench.findings.names import MACRO
 from xbench.report.statistics.below_half import auroc_warning
-from xbench.runs.results import Answers, Results
+from xbench.runs.results import Answers, OwnScale, Results
 from xbench.scoring.numbers import STATUSES
 
 from .evaluation import Evaluation, find
@@ -34,6 +34,8 @@ class ConsoleSummary(Callback):
         console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
         if results.answers:
             console.print(_rates(results.answers), style="dim", highlight=False)
+        if results.own_scale:
+            console.print(_own_scale(results.own_scale), style="dim", highlight=False)
         rows = Evaluation.of(trainer).rows
         for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, rows)])):
             console.print(line, style="yellow", highlight=False)
@@ -114,6 +116,12 @@ def _rates(answers: Answers) -> str:
         f"{shares['pairs']:.0f} answers ({answers.family}, {answers.frame}): {kinds}; {shares['boxes']:.2f} boxes "
         f"each.{tokens}{recognised}{again}"
     )
+
+
+def _own_scale(own: OwnScale) -> str:
+    numbers = (f"{own.macro[name] or 0:.3f}" for name in ("dice_fixed", "dice_best", "iou_fixed", "iou_best"))
+    shown = "Dice at 0.5 {}, best {}, IoU at 0.5 {}, best {}".format(*numbers)
+    return f"On the maps' own scale ({own.scale}), not stretched: {shown}."
 
 
 def _times(seconds: Mapping[str, float]) -> str:

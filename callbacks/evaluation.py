@@ -141,7 +141,7 @@ class Evaluation(Callback):
                 f"`answers = {self._answering}`: a model that returns answers sets it to True, any other to False."
             )
         check = partial(check_values, truth=batch.truth, model=model.name, given=outputs.given)
-        rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
+        rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties, model.map_scale)
         rows = measure(outputs, batch.truth, rules, self.stopwatch, self._measurer, check, batch.condition)
         tables = {PAIRS: rows}
         if isinstance(outputs.shown, Answers):

@@ -101,6 +101,8 @@ class ExperimentLogging(Callback):
 
 def _scalars(results: Results) -> dict[str, float]:
     parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
+    if results.own_scale:
+        parts["own_scale"] = results.own_scale.macro
     if results.answers:
         tokens = results.answers.tokens
         spent = {} if tokens is None else {"tokens_sent": tokens.sent, "tokens_received": tokens.received}

@@ -51,7 +51,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, tuple[str
         folder = tmp_path_factory.mktemp(config)
         assert main(words(folder, config, *options)) == 0
         files[config, options] = read(folder)
-    notes = {note["note"]: note for note in json.loads(files["toy", TOY_OPTIONS]["results.json"])["counts"]["notes"]}
+    results = json.loads(files["toy", TOY_OPTIONS]["results.json"])
+    assert results["own_scale"]["scale"] == "logit" and results["own_scale"]["macro"]["dice_fixed"] > 0
+    notes = {note["note"]: note for note in results["counts"]["notes"]}
     assert "a row without an image" in notes
     (of_input,) = (note for text, note in notes.items() if text.startswith(INPUT_NOTE))
     assert (of_input["count"], of_input["first"]) == (2, ["square-000", "square-001"])

@@ -69,6 +69,11 @@ def test_an_oracle_goes_all_the_way(kind, wholes, tmp_path, monkeypatch):
     found = {**run.results.grounding.macro, **run.results.classification.macro}
     for name, least in (("pointing_game", pointing), ("dice_fixed", dice), ("auroc", auroc)):
         assert (found[name] is None) if least is None else found[name] >= least, (name, found[name])
+    own = run.results.own_scale
+    assert (own is not None) == kind.startswith("maps")
+    if own is not None:
+        # Maps of 0 and 1 are the same when they are stretched.
+        assert {name: run.results.grounding.macro[name] for name in own.macro} == own.macro
     table = pq.read_table(whole / "pairs.parquet")
     annotated = pc.and_(pc.equal(table["label"], 1), table["has_region"])
     assert pc.sum(table["scored"]).as_py() == (0 if pointing is None else pc.sum(annotated).as_py())

@@ -100,6 +100,12 @@ def test_protocols_of_two_models_stand_in_one_table_and_calibration_in_its_own(t
     analysis = analyse(collect([tmp_path]))
     tables = {table.name: table for table in all_tables(analysis)}
     table, calibration = tables["protocols_chestxray14"], tables["protocols_calibration_chestxray14"]
+    assert len(tables["grounding_own_scale"].rows) == 2
+    for row in tables["grounding_own_scale"].rows:
+        results = next(run.run.results for run in analysis.runs if run.run.label == row.cells[1].text)
+        macros = [results.own_scale.macro, results.grounding.macro]
+        names = ("dice_fixed", "dice_best", "iou_fixed", "iou_best")
+        assert [cell.value for cell in row.cells[3:]] == [macro[name] for macro in macros for name in names]
     heads = [column.title for column in table.columns[1:]]
     # Of maps that are no cosines; probabilities are no maps.
     assert len(heads) == sum("map" in one.takes for one in PROTOCOLS.values()) - 1

@@ -30,6 +30,7 @@ class Shown(SaliencyModel):
     """
 
     preprocessing = Preprocessing(stretch((56, 56)))
+    map_scale = "probability"
 
     def __init__(self, what: Literal["maps", "maps without scores", "scores", "nothing"]) -> None:
         super().__init__()

@@ -87,7 +87,8 @@ def write_run(
     ]
     scores = {"logit": logits.ravel(), "probability": 1 / (1 + np.exp(-logits.ravel()))}
     output = Prediction(*map(torch.from_numpy, scores.values()), Maps(torch.from_numpy(maps).flatten(0, 1)))
-    rules = Rules((GRID, GRID), "nearest", thresholds=THRESHOLDS)
+    scale = model_settings.get("map_scale", "cosine")
+    rules = Rules((GRID, GRID), "nearest", thresholds=THRESHOLDS, scale=scale)
     tables = {PAIRS: measure(output, Truth.concatenate(truths), rules)}
     folder = root / f"{model}_{dataset}" / stamp
     folder.mkdir(parents=True)

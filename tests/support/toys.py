@@ -78,6 +78,8 @@ class Brightness(VLM):
         crop: Look at the central square alone instead of at the whole image, stretched.
     """
 
+    map_scale = "logit"
+
     def __init__(
         self,
         gain: float = 8.0,

@@ -52,6 +52,7 @@ class Rules:
     gamma: float = 0.5  # share of a grid pixel that a region covers at least
     thresholds: int = 101  # how many k / (thresholds - 1) the sweep has; odd, so that 0.5 is one of them
     ties: TieRule = "share"
+    scale: MapScale = "none"  # of the raw maps; those of logits and probabilities are thresholded as they are, too
 
 
 def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:

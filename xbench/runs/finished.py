@@ -214,7 +214,7 @@ class FinishedRun:
                 raise ValueError(f"the provenance in {RESULTS} lacks something: {error}") from None
             if not sound:
                 raise ValueError(f"the provenance in {RESULTS} holds what no run writes")
-            return Rules(sides or "native", upsampling, gamma, thresholds, ties)
+            return Rules(sides or "native", upsampling, gamma, thresholds, ties, self.map_scale or "none")
 
     def batches(self, gamma: float | None = None) -> Iterator[tuple[Prediction, Truth]]:
         """Yield what the model said and what the annotations say, as the run's metrics got it, for metrics of your own.

@@ -146,6 +146,15 @@ class Grounding(_Part):
 
 
 @dataclass(frozen=True)
+class OwnScale(_Part):
+    """Dice and IoU of maps that mean the same on every image, not stretched, at thresholds of their probability."""
+
+    scale: Literal["logit", "probability"]  # what the values of the raw maps are
+    per_class: dict[str, dict[str, Count | Number | list[Number] | None]]  # named as in `FindingGrounding`
+    macro: Macro  # means over the findings with at least one scored image
+
+
+@dataclass(frozen=True)
 class FindingClassification(_Part):
     """Recognition of one finding over the images whose label is known."""
 
@@ -275,6 +284,7 @@ class Results(_Part):
     counts: Counts
     scored_on: dict[str, ScoredOn]  # by finding
     grounding: Grounding
+    own_scale: OwnScale | None = None  # only of maps of logits or probabilities; the file of any other has not the key
     classification: Classification
     answers: Answers | None = None  # only of a model that answers; the file of any other has not the key
     tables: dict[str, str] = field(default_factory=dict)  # SHA-256 of each table of the run, by its name
@@ -326,8 +336,9 @@ class Results(_Part):
 def write_results(path: Path, results: Results) -> None:
     """Write `results.json`; raise a ValueError for NaN and infinity, which the schema does not know."""
     content = asdict(results)
-    if not results.answers:
-        del content["answers"]
+    for name in ("answers", "own_scale"):
+        if content[name] is None:
+            del content[name]
     text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
     # A curve on one line instead of a hundred. Line breaks within strings are escaped, so none can match.
     text = re.sub(r"\[\n\s+([-+.e\d\s,]+?)\n\s+\]", lambda m: f"[{re.sub(chr(10) + ' +', ' ', m[1])}]", text)
@@ -385,6 +396,7 @@ def _contradiction(results: Results) -> str | None:
     answers = results.answers.per_class if results.answers else None
     by_finding: list[Mapping[str, Any] | None] = [results.counts.per_finding, results.scored_on, answers]
     by_finding += [grounding.per_class, results.classification.per_class]
+    by_finding += [results.own_scale.per_class] if results.own_scale else []
     if any(part is not None and [*part] != findings for part in by_finding):
         return "it has not every number of every finding"
     for finding, scores in grounding.per_class.items():

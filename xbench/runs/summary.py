@@ -26,6 +26,7 @@ from xbench.runs.results import (
     FindingGrounding,
     Grounding,
     NoteCount,
+    OwnScale,
     Recognised,
     Repeats,
     Results,
@@ -42,7 +43,8 @@ from xbench.scoring.rows import Rows
 if TYPE_CHECKING:
     from xbench.types import Failure, Note
 
-_GROUNDING = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_SWEEP = ("dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_GROUNDING = ("pointing_game", *_SWEEP)
 _SENSITIVE = ("pointing_game", "dice_fixed", "iou_fixed", "box_iou", "acc_50")
 """Numbers for which it is said what answers that cannot be read do to them."""
 
@@ -53,6 +55,7 @@ class RunNumbers:
 
     pointing: Sequence[Numbers]
     sweep: Sequence[Numbers]
+    own: Sequence[Numbers]
     boxes: Sequence[Numbers]
     classification: Sequence[Numbers]
 
@@ -64,6 +67,7 @@ def numbers_of(rows: Rows) -> RunNumbers:
     return RunNumbers(
         numbers.pointing_numbers(numbers.pointing_sums(rows, group, count)),
         numbers.sweep_numbers(numbers.sweep_sums(rows, group, count)),
+        numbers.sweep_numbers(numbers.own_sums(rows, group, count)),
         numbers.box_numbers_and_all(numbers.box_sums(rows, group, count)),
         [
             numbers.recognition_numbers(rows["label"][recognised == place], probabilities[recognised == place])
@@ -129,6 +133,7 @@ def summarise(
             macro={name: macro_mean(getattr(one, name) for one in grounding.values()) for name in _GROUNDING},
             sign_test=None if said else sign,
         ),
+        own_scale=_own_scale(rows, computed.own, ((provenance or {}).get("model") or {}).get("map_scale")),
         classification=Classification(
             per_class={
                 name: FindingClassification(**scores)
@@ -153,6 +158,13 @@ def _grounding(
     if answers is not None and answers.kind == "points":
         found |= dict.fromkeys(("dice_fixed", "iou_fixed"))
     return FindingGrounding(**found)
+
+
+def _own_scale(rows: Rows, computed: Sequence[Numbers], scale: Any) -> OwnScale | None:
+    if scale not in ("logit", "probability") or not len(rows.own.row):
+        return None
+    macro = {name: macro_mean(scores[name] for scores in computed) for name in _SWEEP}
+    return OwnScale(scale, dict(zip(rows.findings, computed, strict=True)), macro)
 
 
 def _answers(rows: Rows, boxes: Sequence[Numbers], asked: Sequence[AnswerRow], about: Mapping[str, Any]) -> Answers:

@@ -140,11 +140,12 @@ def _wrong(rows: Rows) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         return wrong
 
     yield "region_pixels", of_scored(counts.region > counts.grid)
-    sizes = (("mask_pixels", counts.mask, counts.grid), ("overlap_pixels", counts.overlap, counts.region))
-    for name, pixels, limit in sizes:
-        # A higher threshold marks no other pixel.
-        yield name, of_scored((pixels < 0) | (pixels > limit[:, None]) | (np.diff(pixels, axis=1, append=0) > 0))
-    yield "overlap_pixels", of_scored(counts.overlap > counts.mask)
+    for own, kept in (("", counts), *([("own_", rows.own)] if len(rows.own.row) else [])):
+        for name, pixels, limit in (("mask", kept.mask, kept.grid), ("overlap", kept.overlap, kept.region)):
+            # A higher threshold marks no other pixel.
+            odd = (pixels < 0) | (pixels > limit[:, None]) | (np.diff(pixels, axis=1, append=0) > 0)
+            yield f"{own}{name}_pixels", of_scored(odd)
+        yield f"{own}overlap_pixels", of_scored(kept.overlap > kept.mask)
     yield "region_area", of_scored(rows["region_area"][counts.row] != counts.region / counts.grid)
     middle = counts.mask.shape[1] // 2
     for name, overlap in (("dice", dice), ("iou", iou)):

@@ -50,6 +50,20 @@ def _count(line, low, divisor, inside, histogram, keys):
 
 
 @njit
+def _count_own(line, limits, inside, histogram):
+    """Count one row of pixels by the highest limit that they reach, those in the region T places further."""
+    key = -1
+    for x in range(len(line)):
+        # Neighbors reach nearly the same.
+        while key + 1 < len(limits) and limits[key + 1] <= line[x]:
+            key += 1
+        while key >= 0 and limits[key] > line[x]:
+            key -= 1
+        if key >= 0:
+            histogram[key + len(limits) * inside[x]] += 1
+
+
+@njit
 def _border(pixels):
     """Rows and columns (K, 2) of pixels (H, W) with a neighbor left, right, above or below that is not one of them."""
     height, width = pixels.shape
@@ -122,14 +136,15 @@ def count(pixels, region, histogram):
 
 @compiled(
     "UniTuple(int64, 8)(float32[:, ::1], boolean[:, ::1], int64, int64[::1], float32[::1], int64, int64[::1], "
-    "float32[::1], int64[::1])"
+    "float32[::1], int64[::1], float32[::1], int64[::1])"
 )
-def measure(cells, region, top, rows, lower_share, left, columns, right_share, histogram):
+def measure(cells, region, top, rows, lower_share, left, columns, right_share, histogram, limits, own):
     """Measure a map (h, w), all finite, against its region (H, W).
 
     `top` is the first row of pixels that the view shows; of each row that it shows, `rows` has the cell and
-    `lower_share` the share of the way to the next one. So it is with `left` and columns. Adds to the histogram (2 T,)
-    and returns the first columns of the table of `map_measures`.
+    `lower_share` the share of the way to the next one. So it is with `left` and columns. Adds to the histogram (2 T,),
+    and to `own` (2 L,) by L ascending limits of the raw values, and returns the first columns of the table of
+    `map_measures`.
     """
     height, width = region.shape
     right = left + len(columns)
@@ -152,6 +167,8 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
         else:
             line[:] = low
         _count(line, low, span if span > 0 else np.float32(1), region[y], histogram, keys)
+        if len(limits):
+            _count_own(line, limits, region[y], own)
         here = 0
         for x in range(width):
             here += line[x] == high

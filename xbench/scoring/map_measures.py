@@ -31,7 +31,9 @@ region."""
 
 LOGIT, PROBABILITY, MEASURES = 8, 9, 10
 """Then the bits of two float64 that only travel along, so that all comes back at once; then the histogram outside the
-region and the one inside, as `reached` takes them."""
+region and the one inside, as `reached` takes them; of maps with a scale of their own, the same two of raw values."""
+
+_NO_LIMITS = np.empty(0, np.float32)
 
 MOST_THRESHOLDS = 2048
 """That the kernel counts; its histograms lie in registers."""
@@ -41,10 +43,11 @@ MOST_THRESHOLDS = 2048
 class Measures:
     """Of N pairs, on the host."""
 
-    table: NDArray[np.int64]  # (N, MEASURES + 2 T), as the names above say
+    table: NDArray[np.int64]  # (N, MEASURES + 2 T + 2 L), as the names above say
+    limits: int = 0  # L, thresholds of the maps' own scale; none of maps that have none
 
     def __getitem__(self, pairs: NDArray[np.int64]) -> Measures:
-        return Measures(self.table[pairs])
+        return Measures(self.table[pairs], self.limits)
 
     @property
     def finite(self) -> NDArray[np.bool_]:
@@ -63,7 +66,11 @@ class Measures:
 
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the pixels of masks, overlaps and regions, as `PixelCounts` holds them."""
-        return reached(self.table[:, MEASURES:])
+        return reached(self.table[:, MEASURES : self.table.shape[1] - 2 * self.limits])
+
+    def own_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return what `counts` does, at the L thresholds of the maps' own scale."""
+        return reached(self.table[:, self.table.shape[1] - 2 * self.limits :])
 
     def hits(self, ties: TieRule) -> NDArray[np.float64]:
         """Return what `pointing_hits` does (N,)."""
@@ -107,14 +114,18 @@ class Measurer:
         thresholds: int,
         mode: Upsampling = "bilinear",
         scores: tuple[Tensor, Tensor] | None = None,
+        limits: NDArray[np.float32] = _NO_LIMITS,
     ) -> Measures:
         """Measure N raw maps (N, h, w) of any floating dtype at T thresholds, from 2 to `MAX_THRESHOLDS`.
 
         Regions (H, W) bool are not empty, of any size, and None where only the flag of what is not finite and the
-        scores are wanted: logits and probabilities (N,), which come back with the rest as float64.
+        scores are wanted: logits and probabilities (N,), which come back with the rest as float64. `limits` (L,) are
+        those of the maps' own scale, by `own_thresholds`, which the host alone measures.
         """
         scores = scores or (saliency.new_zeros(len(saliency)),) * 2
         given = saliency.detach(), regions, views, thresholds, mode, scores
+        if len(limits):
+            return Measures(measure_on_host(*given, limits).numpy(), len(limits))
         kernel = (self._kernel or _kernel(saliency.device.type)) if thresholds <= MOST_THRESHOLDS else None
         if kernel is None or self.problem is not None or not len(saliency):
             return Measures(measure_on_host(*given).numpy())
@@ -156,12 +167,14 @@ def measure_on_host(
     thresholds: int,
     mode: Upsampling,
     scores: tuple[Tensor, Tensor],
+    limits: NDArray[np.float32] = _NO_LIMITS,
 ) -> Tensor:
     """Measure on the host, in as many threads as PyTorch has there; return the table."""
     from xbench.scoring.host import measure
 
     maps = saliency.to("cpu", torch.float32).contiguous()
-    cells, rows = maps.numpy(), np.zeros((len(maps), MEASURES + 2 * thresholds), np.int64)
+    width = MEASURES + 2 * (thresholds + len(limits))
+    cells, rows = maps.numpy(), np.zeros((len(maps), width), np.int64)
     for column, score in zip((LOGIT, PROBABILITY), scores, strict=True):
         rows[:, column] = score.to("cpu", torch.float64).numpy().view(np.int64)
     # Of a map with NaN the least and the greatest value are NaN, which compares as false.
@@ -173,7 +186,8 @@ def measure_on_host(
         for pair, region in wanted[first::threads]:
             places = places_on_grid(views[pair], region.shape, cells.shape[1:], mode)
             inside, row = region.cpu().contiguous().numpy(), rows[pair]
-            row[:LOGIT] = measure(cells[pair], inside, *places, row[MEASURES:])
+            histograms = np.split(row[MEASURES:], [2 * thresholds])
+            row[:LOGIT] = measure(cells[pair], inside, *places, histograms[0], limits, histograms[1])
 
     if threads == 1:
         measure_some(0)

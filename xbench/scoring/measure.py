@@ -20,6 +20,7 @@ from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
 from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.scoring.numbers import dice, iou
 from xbench.scoring.rows import SCHEMA, column_of, nulls
+from xbench.scoring.sweep import own_thresholds
 from xbench.types import Answers, Maps, Prediction, Rules, Truth
 
 _nulls = lru_cache(maxsize=8)(partial(nulls, SCHEMA))
@@ -119,7 +120,8 @@ def _measure_maps(
         maps = maps.masked_fill(shown.missing[..., None, None], 0)
         nobody = shown.missing.cpu().numpy()[row]
     stopwatch.lap("metrics")
-    every = (measurer or Measurer())(maps, regions, views, rules.thresholds, rules.upsampling, given)
+    limits = own_thresholds(rules.scale, rules.thresholds)
+    every = (measurer or Measurer())(maps, regions, views, rules.thresholds, rules.upsampling, given, limits)
     stopwatch.lap("saliency")
     scores = every.scores
     if check is not None:
@@ -144,6 +146,9 @@ def _measure_maps(
     found |= {"dice": dice(*fixed), "iou": iou(*fixed)}
     found["constant"] = pairs.constant & ~nobody
     pixels = {"grid_pixels": sizes.prod(1), "region_pixels": region, "mask_pixels": mask, "overlap_pixels": overlap}
+    if len(limits):
+        own_mask, own_overlap, _ = pairs.own_counts()
+        pixels |= {"own_mask_pixels": own_mask * ~nobody[:, None], "own_overlap_pixels": own_overlap * ~nobody[:, None]}
     return scores, found, pixels
 
 

@@ -106,6 +106,7 @@ def metrics_of(findings: int, thresholds: int) -> dict[str, RowMetric]:
     return {
         "pointing": ScoredRows(n, numbers.pointing_sums, numbers.pointing_numbers, count=(n,), hit_sum=(n,)),
         "sweep": ScoredRows(n, numbers.sweep_sums, numbers.sweep_numbers, count=(n,), dice_sum=curves, iou_sum=curves),
+        "own": ScoredRows(n, numbers.own_sums, numbers.sweep_numbers, count=(n,), dice_sum=curves, iou_sum=curves),
         "boxes": ScoredRows(n, numbers.box_sums, numbers.box_numbers_and_all, **boxes),
         "classification": Classification(n),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import fsum
 from typing import Any
 
@@ -94,6 +95,11 @@ def sweep_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
         sums["dice_sum"] += summed(dice(mask, overlap, region), own, groups)
         sums["iou_sum"] += summed(iou(mask, overlap, region), own, groups)
     return sums
+
+
+def own_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
+    """Return what `sweep_sums` does, at thresholds of the maps' own scale; without one, a count of 0."""
+    return sweep_sums(replace(rows, counts=rows.own), group, groups)
 
 
 def sweep_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:

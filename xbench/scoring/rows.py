@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
     | dict.fromkeys(_SCORES, pa.float64())
     | {"constant": pa.bool_()}
     | {"grid_pixels": pa.int32(), "region_pixels": pa.int32(), "mask_pixels": _PIXELS, "overlap_pixels": _PIXELS}
+    | {"own_mask_pixels": _PIXELS, "own_overlap_pixels": _PIXELS}
     | {"answer_status": pa.string(), "one_by_one": pa.bool_(), "outlined": pa.bool_(), "suspect_frame": pa.bool_()}
     | dict.fromkeys(_COUNTS, pa.int32())
     | dict.fromkeys(("box_iou", "centre_hit", "best_iou", "false_area"), pa.float64())
@@ -39,13 +40,15 @@ SCHEMA = pa.schema(
 `text`: the phrase, null where the model words the finding. `language`: of the phrase, null where nobody said.
 `asked`: whether the model was to say if the finding is there. `scored`: present, with a region, and the prediction
 shows something. Scores, peaks and pixels are null unless scored. `constant`: the map is the same everywhere.
-`mask_pixels` and `overlap_pixels` have a value per threshold, or a single one for an answer. From `answer_status` on,
+`mask_pixels` and `overlap_pixels` have a value per threshold, or a single one for an answer; with `own_` in front, of
+masks of the raw map by its probability, null where maps are neither logits nor probabilities. From `answer_status` on,
 columns are null for maps; those that compare with annotated boxes are null where the finding is absent, and
 `false_area`, the share of an image that boxes cover where the finding is absent, is null elsewhere.
 """
 
 _KEYS = ("index", "image_id", "patient_id", "query", "finding", "text", "condition")
 _LISTS = ("mask_pixels", "overlap_pixels")
+_OWN_LISTS = ("own_mask_pixels", "own_overlap_pixels")
 _LONGEST = 16
 """Characters of a status, a digest or a language."""
 
@@ -77,6 +80,7 @@ class Rows:
     finding: NDArray[np.int64]  # place of each row's finding, or that of `PHRASES` for a query without one (R,)
     columns: Mapping[str, NDArray[Any]]  # all others but lists (R,): null is NaN in numbers and "" in texts
     counts: ScoredPixels
+    own: ScoredPixels  # by thresholds of the maps' own scale; of no row where they have none
 
     @classmethod
     def of(cls, table: pa.Table, findings: Sequence[str], condition: str = "") -> Rows:
@@ -105,16 +109,19 @@ class Rows:
         columns = {
             name: _column(table[name])
             for name in table.column_names
-            if name not in (*_KEYS, *_LISTS, "grid_pixels", "region_pixels")
+            if name not in (*_KEYS, *_LISTS, *_OWN_LISTS, "grid_pixels", "region_pixels")
         }
         row = np.flatnonzero(columns["scored"])
         scored = table.take(row)
-        if lacking := [name for name in ("grid_pixels", "region_pixels", *_LISTS) if scored[name].null_count]:
+        own = [name for name in _OWN_LISTS if scored[name].null_count < len(row)]
+        if lacking := [name for name in ("grid_pixels", "region_pixels", *_LISTS, *own) if scored[name].null_count]:
             raise ValueError(f"{lacking[0]} of a scored row is null")
         grid, region = (scored[name].to_numpy().astype(np.int64) for name in ("grid_pixels", "region_pixels"))
-        mask, overlap = (_pixels(scored[name]) for name in _LISTS)
-        if mask.shape != overlap.shape or not (region > 0).all():
+        mask, overlap, *of_own = (_pixels(scored[name]) for name in (*_LISTS, *own))
+        if {part.shape for part in (overlap, *of_own)} - {mask.shape} or len(own) == 1 or not (region > 0).all():
             raise ValueError("pixels of masks and regions do not fit together")
+        of_own = of_own or [mask[:0], overlap[:0]]
+        kept = len(of_own[0])
         return cls(
             findings=tuple(findings),
             index=index,
@@ -128,6 +135,7 @@ class Rows:
             finding=places[code],
             columns=columns,
             counts=ScoredPixels(row, grid, region, mask, overlap),
+            own=ScoredPixels(row[:kept], grid[:kept], region[:kept], *of_own),
         )
 
     def __getitem__(self, column: str) -> NDArray[Any]:
@@ -169,7 +177,7 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
 
 def fixed_only(table: pa.Table) -> pa.Table:
     """Return a table of `SCHEMA` with the pixels of the middle threshold alone, without most of its memory."""
-    for name in _LISTS:
+    for name in (*_LISTS, *_OWN_LISTS):
         lists = table[name].combine_chunks()
         length = len(lists.flatten()) // max(1, len(lists) - lists.null_count)
         middle = pc.list_slice(lists, length // 2, length // 2 + 1, return_fixed_size_list=False)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.grid import MAX_THRESHOLDS
+from xbench.geometry.grid import MAX_THRESHOLDS, MapScale
 from xbench.scoring import numbers
 
 
@@ -44,6 +44,26 @@ def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") 
     """
     check_thresholds(thresholds)
     return (torch.arange(thresholds, dtype=torch.float64) / (thresholds - 1)).to(device, torch.float32)
+
+
+def own_thresholds(scale: MapScale, thresholds: int = 101) -> NDArray[np.float32]:
+    """Return the least values of raw maps whose probabilities reach k / (T - 1), (T,), or none (0,) of other scales.
+
+    A logit x reaches t just if x >= log(t / (1 - t)), which is rounded up here, so that no sigmoid is computed.
+
+    Examples:
+        >>> own_thresholds("logit", 5)
+        array([     -inf, -1.0986122,  0.       ,  1.0986123,       inf], dtype=float32)
+    """
+    if scale == "probability":
+        return threshold_values(thresholds).numpy()
+    if scale != "logit":
+        return np.empty(0, np.float32)
+    k = np.arange(thresholds, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        exact = np.log(k / k[::-1])
+    nearest = exact.astype(np.float32)
+    return np.where(nearest < exact, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
 def normalise(maps: Tensor) -> Tensor:

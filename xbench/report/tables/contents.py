@@ -53,6 +53,7 @@ _HONEST = {
     "iou_fixed": Column("At 0.5", "IoU"),
     "iou_best": Column("Best", "IoU"),
 }
+_OWN = ("dice_fixed", "dice_best", "iou_fixed", "iou_best")
 _PER_FINDING = {
     "pointing_game": ("pointing_game", "Pointing game", "Mean over the findings, then each finding, in per cent."),
     "dice_gap": (
@@ -84,6 +85,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         "scores.",
     )
     yield _grounding_honest(analysis)
+    yield _own_scale(analysis)
     yield _over_datasets(
         analysis,
         {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"},
@@ -230,6 +232,27 @@ def _grounding_honest(analysis: Analysis) -> Table:
         ["Dataset", "Model"],
         _HONEST.values(),
         rows,
+        notes_of(analysis),
+    )
+
+
+def _own_scale(analysis: Analysis) -> Table:
+    groups = [f"{measure}, {scale}" for scale in ("own scale", "stretched") for measure in ("Dice", "IoU")]
+    return table_of(
+        "grounding_own_scale",
+        "Dice and IoU on the maps' own scale",
+        "Means over findings, in per cent, of models whose maps are logits or probabilities. Own scale: where the "
+        "probability of a pixel reaches one threshold for all images. Stretched: each map by itself to 0 to 1 first, "
+        "as in the other tables. Best: at the threshold that is best for the finding on the same images.",
+        ["Dataset", "Model", "Maps"],
+        [Column(title, group) for group in groups for title in ("At 0.5", "Best")],
+        [
+            row(analysis.heading(dataset), entry.run.label, own.scale, *map(own.macro.get, _OWN), *map(macro.get, _OWN))
+            for dataset in analysis.datasets
+            for entry in in_order(dataset.runs).values()
+            for own, macro in [(entry.run.results.own_scale, entry.run.results.grounding.macro)]
+            if own
+        ],
         notes_of(analysis),
     )
 
