@@ -71,6 +71,11 @@ def test_a_model_that_follows_is_told_from_one_that_does_not(runs: dict[str, Pat
     assert FinishedRun.open(runs[model]).results.grounding.macro["pointing_game"] == own
 
 
+def test_of_several_models_each_is_named(runs: dict[str, Path]) -> None:
+    *texts, others = follows_words(facts_of(analyse(collect([*runs.values()])))).texts
+    assert len(texts) == 4 and others == "deaf does not leave a region significantly."
+
+
 def test_of_few_phrases_nothing_is_said(tmp_path: Path) -> None:
     """Four patients cannot differ significantly, whatever the maps do."""
     facts = facts_of(analyse(collect([run(tmp_path, "Attentive", images=8)])))

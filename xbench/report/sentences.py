@@ -520,9 +520,21 @@ def follows_words(facts: Facts) -> Answer | None:
         if rows:
             texts = [_reworded(rows[wording], *words) for wording, words in _IN_OTHER_WORDS.items() if wording in rows]
             where = f" on {facts.analysis.heading(dataset)}" if len(facts.analysis.datasets) > 1 else ""
-            whose = f"{label}" if len(facts.shown.models) > 1 else "the model"
+            whose = label if len(facts.shown.models) > 1 else "the model"
+            others = [row for row in dataset.rewordings if row.label != label and row.wording == "other"]
+            texts += [_others([row for row in others if row.number == "pointing_game"])] if others else []
             return Answer(f"Does {whose} follow the words{where}?", *texts)
     return None
+
+
+def _others(rows: Sequence[Rewording]) -> Sentence:
+    """Say which of the other models leave a region when they are asked for another one."""
+    moved = [row for row in rows if row.p_adjusted is not None and row.p_adjusted <= SIGNIFICANT]
+    leave = [row.label for row in moved if (row.difference.value or 0.0) < 0]
+    stay = [row.label for row in rows if row.label not in leave]
+    texts = [f"{listed(leave)} {'follows' if len(leave) == 1 else 'follow'} the words too."] if leave else []
+    texts += [f"{listed(stay)} {'does' if len(stay) == 1 else 'do'} not leave a region significantly."] if stay else []
+    return Sentence(" ".join(texts))
 
 
 _IN_OTHER_WORDS = {
