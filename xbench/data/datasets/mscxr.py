@@ -65,7 +65,7 @@ class MSCXR(DownloadedDataset):
                 self.note(f"a phrase about {category!r}, which is none of the eight findings, left out", image)
                 continue
             with row.blamed():
-                phrases[image].add(text, finding, 1, [Shape.from_corner_and_size(*box)], category)
+                phrases[image].add(text, finding, 1, [Shape.from_corner_and_size(*box)])
                 if sizes.setdefault(image, size := image_size(int(height), int(width))) != size:
                     raise UserError(f"{image} has another size here than in a row further up")
         found = Counter(str(finding) for _, finding, _ in pairs) | {"boxes": boxes, "phrases": len(pairs)}

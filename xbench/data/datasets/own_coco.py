@@ -95,7 +95,7 @@ class CocoDataset(OwnDataset):
                 shape, sizes[number] = self._read_shape(entry, sizes[number])
                 if self.text is not None:
                     text, items = entry.get(self.text), [] if shape is None else [shape]
-                    if phrases[number].add(text, finding, entry.get("label"), items, label):
+                    if phrases[number].add(text, finding, entry.get("label"), items):
                         raise ValueError("another annotation says the opposite of whether its phrase is present")
                 if finding is None or self.text is not None:
                     continue

@@ -123,7 +123,7 @@ class CsvDataset(OwnDataset):
                 if label and finding is None:
                     continue
                 flag = flag if stated else labels[image].get(finding or "")
-                if phrases[image].add(said, finding, flag, [self._shape(*numbers)] if numbers else [], label):
+                if phrases[image].add(said, finding, flag, [self._shape(*numbers)] if numbers else []):
                     raise UserError(f"{said!r:.60} is present in one row of {image} and absent in another")
         return [of_image.case(image) for image, of_image in phrases.items()]
 

@@ -107,13 +107,13 @@ class PadChestGR(DownloadedDataset):
         if not abnormal and any(drawn.values()):
             self.note("boxes of a sentence about what is absent, left out", image)
             drawn = {}
-        labels = [str(label) for label in sentence.get("labels") or ()]
-        finding = next((name for label in labels if (name := canonical(label)) in self.findings), None)
+        named = (canonical(str(label)) for label in sentence.get("labels") or ())
+        finding = next((name for name in named if name in self.findings), None)
         own = [box for who, boxes in drawn.items() if self.readers in (who, "both") for box in boxes]
         others = [box for who, boxes in drawn.items() if self.readers not in (who, "both") for box in boxes]
         if not text:
             self.note("a sentence that is not there in this language, left out", image)
-        elif phrases.add(text, finding, int(abnormal), own, ", ".join(labels), others):
+        elif phrases.add(text, finding, int(abnormal), own, others):
             self.note("a sentence that is there as present and as absent; it is present", image)
 
     def _boxes(self, image: str, sentence: Any, reader: str) -> list[Shape]:

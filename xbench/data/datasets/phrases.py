@@ -15,10 +15,7 @@ class ImagePhrases:
     """The phrases of one image, in the order of a file.
 
     Phrases of one finding that differ in capitals and space alone are one, and its region is the union of all that is
-    drawn for them. Each is called after its finding, with a number.
-
-    Args:
-        language: Tag of the language of all of them, such as `en`.
+    drawn for them. Each is called after its finding, with a number. `language` is the tag of all, such as `en`.
     """
 
     def __init__(self, language: str | None = None) -> None:
@@ -30,34 +27,29 @@ class ImagePhrases:
         self._number: Counter[str | None] = Counter()
 
     def add(
-        self,
-        text: object,
-        finding: str | None,
-        label: object,
-        drawn: Sequence[Drawn] = (),
-        category: str = "",
-        others: Sequence[Drawn] = (),
+        self, text: object, finding: str | None, label: object, drawn: Sequence[Drawn], others: Sequence[Drawn] = ()
     ) -> bool:
         """Add what an entry of the file says of a phrase; return whether it contradicts an earlier entry.
 
         A label is 1 present, 0 absent, None or -1 unknown; what is drawn, or present in one entry, is present. `others`
-        drew further readers. Raises a UserError for a text or a label that is none, and a drawing of an absent phrase.
+        is what further readers drew. Raises a UserError for no text, no label, and a drawing of an absent phrase.
         """
-        line = "".join(one if one.isprintable() else " " for one in text).split() if isinstance(text, str) else []
-        if not line:
+        words = "".join(one if one.isprintable() else " " for one in text).split() if isinstance(text, str) else []
+        if not words:
             raise UserError(f"a phrase is {text!r:.40}, not a text")
         if label not in (1, 0, -1, None):
             raise UserError(f"the label of a phrase is {label!r:.40}, not 1, 0 or, unknown, -1")
         if drawn and label == 0:
             raise UserError("something is drawn of a phrase whose label is 0, absent")
-        key = finding, " ".join(line).casefold()
+        text = " ".join(words)
+        key = finding, text.casefold()
         if key not in self._queries:
             self._number[finding] += 1
             name = f"{finding or 'Phrase'} {self._number[finding]}"
-            self._queries[key] = Query(name, finding, " ".join(line), self._language)
+            self._queries[key] = Query(name, finding, text, self._language)
         name = self._queries[key].name
-        self._drawn += [Annotation(name, item, category) for item in drawn]
-        self._others += [Annotation(name, item, category) for item in others]
+        self._drawn += [Annotation(name, item, finding or "") for item in drawn]
+        self._others += [Annotation(name, item, finding or "") for item in others]
         present = 1 if drawn else label
         if present not in (0, 1):
             return False
