@@ -111,7 +111,7 @@ def test_text_encoder_beside_a_folder(bert_folder: Path, tiny: BiomedCLIP, tmp_p
     with pytest.raises(UserError, match=r"tokeniser of org/bert cannot be loaded.*--model\.text_encoder a folder"):
         model.encode_prompts(PAIRS)
     with_words = copy_of(bert_folder, tmp_path / "words", "config.json", "vocab.txt", "tokenizer_config.json")
-    assert BiomedCLIP(checkpoint=str(with_words)).text_encoder == str(with_words)
+    assert BiomedCLIP(checkpoint=str(with_words)).text_source == str(with_words)
 
 
 @pytest.mark.parametrize("name", [BERT, "microsoft/BiomedNLP-PubMedBERT-base-uncased-abstract"])

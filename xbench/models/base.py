@@ -21,6 +21,7 @@ from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.models.long_texts import cutting_off
+from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.notes import INPUT_NOTE
 from xbench.types import Batch, Maps, MapScale, ModelOutput, Note, Prediction, Truth
@@ -48,6 +49,8 @@ class SaliencyModel(pl.LightningModule, ABC):
         trained_on: Datasets whose labels a supervised model was trained with, by xbench's names where there are any.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class adds
             its own to those of its parent.
+        told: Names of attributes that go into the provenance beside those of its parents: with `checkpoint` its digest,
+            with `text_encoder` what `text_source` names, as some networks are called so themselves.
     """
 
     name: str = ""
@@ -62,6 +65,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     exploratory: str = ""
     trained_on: tuple[str, ...] = ()
     neutral_options: ClassVar[frozenset[str]] = frozenset()
+    told: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -167,8 +171,12 @@ class SaliencyModel(pl.LightningModule, ABC):
         return {}
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the numbers depend on beyond the code, as plain values."""
-        return {}
+        """Return what the numbers depend on beyond the code, as plain values: by default what is `told`."""
+        names = [name for part in type(self).__mro__ for name in vars(part).get("told", "").split()]
+        about = {name: getattr(self, "text_source" if name == "text_encoder" else name) for name in names}
+        if path := about.get("checkpoint"):
+            about |= {"checkpoint": str(path), "checkpoint_sha256": file_sha256(path)}
+        return about
 
 
 @cache
@@ -367,7 +375,7 @@ class VLM(SaliencyModel):
 
     def provenance(self) -> dict[str, Any]:
         source = {} if self.prompt_source is None else {"prompt_source": self.prompt_source}
-        return {**source, "prompts": dict(zip(self.findings, self.prompts, strict=True))}
+        return {**super().provenance(), **source, "prompts": dict(zip(self.findings, self.prompts, strict=True))}
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -38,6 +38,7 @@ class Demo(VLM):
     """
 
     map_scale = "cosine"
+    told = "image_size"
 
     def __init__(self, template: str = "There is {finding}.", image_size: int = 224, **options: Any) -> None:
         super().__init__(**options)
@@ -66,11 +67,7 @@ class Demo(VLM):
         return ModelOutput(logits=logits, probabilities=torch.sigmoid(logits), saliency=saliency)
 
     def provenance(self) -> dict[str, Any]:
-        return {
-            "checkpoint_sha256": file_sha256(_WEIGHTS / "demo.safetensors"),
-            "image_size": self.image_size,
-            **super().provenance(),
-        }
+        return {**super().provenance(), "checkpoint_sha256": file_sha256(_WEIGHTS / "demo.safetensors")}
 
 
 class DemoNetwork(nn.Module):

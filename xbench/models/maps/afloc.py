@@ -31,6 +31,7 @@ class AFLoc(LocalGlobal):
     """
 
     title, canvas, sentence = "AFLoc", 224, "Findings suggesting {}"
+    saliency = "dot"
     source = (
         "The README of github.com/YH0517/AFLoc links the folder that holds it; no licence is stated for the weights."
     )
@@ -58,6 +59,3 @@ class AFLoc(LocalGlobal):
             maps = self.smoothed(torch.einsum("bdhw,cd->bchw", cells, sentences))
             logits = F.cosine_similarity(whole[:, None], sentences[None], dim=-1)
             return ModelOutput(logits, torch.sigmoid(logits), maps)
-
-    def provenance(self) -> dict[str, Any]:
-        return {**super().provenance(), "saliency": "dot"}

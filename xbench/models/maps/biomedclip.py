@@ -60,7 +60,7 @@ class BiomedCLIP(CLIP):
         **options: Those of `xbench.models.CLIP`.
     """
 
-    title = _HUB
+    title, told = _HUB, "text_encoder"
     advice = "Give --model.checkpoint the file that the authors of BiomedCLIP released."
 
     def __init__(
@@ -85,11 +85,8 @@ class BiomedCLIP(CLIP):
             super().__init__(f"local-dir:{built}", None, file, templates=templates, **options)
         beside = folder and any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json"))
         source = text_encoder or (str(folder) if beside else text.get("hf_tokenizer_name") or _TEXT_ENCODER)
-        self.text_encoder = os.path.expanduser(source)
+        self.text_source = os.path.expanduser(source)
         self._context_length = text["context_length"]
-
-    def provenance(self) -> dict[str, Any]:
-        return {"text_encoder": self.text_encoder, **super().provenance()}
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -97,12 +94,12 @@ class BiomedCLIP(CLIP):
             f"Without a network, give --model.text_encoder a folder with the files of {_TEXT_ENCODER}: vocab.txt, "
             "tokenizer_config.json and config.json."
         )
-        with explained(f"The tokeniser of {self.text_encoder} cannot be loaded", advice):
-            tokenizer = HFTokenizer(self.text_encoder, context_length=self._context_length, trust_remote_code=False)
+        with explained(f"The tokeniser of {self.text_source} cannot be loaded", advice):
+            tokenizer = HFTokenizer(self.text_source, context_length=self._context_length, trust_remote_code=False)
         known, expected = len(tokenizer.tokenizer), self.model.text.config.vocab_size
         if known != expected:
             raise UserError(
-                f"The tokeniser of {self.text_encoder} knows {known} tokens, and BiomedCLIP was trained with "
+                f"The tokeniser of {self.text_source} knows {known} tokens, and BiomedCLIP was trained with "
                 f"{expected}: give --model.text_encoder the files of {_TEXT_ENCODER}."
             )
         return tokenizer

@@ -69,6 +69,8 @@ class BioViL(VLM):
     temporal: ClassVar[bool] = False
     """Whether half of the features are about the change since an earlier image."""
     map_scale: MapScale = "cosine"
+    saliency = "cosine"
+    told = "checkpoint text_encoder image_size resize saliency temperature"
 
     def __init__(
         self,
@@ -165,17 +167,7 @@ class BioViL(VLM):
         return ModelOutput(logits, torch.sigmoid(logits / self.temperature), saliency)
 
     def provenance(self) -> dict[str, Any]:
-        return {
-            "checkpoint": str(self.checkpoint),
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "text_encoder": self.text_source,
-            "text_encoder_sha256": file_sha256(weights_file(self.text_source)),
-            "image_size": self.image_size,
-            "resize": self.resize,
-            "saliency": "cosine",
-            "temperature": self.temperature,
-            **super().provenance(),
-        }
+        return {**super().provenance(), "text_encoder_sha256": file_sha256(weights_file(self.text_source))}
 
     @cached_property
     def _text_model(self) -> _TextModel:

@@ -44,6 +44,7 @@ class CheXzero(CLIP):
 
     advice = f"Give --model.checkpoint the files of the authors of CheXzero. {_SOURCE}"
     worded = False
+    told = "contrast"
 
     def __init__(
         self,
@@ -89,8 +90,7 @@ class CheXzero(CLIP):
         return super().weights()
 
     def provenance(self) -> dict[str, Any]:
-        digests = {file.name: file_sha256(file) for file in self.files}
-        return {**super().provenance(), "files_sha256": digests, "contrast": self.contrast}
+        return {**super().provenance(), "files_sha256": {file.name: file_sha256(file) for file in self.files}}
 
 
 class _ResizeLonger(PillowResize):

@@ -59,6 +59,8 @@ class DeViDe(KEBERTModel):
     """
 
     model: _Model
+    implementation = "re-implementation; the authors of DeViDe published neither code nor weights"
+    told = "implementation design"
 
     def __init__(
         self,
@@ -114,13 +116,6 @@ class DeViDe(KEBERTModel):
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode descriptions, ids and mask (N, L), as vectors (N, 768)."""
         return cast(Tensor, self.model.description_proj(super().encode_text(input_ids, attention_mask)))
-
-    def provenance(self) -> dict[str, Any]:
-        return {
-            "implementation": "re-implementation; the authors of DeViDe published neither code nor weights",
-            "design": self.design,
-            **super().provenance(),
-        }
 
 
 class _Model(QueryModel):

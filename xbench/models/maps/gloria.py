@@ -20,7 +20,6 @@ from xbench.models.base import VLM
 from xbench.models.long_texts import too_long
 from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_tensors, undrawn
 from xbench.models.networks.report_text import TOKENS, ReportText, clean
-from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 from xbench.types import MapScale, ModelOutput
 
@@ -45,6 +44,8 @@ class LocalGlobal(VLM):
     sentence: ClassVar[str]
     """What a finding's name, or a single word, is put into, with `{}`: alone, a single word would be dropped."""
     canvas: ClassVar[int]
+    image_size = _INPUT
+    told = "checkpoint text_encoder image_size saliency"
 
     def __init__(self, checkpoint: str | None = None, text_encoder: str = _TOKENISER, **options: Any) -> None:
         super().__init__(**options)
@@ -71,15 +72,6 @@ class LocalGlobal(VLM):
         plain = self.prompt_source in ("name", "phrase")
         return [self.sentence.format(text) if plain or not clean(text) else text for text in texts]
 
-    def provenance(self) -> dict[str, Any]:
-        return {
-            "checkpoint": str(self.checkpoint),
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "text_encoder": self.text_source,
-            "image_size": _INPUT,
-            **super().provenance(),
-        }
-
 
 class GLoRIA(LocalGlobal):
     """GLoRIA. A finding may have several prompts: score and map are those of the one that fits an image best.
@@ -97,6 +89,7 @@ class GLoRIA(LocalGlobal):
     """
 
     title, canvas, sentence = "GLoRIA", 256, "There is {}"
+    told = "count"
     source = (
         "It is chexpert_resnet50.ckpt, linked from the README of github.com/marshuang80/gloria; no licence is stated "
         "for the weights."
@@ -172,7 +165,7 @@ class GLoRIA(LocalGlobal):
         return local, seen.unflatten(1, cells.shape[2:])
 
     def provenance(self) -> dict[str, Any]:
-        return {**super().provenance(), "saliency": {"kind": self.saliency}, "count": self.count}
+        return {**super().provenance(), "saliency": {"kind": self.saliency}}
 
 
 class _ImageEncoder(nn.Module):

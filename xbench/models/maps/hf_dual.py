@@ -53,7 +53,7 @@ class HFDual(DualEncoder):
             as Google does for MedSigLIP.
     """
 
-    name, told = "hf", ("kind", "pairs", "image_size", "saliency")
+    name, told = "hf", "kind pairs image_size saliency"
 
     def __init__(
         self,

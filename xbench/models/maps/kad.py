@@ -120,6 +120,7 @@ class KEBERTModel(DecoderModel):
     """
 
     official_lists: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    told = "ask"
     ask: Ask
     together: dict[str, list[str]]
 
@@ -219,7 +220,7 @@ class KEBERTModel(DecoderModel):
         return absent_or_present(logits, saliency)
 
     def provenance(self) -> dict[str, Any]:
-        return {"ask": self.ask, "asked": self.together, **super().provenance()}
+        return {**super().provenance(), "asked": self.together}
 
 
 class KAD(KEBERTModel):

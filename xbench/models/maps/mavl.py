@@ -48,6 +48,8 @@ class MAVL(BookModel):
             eight all but the explanation, one the explanation.
     """
 
+    told = "mode"
+
     def __init__(
         self,
         checkpoint: str | None = None,
@@ -75,6 +77,7 @@ class MAVL(BookModel):
         self.mode = mode
         self.aspects = [0] if merge == "global" else choose("aspects", aspects, texts)
         self.merge = merge
+        self.saliency |= {"aspects": self.aspects, "merge": merge}
         if merge == "max":
             self.map_scale = "none"
         if mode == "text" and not {name.lower() for name in list(self._entries)[:2]} <= _NORMAL:
@@ -98,11 +101,6 @@ class MAVL(BookModel):
             return absent_or_present(classify(self.model.classifier, decoded.flatten(2)), saliency)
         probabilities = self._compared(self.model.pool(features), queries)
         return ModelOutput(probabilities.logit(), probabilities, saliency)
-
-    def provenance(self) -> dict[str, Any]:
-        details = super().provenance()
-        details["saliency"] |= {"aspects": self.aspects, "merge": self.merge}
-        return {"mode": self.mode, **details}
 
     def _compared(self, images: Tensor, queries: Tensor) -> Tensor:
         """Compare image vectors (B, 256) with queries (C, 9, 256), each against those of the two normal entries."""

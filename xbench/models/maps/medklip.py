@@ -184,6 +184,7 @@ class BookModel(DecoderModel):
 
     model: Any
     book: Book
+    told = "equalise"
 
     def __init__(
         self,
@@ -258,7 +259,6 @@ class BookModel(DecoderModel):
         book = self.book
         return {
             "text_encoder_sha256": file_sha256(weights_file(self.text_source)),
-            "equalise": self.equalise,
             "book": {
                 "files": {str(file): file_sha256(file) for file in self._files},
                 "official": {*OFFICIAL_ENTRIES} <= {*book.entries},

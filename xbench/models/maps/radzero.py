@@ -25,7 +25,6 @@ from xbench.models.base import VLM, check_image_size
 from xbench.models.maps.carzero import OFFICIAL_NAMES
 from xbench.models.networks.bert import encode_in_chunks, find_file, tokenise, weights_file
 from xbench.models.networks.checkpoint import explained, fill, locate, read_remarks, read_tensors, undrawn
-from xbench.runtime.digests import file_sha256
 from xbench.types import MapScale, ModelOutput
 
 _HUB = "Deepnoid/RadZero"
@@ -56,6 +55,8 @@ class RadZero(VLM):
     """
 
     map_scale: MapScale = "logit"
+    saliency = "similarity"
+    told = "checkpoint text_encoder image_size positions saliency"
     vision_model: Any
     align_transformer: Any
     text_model: Any
@@ -145,17 +146,6 @@ class RadZero(VLM):
     def remarks(self) -> Mapping[str, str]:
         """Return the settings of the preprocessing, which the authors keep in a file beside the weights."""
         return {"preprocessing": json.dumps(self.settings)}
-
-    def provenance(self) -> dict[str, Any]:
-        return {
-            "checkpoint": str(self.checkpoint),
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "text_encoder": self.text_source,
-            "image_size": self.image_size,
-            "positions": self.positions,
-            "saliency": "similarity",
-            **super().provenance(),
-        }
 
     def _position_embeddings(self, rows: int, columns: int) -> Tensor:
         stored: Tensor = self.vision_model.embeddings.position_embeddings

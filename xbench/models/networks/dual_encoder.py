@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from xbench.findings.prompts import fill_templates
 from xbench.models.base import VLM
-from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 
 
@@ -21,14 +19,13 @@ class DualEncoder(VLM):
     """A model of an image encoder and a text encoder, whose prompts come from a present and an absent template.
 
     With `pairs`, a finding is scored against its own absent prompt, the last of its prompts. `worded` templates hold
-    the phrase of a finding, others its name. `told` are the attributes that go into the provenance.
+    the phrase of a finding, others its name.
     """
 
     templates: tuple[str, str]
-    checkpoint: Path
     pairs: bool = True
     worded: ClassVar[bool] = True
-    told: ClassVar[tuple[str, ...]]
+    told = "checkpoint"
 
     def default_prompts(self, finding: str) -> list[str]:
         return fill_templates(self.templates, finding, self.worded)[: 1 + self.pairs]
@@ -59,10 +56,6 @@ class DualEncoder(VLM):
     def average(self, vectors: Tensor) -> Tensor:
         """Return what counts of text vectors (P, ..., D) of the same class: their mean direction."""
         return vectors[0] if len(vectors) == 1 else F.normalize(vectors.mean(dim=0), dim=-1)
-
-    def provenance(self) -> dict[str, Any]:
-        file = {"checkpoint": str(self.checkpoint), "checkpoint_sha256": file_sha256(self.checkpoint)}
-        return {**file, **{name: getattr(self, name) for name in self.told}, **super().provenance()}
 
 
 def compare(images: Tensor, queries: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from xbench.geometry.grid import Upsampling
 from xbench.models.base import VLM, check_image_size
-from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import MapScale, ModelOutput
 
@@ -122,6 +121,7 @@ class DecoderModel(VLM):
     """
 
     map_scale: MapScale = "attention"
+    told = "checkpoint text_encoder image_size saliency"
 
     def __init__(
         self,
@@ -143,6 +143,7 @@ class DecoderModel(VLM):
         self.image_size = image_size
         self.layers = choose("layers", layers, decoder[0])
         self.heads = choose("heads", heads, decoder[1])
+        self.saliency = {"kind": "cross-attention", "layers": self.layers, "heads": self.heads}
         self.saliency_upsample = saliency_upsample
 
     @abstractmethod
@@ -170,16 +171,6 @@ class DecoderModel(VLM):
     def mean_attention(self, attention: Sequence[Tensor]) -> Tensor:
         """Average the attention of the chosen layers (B, heads, Q, N) over these and the heads: (B, Q, N) float32."""
         return torch.stack([weights[:, self.heads] for weights in attention]).float().mean(dim=(0, 2))
-
-    def provenance(self) -> dict[str, Any]:
-        return {
-            "checkpoint": str(self.checkpoint),
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "text_encoder": self.text_source,
-            "image_size": self.image_size,
-            "saliency": {"kind": "cross-attention", "layers": self.layers, "heads": self.heads},
-            **super().provenance(),
-        }
 
 
 def classify(head: nn.Linear, decoded: Tensor) -> Tensor:
