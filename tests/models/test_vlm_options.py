@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from xbench.findings.prompts import ASPECTS, wording
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import VLM
 from xbench.runtime.errors import UserError
-from xbench.types import ModelOutput
+from xbench.types import ModelOutput, Query
 
 
 class Tiny(VLM):
@@ -78,6 +79,20 @@ def test_files_of_prompts_that_are_no_good(tmp_path, content, says):
         path.write_text(content)
     with pytest.raises(UserError, match=says):
         started(prompts=str(path))
+
+
+def test_phrases_are_encoded_in_full_precision_as_findings_are(monkeypatch):
+    model, half = started(), []
+
+    def encode(prompts):
+        half.append(torch.is_autocast_enabled("cpu"))
+        return torch.ones(len(prompts), 4)
+
+    monkeypatch.setattr(model, "encode_prompts", encode)
+    truth = SimpleNamespace(queries=[Query("1", None, "a spot")], image=np.array([0]), image_ids=["a"])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model.predict(SimpleNamespace(images=torch.randn(1, 3, 8, 8), truth=truth, notes=[]))
+    assert half == [False]
 
 
 @pytest.mark.parametrize("option", ["channels_last", "compile"])

@@ -329,7 +329,9 @@ class VLM(SaliencyModel):
         findings = [*self.findings] if any(isinstance(words, str) for words in wanted) else []
         outputs = [self.score(batch)] if findings else []
         fixed = self.queries, self.columns
-        self.queries, self.columns = self._encode(texts), None
+        # In full precision, as those of the findings are.
+        with torch.autocast(self.device.type, enabled=False):
+            self.queries, self.columns = self._encode(texts), None
         try:
             outputs.append(self.score(batch))
         finally:
