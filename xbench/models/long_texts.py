@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from xbench.runtime.errors import UserError
+from xbench.runtime.notes import CUT_OFF_NOTE
 
 _CUT: ContextVar[list[str] | None] = ContextVar("_CUT", default=None)
 
@@ -26,7 +27,7 @@ def too_long(text: str, length: int, model: str, unit: str = "tokens", refuse: b
     """Note that a text is cut off, inside `cutting_off`; elsewhere raise a UserError, or nothing unless `refuse`."""
     notes = _CUT.get()
     if notes is not None:
-        notes.append(f"a phrase is longer than the {length} {unit} that {model} reads, and its end was cut off")
+        notes.append(f"{CUT_OFF_NOTE}: it is longer than the {length} {unit} that {model} reads")
     elif refuse:
         raise UserError(
             f"The prompt {text!r} is longer than the {length} {unit} that {model} reads. Shorten it, or split it if "

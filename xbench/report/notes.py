@@ -9,7 +9,7 @@ import numpy as np
 from xbench.report.names import count_of, dataset_title
 from xbench.report.runs import Run, part_of, widest
 from xbench.report.schema import NUMBERS, RunAnalysis
-from xbench.runtime.notes import DOUBT_NOTE, EXPLORATORY_NOTE, INPUT_NOTE, SUPERVISED_NOTE
+from xbench.runtime.notes import CUT_OFF_NOTE, DOUBT_NOTE, EXPLORATORY_NOTE, INPUT_NOTE, SUPERVISED_NOTE
 
 Different = tuple[Sequence[Run], Sequence[Run], int, Mapping[str, tuple[int, int]]]
 """Runs scored alike, the runs scored as most were, how many images both scored, and by finding on how many of these the
@@ -85,6 +85,8 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     for note in results.counts.notes:
         if note.note.startswith((INPUT_NOTE, EXPLORATORY_NOTE, SUPERVISED_NOTE, DOUBT_NOTE)):
             yield f"{run.label}: {note.note}."
+        if note.note.startswith(CUT_OFF_NOTE):
+            yield f"{run.label}: {note.note} ({count_of(note.count, 'image')})."
     if skipped := results.counts.skipped:
         yield (
             f"{run.label} left out {count_of(len(skipped), 'image')} that could not be scored; the first is "

@@ -24,7 +24,7 @@ from xbench.report.statistics.studies import studies
 from xbench.report.tables.contents import comparisons
 from xbench.runs.by_finding import Images
 from xbench.runs.results import ConstantMaps, NoteCount, Skipped
-from xbench.runtime.notes import INPUT_NOTE
+from xbench.runtime.notes import CUT_OFF_NOTE, INPUT_NOTE
 from xbench.scoring.rows import Rows
 
 
@@ -322,6 +322,7 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
         constant_maps=ConstantMaps(2, []),
         notes=[
             NoteCount(f"{INPUT_NOTE}: it is 255 times too large", 8, ["image-0000"]),
+            NoteCount(f"{CUT_OFF_NOTE}: it is too long", 3, ["image-0000"]),
             NoteCount("a box is odd", 1, ["image-0000"]),
         ],
     )
@@ -335,6 +336,7 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
         "image-9999: The file is torn.",
         "2 constant saliency maps",
         "KAD: what goes into the network looks wrong: it is 255 times too large.",
+        "KAD: a phrase was cut off: it is too long (3 images).",
         "limited to the first 50 images",
         "disagrees with the tables beside it",
     ):
