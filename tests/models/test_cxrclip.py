@@ -113,7 +113,13 @@ def test_of_several_prompts_the_mean_cosine_counts(arguments: dict[str, str]) ->
         model.encode_texts(["edema " * 130])
 
 
-def test_a_converted_file_keeps_the_length_of_texts(arguments: dict[str, str], tmp_path: Path) -> None:
-    model, path = CXRCLIP(**arguments), tmp_path / "r50.safetensors"
+def test_a_converted_file_keeps_the_length_of_texts_and_what_labels_it_has_seen(
+    arguments: dict[str, str], tmp_path: Path
+) -> None:
+    official, path = tmp_path / "r50_mcc.tar", tmp_path / "r50.safetensors"
+    official.symlink_to(arguments["checkpoint"])
+    model = CXRCLIP(str(official), arguments["text_encoder"])
     save_file({**model.weights()}, path, {**model.remarks()})
-    assert CXRCLIP(str(path), arguments["text_encoder"]).text_length == 128
+    for one in (model, CXRCLIP(str(path), arguments["text_encoder"])):
+        assert one.text_length == 128 and one.trained_on == ("CheXpert", "chestxray14")
+    assert CXRCLIP(**arguments).trained_on == ()

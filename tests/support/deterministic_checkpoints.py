@@ -238,7 +238,7 @@ def _cxrclip(folder: Path, full: bool) -> dict[str, str]:
             "image_projection.projection": nn.Linear(2048, 512),
             "text_projection.projection": nn.Linear(768, 512),
         }
-    path = folder / "r50_mcc.tar"
+    path = folder / "r50_m.tar"
     tensors = {**_draw(parts, full), "logit_scale": torch.tensor(2.6)}
     torch.save({"model": tensors, "config": {"base": {"text_max_length": 128}}, "epoch": 3}, path)
     return {"checkpoint": str(path), "text_encoder": _tokeniser(folder / "bert")}

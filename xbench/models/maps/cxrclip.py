@@ -24,7 +24,8 @@ from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_map
 from xbench.types import ModelOutput
 
 _SOURCE = "Archives such as r50_mcc.tar are linked from the README of github.com/kakaobrain/cxr-clip; CC BY-NC 4.0."
-_LENGTH = "text_max_length"
+# The datasets whose labels a checkpoint was trained with, by the end of the name of its file.
+_LABELS = {"mc": ("CheXpert",), "mcc": ("CheXpert", "chestxray14")}
 _UNUSED = ("logit_scale", "*.relative_position_index", "*.embeddings.position_ids")
 # Names of transformers 4 and what transformers 5 calls the same parts of a Swin.
 _RENAMED = {
@@ -41,7 +42,8 @@ _RENAMED = {
 class CXRCLIP(DualEncoder):
     """CXR-CLIP, whose checkpoint says which image encoder it has.
 
-    Those trained with CheXpert (`mc`) or also ChestX-ray14 (`mcc`) have seen the labels of these datasets as prompts.
+    Those trained with CheXpert (`mc`) or also ChestX-ray14 (`mcc`), as the end of the file's name tells, have seen the
+    labels of these datasets as prompts, and count as supervised.
 
     Args:
         checkpoint: File of the authors, or its tensors in a .safetensors file.
@@ -68,9 +70,11 @@ class CXRCLIP(DualEncoder):
         self.checkpoint = locate(checkpoint, "CXR-CLIP", _SOURCE)
         check_image_size(image_size, 32)
         self.text_source, self.templates, self.image_size = text_encoder, templates, image_size
-        # The checkpoint's own settings, or what `convert` noted of them.
+        # The checkpoint's own settings, or what `convert` noted.
         settings = {**read_settings(self.checkpoint).get("base", {}), **read_remarks(self.checkpoint)}
-        self.text_length = int(settings.get(_LENGTH, 256))
+        self.text_length = int(settings.get("text_max_length", 256))
+        self._data: str = settings.get("trained_with", self.checkpoint.stem.rpartition("_")[2])
+        self.trained_on = _LABELS.get(self._data, ())
         tensors = read_tensors(self.checkpoint)
         self.swin = any(name.startswith("image_encoder.image_encoder.") for name in tensors)
         if self.swin:
@@ -121,7 +125,7 @@ class CXRCLIP(DualEncoder):
         return ModelOutput(logits, torch.sigmoid(logits), maps)
 
     def remarks(self) -> Mapping[str, str]:
-        return {_LENGTH: str(self.text_length)}
+        return {"text_max_length": str(self.text_length), "trained_with": self._data}
 
 
 def _renamed(name: str) -> str:
