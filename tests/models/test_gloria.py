@@ -58,6 +58,13 @@ def test_gloria_by_plain_loops(builds: dict[str, Callable[..., Any]]) -> None:
             )  # float32 softmax of products of tens
 
 
+def test_a_score_that_is_not_a_number_stays_visible(builds: dict[str, Callable[..., Any]]) -> None:
+    model, images = builds["gloria"](), images_of("gloria/nan", 2)
+    images[1] = torch.nan
+    output = model(images, model.encode_prompts([["There is a mass"], ["There is edema", "There is no edema"]]))
+    assert output.logits[0].isfinite().all() and output.logits[1].isnan().all()
+
+
 def cosine(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 

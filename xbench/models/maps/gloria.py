@@ -142,7 +142,8 @@ class GLoRIA(LocalGlobal):
                 strict=True,
             )
             similarity = (torch.stack(local, dim=1) + _cosine(whole[:, None], asked[None, :, 0])) / 2
-            similarity = similarity.unflatten(1, queries.shape[:2]).nan_to_num(nan=-torch.inf)
+            lacking = torch.tensor(counts, device=images.device) == 0
+            similarity = similarity.masked_fill(lacking, -torch.inf).unflatten(1, queries.shape[:2])
             logits, best = similarity.max(dim=2)
             of_class = torch.stack(maps, dim=1).unflatten(1, queries.shape[:2])
             chosen = of_class.take_along_dim(best[..., None, None, None], dim=2).squeeze(2)
