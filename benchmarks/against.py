@@ -185,10 +185,7 @@ ROWS = (
         1 / 10,
         f"score {OWN} --predictions {{inputs}}/scores.csv --name mine --trainer.logger false",
         inputs=probabilities,
-        note=(
-            "Reading the table is a hundredth of it. Images are decoded, for the digests and the pictures "
-            "that a run keeps, although nothing looks at them."
-        ),
+        note="More than half of it is importing libraries.",
     ),
     Row("`bench` of six runs of 8 images", 1 / 2, "bench --config demo --report false --data.limit 8", rounds=2),
     Row("a misspelt option", 1 / 10, "test --config demo --data.limti 8", rounds=3, status=2),

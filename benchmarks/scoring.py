@@ -40,7 +40,7 @@ def measure(quick: bool = False) -> Measured:
         seconds = take_turns(methods, 1 if quick else 3, processor_time)
     score, once = (float(np.median(seconds[name])) for name in methods)
     text = (
-        f"The whole command but for imports, on prepared images of {SIDE} x {SIDE} pixels, and a loop over the rows "
+        "The whole command but for imports, which decodes no image, and a loop over the rows "
         "of Python's `csv` with a number in each. Processor time of all processes, interleaved, medians.\n"
     )
     return Measured(

@@ -117,8 +117,8 @@ def _evaluate(command: Literal["test", "predict"], words: Sequence[str]) -> None
     parts = parser.instantiate_classes(_with_data(config, command))
     data, model = parts.data, parts.model
     if model.preprocessing.undecoded:
-        # Nothing depends on how labels are batched; of many images a batch costs little more than of a few.
-        data.batch_size = max(data.batch_size, min(1024, len(data.records) // 64))
+        # No number depends on how labels are batched, and a batch of many images takes little longer than one of few.
+        data.batch_size, data.num_workers = max(data.batch_size, min(1024, len(data.records) // 64)), 0
     trainer = _build_trainer(parts.trainer, SaveConfigCallback(parser, config))
     _refuse_too_many_processes(trainer, data, config.oversubscribe)
     trainer.resume = config.resume  # type: ignore[attr-defined]

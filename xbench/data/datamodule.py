@@ -247,16 +247,15 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
             rank, processes = trainer.global_rank, trainer.world_size
         counter = partial(shared_counter, "dealt batches")
-        workers = 0 if preprocessing.undecoded else self.num_workers
         return DataLoader(
             self.samples(preprocessing),
             batch_sampler=DealtBatchSampler(
                 len(self.records), self.batch_size, rank, processes, self.finished, counter
             ),
-            num_workers=workers,
+            num_workers=self.num_workers,
             # One batch per worker and not the usual two: those that wait are large on the native grid, and what a slow
             # process has taken the others have to wait for.
-            prefetch_factor=1 if workers and (self.grid == "native" or processes > 1) else None,
+            prefetch_factor=1 if self.num_workers and (self.grid == "native" or processes > 1) else None,
             collate_fn=Samples.collate,
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
             worker_init_fn=one_thread,

@@ -182,8 +182,8 @@ class External(AnsweringModel):
     def _shown(self, batch: Batch) -> Maps | None:
         if not self.source.maps:
             return None
-        names = [[name for image, name in _pairs(batch) if image == one] for one in batch.truth.image_ids]
-        maps = [self._maps(*of_image) for of_image in zip(batch.truth.image_ids, names, strict=True)]
+        pairs = _pairs(batch)
+        maps = [self._maps(one, [name for image, name in pairs if image == one]) for one in batch.truth.image_ids]
         if len({one.shape[1:] for one in maps}) > 1:
             raise UsageError(f"{self.name}: maps differ in size, so give --data.batch_size 1.")
         if self._kind == "maps":

@@ -76,16 +76,14 @@ def contradictions(
 
     Pairs that are tied in either are not compared. Rounding may exchange neighbors, and no more than these.
     """
-    if all(logit == probability for logit, probability in scores.values()):
-        return []
-    from scipy.stats import kendalltau  # half a second
-
     doubts = []
     for finding in findings:
         by_image = {image: both for (image, other), both in scores.items() if other == finding}
         both = np.array([*by_image.values()]).reshape(-1, 2)
         if (np.diff(both[np.lexsort(both.T), 0]) >= 0).all():  # no pair is ordered unlike, or there is none
             continue
+        from scipy.stats import kendalltau  # half a second
+
         counts = (np.unique(part, axis=0, return_counts=True)[1] for part in (both[:, 0], both[:, 1], both))
         pairs, tied = len(both) * (len(both) - 1) // 2, [int((n * (n - 1) // 2).sum()) for n in counts]
         compared = pairs - tied[0] - tied[1] + tied[2]

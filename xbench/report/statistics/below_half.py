@@ -63,7 +63,7 @@ def chances_below_half(
             ranks[known, column] = (places - places.mean()) / len(own)
     random = np.random.default_rng(0)
     orders = [np.arange(len(ranks)), *(random.permutation(len(ranks)) for _ in range(_EXCHANGES))]
-    found = np.array([(weights * ranks[order]).sum(axis=0) for order in orders])
+    found = np.array([np.einsum("ij,ij->j", weights, ranks.take(order, axis=0)) for order in orders])
     found = np.column_stack([found, found[:, both].sum(axis=1)])
     spread = found.std(axis=0)
     found /= np.where(spread > 0, spread, np.inf)
