@@ -7,13 +7,11 @@ import warnings
 from math import inf
 from typing import Any
 
-import wandb
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
-from xbench.report.wandb.log_run import log_run
 from xbench.runs.folder import saved_config
 from xbench.runs.results import Results
 from xbench.runtime.distributed import shared_counter
@@ -63,6 +61,8 @@ class ExperimentLogging(Callback):
         if self._failed or self._latest - self._logged < _EVERY:
             return
         self._logged = self._latest
+        import wandb
+
         try:
             self._log_progress(trainer, batches)
         except (wandb.errors.Error, OSError) as error:
@@ -89,6 +89,10 @@ class ExperimentLogging(Callback):
                 logger.log_metrics(scalars)
                 logger.save()
                 continue
+            import wandb
+
+            from xbench.report.wandb.log_run import log_run
+
             try:
                 self._log_progress(trainer, inf)
                 logger.log_metrics(scalars)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch.loggers as loggers
-import wandb
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -127,6 +126,8 @@ class WandbLogger(loggers.WandbLogger):
             warnings.warn(f"{FAILED} ({error}).", stacklevel=2)
             # Or wandb would try to end the dead service once more at exit, with a traceback.
             with suppress(Exception):
+                import wandb
+
                 wandb.teardown()
 
 

@@ -74,6 +74,7 @@ def _run(words: Sequence[str]) -> int:
             gc.enable()
         if not gc.get_freeze_count():
             gc.freeze()
+            gc.set_threshold(10_000, 10, 10)
         function(*([] if builds else [given]), *([more] if command.get("open") else []))
         return 0
     except KeyboardInterrupt:

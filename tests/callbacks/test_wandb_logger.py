@@ -19,7 +19,7 @@ from xbench.callbacks import experiment_logging
 from xbench.callbacks.experiment_logging import ExperimentLogging
 from xbench.callbacks.wandb_logger import WandbLogger
 from xbench.data.datasets.phantom import PhantomCXR
-from xbench.report.wandb import session
+from xbench.report.wandb import log_run, session
 from xbench.runtime.errors import UserError
 
 LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
@@ -27,7 +27,7 @@ LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
 
 def test_wandb_and_its_failures_never_touch_the_files_of_a_run(command, toy_config, monkeypatch):
     plain = command("test", "--config", toy_config, "--trainer.logger", "false")
-    monkeypatch.setattr(experiment_logging, "log_run", Mock(side_effect=ConnectionResetError("Connection lost")))
+    monkeypatch.setattr(log_run, "log_run", Mock(side_effect=ConnectionResetError("Connection lost")))
     monkeypatch.setattr(experiment_logging, "_EVERY", 0)
     monkeypatch.setattr(ExperimentLogging, "_log_progress", Mock(side_effect=[None, BrokenPipeError("gone"), None]))
     with pytest.warns(UserWarning) as warned:

@@ -34,7 +34,7 @@ class Record:
 
     def looked_for(self, findings: Sequence[str]) -> Sequence[Query]:
         """Return its queries, or those for the findings of its dataset."""
-        return self.queries if self.queries is not None else [Query(finding, finding) for finding in findings]
+        return self.queries if self.queries is not None else [*map(Query, findings, findings)]
 
 
 @dataclass(frozen=True)

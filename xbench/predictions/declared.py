@@ -77,8 +77,11 @@ def contradictions(
     Pairs that are tied in either are not compared. Rounding may exchange neighbors, and no more than these.
     """
     doubts = []
-    for finding in findings:
-        by_image = {image: both for (image, other), both in scores.items() if other == finding}
+    of_finding: dict[str, dict[str, tuple[float, float]]] = {finding: {} for finding in findings}
+    for (image, finding), both_of_pair in scores.items():
+        if finding in of_finding:
+            of_finding[finding][image] = both_of_pair
+    for finding, by_image in of_finding.items():
         both = np.array([*by_image.values()]).reshape(-1, 2)
         if (np.diff(both[np.lexsort(both.T), 0]) >= 0).all():  # no pair is ordered unlike, or there is none
             continue

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import wandb
-
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import writing
 
@@ -28,6 +26,8 @@ def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = N
     Raises:
         UserError: The folder cannot be written to, or `offline` is False and the run cannot begin online.
     """
+    import wandb  # takes a while, and runs without it need not wait
+
     # wandb's service process resolves relative paths in the folder that it was once started in.
     folder = folder.expanduser().absolute()
     hint = "Give a folder that you may write to with --trainer.default_root_dir, or do without: --trainer.logger false."
@@ -59,6 +59,8 @@ def offline_folder(run: Any) -> Path | None:
 
 def server_answers() -> bool:
     """Tell whether WANDB_MODE allows W&B, there is a key (WANDB_API_KEY or `wandb login`), and the server answers."""
+    import wandb
+
     own_server = os.environ.get("WANDB_BASE_URL")
     server = urlsplit(own_server or str(wandb.Settings().base_url))
     # The hosted service has changed its address, and keys are still filed under the old one.
