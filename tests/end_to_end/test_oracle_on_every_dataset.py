@@ -119,14 +119,9 @@ def assert_phrases(command, run, phrases, regions) -> None:
             assert row["scored"] == (mask is not None and label == 1)
             assert row["pointing_hit"] == row["dice"] == (1 if row["scored"] else None)
             assert row["region_area"] == (None if mask is None else Coverage.of(mask, (224, 224)).at(0.5).mean())
+    groups = [(query.finding or "Phrases", label) for of_image in phrases.values() for query, label in of_image.items()]
     for group, counts in run.results["counts"]["per_finding"].items():
-        labels = [
-            label
-            for of_image in phrases.values()
-            for query, label in of_image.items()
-            if (query.finding or "Phrases") == group
-        ]
-        assert (counts["positives"], counts["negatives"]) == (labels.count(1), labels.count(0))
+        assert (counts["positives"], counts["negatives"]) == (groups.count((group, 1)), groups.count((group, 0)))
     assert {*run.results["grounding"]["macro"].values()} == {1}
     assert {*run.results["classification"]["macro"].values()} == {None}
     assert command("verify", str(run.folder), "--deep").status == 0

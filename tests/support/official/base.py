@@ -71,12 +71,18 @@ class Official:
         self.labels[image_id] = dict(labels)
         self.masks[image_id] = {}
 
-    def say(self, image_id: str, query: Query, label: int, boxes: Sequence[tuple[int, int, int, int, str]]) -> None:
-        """Take up a phrase of an image, with its boxes: x1, y1, x2, y2 and the reader."""
-        self.queries.setdefault(image_id, []).append(query)
+    def say(
+        self, image_id: str, finding: str | None, text: str, language: str, label: int, boxes: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Take up a phrase of an image, which may be there already, with boxes: x1, y1, x2, y2 and the reader."""
+        queries = self.queries.setdefault(image_id, [])
+        same = [query for query in queries if (query.finding, query.text) == (finding, text)]
+        number = 1 + sum(query.finding == finding for query in queries)
+        query = same[0] if same else Query(f"{finding or 'Phrase'} {number}", finding, text, language)
+        queries += [] if same else [query]
         self.labels[image_id][query.name] = label
-        for x1, y1, x2, y2, reader in boxes:
-            self.fill(image_id, Box(query.name, x1, y1, x2, y2, reader))
+        for *edges, reader in boxes:
+            self.fill(image_id, Box(query.name, *edges, reader))
 
     def mark(self, image_id: str, finding: str, mask: NDArray[np.bool_]) -> None:
         """Join a mask to the region of a finding."""

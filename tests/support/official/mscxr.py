@@ -9,11 +9,8 @@ from PIL import Image
 
 from official.base import Official, hexadecimal
 from official.films import draw_film, place, scaled
-from xbench.findings.queries import Query
 
-HEADER = (
-    *("dicom_id", "category_name", "label_text", "path", "x", "y", "w", "h", "image_width", "image_height", "split"),
-)
+HEADER = ("dicom_id", "category_name", "label_text", "path", *"xywh", "image_width", "image_height", "split")
 # Patient, size, split, and phrases: category, text, number of boxes.
 _IMAGES = (
     (10000001, (410, 330), "train", (("Pneumonia", "invented patch, lower left", 3), ("Edema", "invented haze", 1))),
@@ -40,15 +37,12 @@ def write_mscxr(root: Path, outside: bool = False) -> Official:
         Image.fromarray(official.images[name]).save(official.files[name], quality=98)
         official.annotate(name, {})
         official.patients[name] = f"p{patient}"
-        counted: dict[str, int] = {}
         for category, text, count in phrases:
-            counted[category] = counted.get(category, 0) + 1
             spans = [scaled(place(category, text, name, which), *size) for which in range(count)]
             corners = [(int(x1), int(y1), int(x2) - int(x1), int(y2) - int(y1)) for x1, y1, x2, y2 in spans]
             if outside and not rows:
                 corners[0] = (*corners[0][:2], size[1], 40)
-            query = Query(f"{category} {counted[category]}", category, text, "en")
-            official.say(name, query, 1, [(x, y, x + w, y + h, "") for x, y, w, h in corners])
+            official.say(name, category, text, "en", 1, [(x, y, x + w, y + h, "") for x, y, w, h in corners])
             for which, box in enumerate(corners):
                 said = f" {text.upper()} " if which == 1 else text
                 rows.append((which, [name, category, said, path, *box, size[1], size[0], split]))

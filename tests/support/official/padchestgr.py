@@ -5,26 +5,23 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from official.base import Official
 from official.films import draw_film, place
-from xbench.findings.queries import Query
 
-# Of each sentence: its canonical finding, labels, English, Spanish, whether it is abnormal, how many boxes each of two
-# readers drew, and how something changed.
-_Sentence = tuple[str | None, list[str], str, str, bool, int, int, str | None]
-_LARGE: _Sentence = (
-    *("Cardiomegaly", ["cardiomegaly"], "Invented large heart.", "Corazón grande inventado.", True, 1, 1, "worse"),
-)
-_DOTS: _Sentence = ("Nodule", ["nodule"], "Invented dots.", "Puntos inventados.", True, 2, 0, None)
-_HAZE: _Sentence = (None, ["alveolar pattern"], "Invented haze.", "Bruma inventada.", True, 1, 2, None)
-_UNSEEN: _Sentence = ("Rib Fracture", ["callus", "rib fracture"], "Old break.", "Rotura antigua.", True, 0, 0, None)
-_DRY: _Sentence = (None, [], "No invented fluid.", "Sin líquido inventado.", False, 0, 0, None)
-_CLEAR: _Sentence = (None, [], "Nothing else.", "Nada más.", False, 0, 0, None)
+# Of each sentence: its canonical finding, labels, English, Spanish, boxes of the two readers, how something changed.
+_Sentence = tuple[str | None, list[str], str, str, tuple[int, ...], str | None]
+_LARGE: _Sentence = ("Cardiomegaly", ["cardiomegaly"], "Invented large heart.", "Corazón inventado.", (1, 1), "worse")
+_DOTS: _Sentence = ("Nodule", ["nodule"], "Invented dots.", "Puntos inventados.", (2, 0), None)
+_HAZE: _Sentence = (None, ["alveolar pattern"], "Invented haze.", "Bruma inventada.", (1, 2), None)
+_UNSEEN: _Sentence = ("Rib Fracture", ["callus", "rib fracture"], "Old break.", "Rotura antigua.", (0, 0), None)
+# Of what is absent nothing is drawn.
+_DRY: _Sentence = (None, [], "No invented fluid.", "Sin líquido inventado.", (), None)
+_CLEAR: _Sentence = (None, [], "Nothing else.", "Nada más.", (), None)
 _IMAGES: tuple[tuple[str, tuple[int, int], list[_Sentence]], ...] = (
     ("test", (360, 300), [_LARGE, _DRY]),
     ("test", (310, 400), [_DOTS, _HAZE, _CLEAR]),
@@ -37,9 +34,7 @@ _IMAGES: tuple[tuple[str, tuple[int, int], list[_Sentence]], ...] = (
 )
 
 
-def write_padchestgr(
-    root: Path, outside: bool = False, language: Literal["en", "es"] = "en", readers: str = "main"
-) -> Official:
+def write_padchestgr(root: Path, outside: bool = False, language: str = "en", readers: str = "main") -> Official:
     """Write eight images; the last two are of one patient. One is an earlier image of another, too.
 
     With `outside`, a box of the first image reaches beyond the frame. Queries, labels and masks are those of the
@@ -59,10 +54,24 @@ def write_padchestgr(
         Image.fromarray(levels.astype(np.uint16)).save(file)
         official.annotate(name, {})
         official.patients[name] = f"{min(number, 6):040d}"
-        findings: list[dict[str, Any]] = []
-        for place_of, sentence in enumerate(sentences):
-            findings.append(_entry(name, sentence, place_of, outside and not studies))
-            _say(official, name, sentence, findings[-1], language, readers)
+        findings = []
+        for at, (finding, labels, english, spanish, counts, progression) in enumerate(sentences):
+            entry = {
+                "sentence_en": english,
+                "sentence_es": spanish,
+                "abnormal": bool(counts),
+                "progression": progression,
+            }
+            boxes: list[tuple[Any, ...]] = []
+            for reader, key, count in zip(("main", "second"), ("boxes", "extra_boxes"), counts, strict=bool(counts)):
+                drawn = [[*place("padchestgr", name, at, key, which)] for which in range(count)]
+                if outside and not studies and key == "boxes":
+                    drawn[0][2] = 1.25
+                pixels = [[round(edge * side) for edge, side in zip(box, size[::-1] * 2, strict=True)] for box in drawn]
+                boxes += [(*box, reader) for box in pixels if readers in (reader, "both")]
+                entry |= {key: drawn, "labels": labels}
+            findings.append(entry)
+            official.say(name, finding, entry[f"sentence_{language}"], language, int(bool(counts)), boxes)
         studies.append({"StudyID": name[:39], "ImageID": file.name, "PreviousStudyID": None, "findings": findings})
         rows += [[name[:39], file.name, official.patients[name], split, "True"]] * len(findings)
     earlier = root / "PadChest_GR_progression_prior_studies"
@@ -72,39 +81,3 @@ def write_padchestgr(
     with open(root / "master_table.csv", "w", newline="") as table:
         csv.writer(table).writerows([["StudyID", "ImageID", "PatientID", "split", "study_is_benchmark"], *rows])
     return official
-
-
-def _entry(name: str, sentence: _Sentence, number: int, outside: bool) -> dict[str, Any]:
-    _, labels, english, spanish, abnormal, boxes, extra, progression = sentence
-    entry = {"sentence_en": english, "sentence_es": spanish, "abnormal": abnormal, "progression": progression}
-    if not abnormal and not number:
-        # Such keys may be missing.
-        return entry
-    drawn = {
-        key: [[*place("padchestgr", name, number, key, which)] for which in range(count)]
-        for key, count in (("boxes", boxes), ("extra_boxes", extra))
-    }
-    if outside and not number:
-        drawn["boxes"][0][2] = 1.25
-    return entry | drawn | {"labels": labels, "locations": []}
-
-
-def _say(
-    official: Official, name: str, sentence: _Sentence, entry: dict[str, Any], language: str, readers: str
-) -> None:
-    """Take up a sentence; one that is there again is the same phrase."""
-    finding, height, width = sentence[0], *official.images[name].shape
-    kinds = (("main", "boxes"), ("second", "extra_boxes"))
-    boxes = [
-        (*(round(edge * side) for edge, side in zip(box, (width, height) * 2, strict=True)), reader)
-        for reader, key in kinds
-        if readers in (reader, "both")
-        for box in entry.get(key, ())
-    ]
-    text = entry[f"sentence_{language}"]
-    same = [query for query in official.queries.get(name, ()) if query.text == text]
-    number = 1 + sum(query.finding == finding for query in official.queries.get(name, ()))
-    query = same[0] if same else Query(f"{finding or 'Phrase'} {number}", finding, text, language)
-    official.say(name, query, int(sentence[4]), boxes)  # type: ignore[arg-type]
-    if same:
-        official.queries[name].pop()
