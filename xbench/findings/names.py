@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
+
+from xbench.runtime.yaml_files import load_yaml
 
 MACRO = "macro"
 """The name of the row of means in `per_class.csv`, which no finding may have."""
@@ -39,69 +42,9 @@ class Finding:
     synonyms: tuple[str, ...] = ()
 
 
-# The classes of VinDr-CXR that its copy on Kaggle has too, under the same names.
-_ON_KAGGLE = {
-    *("Aortic Enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Consolidation", "ILD", "Infiltration"),
-    *("Lung Opacity", "Nodule/Mass", "Other Lesion", "Pleural Effusion", "Pleural Thickening", "Pneumothorax"),
-    "Pulmonary Fibrosis",
-}
-# The terms of PadChest that name a finding of the table, in small letters and otherwise the same.
-_IN_PADCHEST = {
-    *("Atelectasis", "Cardiomegaly", "Clavicle Fracture", "Consolidation", "Emphysema", "Mass", "Nodule"),
-    *("Pleural Effusion", "Pleural Thickening", "Pneumonia", "Pneumothorax", "Pulmonary Fibrosis", "Rib Fracture"),
-    "Tuberculosis",
-}
-
-
-def _finding(name: str, group: Group, size: Size, canonical_in: str, *synonyms: str, **spelled: str) -> Finding:
-    """Make a row: the datasets that spell the finding canonically, synonyms, and how the other datasets spell it."""
-    written = spelled | dict.fromkeys(canonical_in.split(), name)
-    if name in _ON_KAGGLE:
-        written["vindr_kaggle"] = written["vindr"]
-    if name in _IN_PADCHEST:
-        written["padchestgr"] = name.lower()
-    return Finding(name, group, size, MappingProxyType(written), synonyms)
-
-
-_EFFUSION = dict.fromkeys(("chestxdet10", "chexdet", "chestxray14"), "Effusion") | {"vindr": "Pleural effusion"}
-_FIBROSIS = dict.fromkeys(("chestxdet10", "chexdet"), "Fibrosis") | {"vindr": "Pulmonary fibrosis"}
-
-TABLE: tuple[Finding, ...] = (
-    _finding("Aortic Enlargement", "heart and mediastinum", "medium", "", vindr="Aortic enlargement"),
-    _finding("Atelectasis", "lung", "medium", "chestxdet10 chexdet chestxray14 chexlocalize vindr phantom mscxr"),
-    _finding("COVID-19", "lung", "large", "covid", "COVID", "COVID19"),
-    _finding("Calcification", "lung", "small", "chestxdet10 chexdet vindr"),
-    _finding("Cardiomegaly", "heart and mediastinum", "large", "chexdet chestxray14 chexlocalize vindr phantom mscxr"),
-    _finding("Clavicle Fracture", "bone", "small", "", vindr="Clavicle fracture"),
-    _finding("Consolidation", "lung", "large", "chestxdet10 chexdet chexlocalize vindr phantom mscxr"),
-    _finding("Diffuse Nodule", "lung", "large", "chexdet"),
-    _finding("Edema", "lung", "large", "chexlocalize mscxr", padchestgr="pulmonary edema"),
-    _finding("Emphysema", "lung", "large", "chestxdet10 chexdet vindr"),
-    _finding("Enlarged Cardiomediastinum", "heart and mediastinum", "large", "chexlocalize"),
-    _finding("Enlarged PA", "heart and mediastinum", "small", "vindr", "Enlarged Pulmonary Artery"),
-    _finding("Fracture", "bone", "small", "chestxdet10 chexdet chexlocalize phantom"),
-    _finding("ILD", "lung", "large", "vindr", "Interstitial Lung Disease"),
-    _finding("Infiltration", "lung", "medium", "vindr", chestxray14="Infiltrate", padchestgr="infiltrates"),
-    _finding("Lung Cavity", "lung", "medium", "", vindr="Lung cavity", padchestgr="cavitation"),
-    _finding("Lung Cyst", "lung", "medium", "", vindr="Lung cyst"),
-    _finding("Lung Lesion", "lung", "small", "chexlocalize"),
-    _finding("Lung Opacity", "lung", "large", "vindr mscxr", chexlocalize="Airspace Opacity"),
-    _finding("Mass", "lung", "medium", "chestxdet10 chexdet chestxray14 phantom"),
-    _finding("Mediastinal Shift", "heart and mediastinum", "large", "", vindr="Mediastinal shift"),
-    _finding("Nodule", "lung", "small", "chestxdet10 chexdet chestxray14 phantom"),
-    _finding("Nodule/Mass", "lung", "small", "vindr"),
-    _finding("Other Lesion", "lung", "medium", "", vindr="Other lesion"),
-    _finding("Pleural Effusion", "pleura", "medium", "phantom chexlocalize mscxr", **_EFFUSION),
-    _finding("Pleural Other", "pleura", "medium", "chexlocalize"),
-    _finding("Pleural Thickening", "pleura", "small", "chexdet", vindr="Pleural thickening"),
-    _finding("Pneumonia", "lung", "large", "rsna chestxray14 chexlocalize mscxr"),
-    _finding(
-        "Pneumothorax", "pleura", "medium", "siim chestxdet10 chexdet chestxray14 chexlocalize vindr phantom mscxr"
-    ),
-    _finding("Pulmonary Fibrosis", "lung", "medium", "", **_FIBROSIS),
-    _finding("Rib Fracture", "bone", "small", "", vindr="Rib fracture"),
-    _finding("Support Devices", "device", "medium", "chexlocalize"),
-    _finding("Tuberculosis", "lung", "medium", "tbx11k"),
+TABLE: tuple[Finding, ...] = tuple(
+    Finding(name, entry["group"], entry["size"], MappingProxyType(entry["spelled"]), tuple(entry.get("synonyms", ())))
+    for name, entry in load_yaml(Path(__file__).with_name("findings.yaml")).items()
 )
 """Every finding that is scored, by canonical name."""
 

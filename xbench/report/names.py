@@ -4,59 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import floor
+from pathlib import Path
 
-_MODELS = {
-    "clip": "CLIP",
-    "biomedclip": "BiomedCLIP",
-    "medklip": "MedKLIP",
-    "kad": "KAD",
-    "mavl": "MAVL",
-    "carzero": "CARZero",
-    "devide": "DeViDe (re-implementation)",
-    "radzero": "RadZero",
-    "chexzero": "CheXzero",
-    "cxrclip": "CXR-CLIP",
-    "hf": "Hugging Face dual encoder",
-    "medsiglip": "MedSigLIP",
-    "xraysiglip": "XraySigLIP",
-    "gloria": "GLoRIA",
-    "afloc": "AFLoc",
-    "xrv": "TorchXRayVision (supervised)",
-    "classifier": "Classifier (supervised)",
-    "biovil": "BioViL",
-    "biovilt": "BioViL-T",
-    "demo": "Demo",
-    "oracle": "Oracle",
-    "centre": "Centre prior",
-    "random": "Random",
-    "answer_oracle": "Oracle in words",
-    "outline_boxes": "Boxes around outlines",
-    "whole_image": "Whole image as a box",
-    "centre_box": "Centre box",
-    "random_box": "Random box",
-    "prior_box": "Prior box",
-    "human": "Human benchmark",
-}
+from xbench.runtime.yaml_files import load_yaml
+
+_TITLES = load_yaml(Path(__file__).with_name("titles.yaml"))
 SERVED = "endpoint/"
 """Prefix of the names of models behind a server."""
 # The last is what people drew: `score --name human`.
 CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes", "human"})
 FLOORS = frozenset({"centre", "random", "whole_image", "centre_box", "random_box", "prior_box"})
 """Models that show what a number is worth."""
-_DATASETS = {
-    "rsna": "RSNA Pneumonia",
-    "siim": "SIIM-ACR Pneumothorax",
-    "covid": "COVID-19 Rural",
-    "chestxdet10": "ChestX-Det10",
-    "chexdet": "ChestX-Det",
-    "chexlocalize": "CheXlocalize",
-    "chestxray14": "ChestX-ray14",
-    "vindr": "VinDr-CXR",
-    "mscxr": "MS-CXR",
-    "padchestgr": "PadChest-GR",
-    "tbx11k": "TBX11K",
-    "phantom": "PhantomCXR",
-}
 # These datasets label films of one collection under other identifiers.
 _COLLECTIONS = {
     **dict.fromkeys(("nih", "nih-google", "rsna", "siim", "chestxdet10", "chexdet", "chestx-ray14"), "chestxray14"),
@@ -67,12 +25,12 @@ _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 
 def model_title(name: str) -> str:
     """Return a model as its authors spell it; for others' and served models the name that they were given."""
-    return _MODELS.get(name, name.removeprefix(SERVED))
+    return str(_TITLES["models"].get(name, name.removeprefix(SERVED)))
 
 
 def dataset_title(name: str) -> str:
     """Return a dataset as its authors spell it, by its name in results.json; the name itself for others' datasets."""
-    return _DATASETS.get(name, name)
+    return str(_TITLES["datasets"].get(name, name))
 
 
 def training_of(trained_on: Sequence[str], *datasets: str) -> str:
