@@ -201,7 +201,7 @@ class PillowResize(A.DualTransform):
 class TensorResize(PillowResize):
     """Stretch to a square as `torch.nn.functional.interpolate` does, and without antialiasing TensorFlow 2 as well.
 
-    Pixels become float32 in [0, 1], which a bicubic filter may overshoot, or are cut to 8 bits if they are `whole`.
+    Return float32 in [0, 1], which a bicubic filter may overshoot, or pixels cut to 8 bits if `whole`.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class CheXzero(CLIP):
     Args:
         checkpoint: One of the authors' files, or a folder of them, all of which are used.
         templates: Present and absent prompt, each with `{finding}`, which is replaced by its name.
-        antialias: Whether the second resizing smooths, as it does with torchvision from 0.17 on. The authors' does not.
+        antialias: Whether the second resizing smooths, as with torchvision 0.17 and later. The authors' does not.
         contrast: Whether the map of the absent prompt is subtracted.
         **options: Those of `xbench.models.CLIP`. The canvas grows with `image_size`.
     """

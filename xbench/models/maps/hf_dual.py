@@ -49,8 +49,8 @@ class HFDual(DualEncoder):
         legrad_blocks: How many of the last blocks LeGrad sums over.
         legrad_norm: Whether the final norm comes before the pooling head, as in the model. LeGrad's code omits it.
         image_size: Side of the square input in pixels, by default that of training. Positions are interpolated.
-        resize: `file` resizes as preprocessor_config.json says. `tensorflow` stretches bilinearly without antialiasing,
-            as Google does for MedSigLIP.
+        resize: `file` follows preprocessor_config.json. `tensorflow` stretches bilinearly without antialiasing, as
+            Google does for MedSigLIP.
     """
 
     name, told = "hf", "kind pairs image_size saliency"
@@ -221,7 +221,7 @@ def _pool(head: Any, received: Tensor) -> Tensor:
 def _legrad(head: Any, tokens: Tensor, text: Tensor) -> Tensor:
     """Return the positive gradients of the cosines with respect to the probe's attention, mean over heads, (B, C, N).
 
-    That with respect to the weight of a token is the product of what the probe receives' gradient and its value.
+    The gradient for the weight of a token is that for what the probe receives, times the value of the token.
     """
     received, values = _attend(head, tokens)
     # Every text has a copy of what the probe receives, so that one backward gives all gradients.

@@ -1,4 +1,4 @@
-"""What models share that compare one vector of an image with vectors of texts, as CLIP does."""
+"""The base class of models that compare an image vector with text vectors, as CLIP does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DualEncoder(VLM):
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Encode C pairs (C, 2, ..., D), or C single prompts (C, ..., D), or raise a UserError.
 
-        Of several present prompts their `average` counts. Of a pair the last prompt is the absent one.
+        Several present prompts are averaged. The last prompt of a pair is the absent one.
         """
         counts = [len(of_finding) for of_finding in prompts]
         classes = self.encode_texts([prompt for of_finding in prompts for prompt in of_finding]).split(counts)
@@ -54,14 +54,14 @@ class DualEncoder(VLM):
         return torch.stack([torch.stack([self.average(texts[:-1]), texts[-1]]) for texts in classes])
 
     def average(self, vectors: Tensor) -> Tensor:
-        """Return what counts of text vectors (P, ..., D) of the same class: their mean direction."""
+        """Average text vectors (P, ..., D) of one class: return their mean direction."""
         return vectors[0] if len(vectors) == 1 else F.normalize(vectors.mean(dim=0), dim=-1)
 
 
 def compare(images: Tensor, queries: Tensor) -> Tensor:
-    """Return the cosines (B, C) of image vectors (B, D) with texts (C, D) of unit length, or their lead in pairs.
+    """Return the cosines (B, C) of image vectors (B, D) with texts (C, D) of unit length.
 
-    With pairs (C, 2, D) the cosine with the absent text is subtracted from that with the present one.
+    With pairs (C, 2, D), subtract the cosine with the absent text from that with the present one.
     """
     # Under autocast the product would fall back to 16 bits, too few to rank cosines.
     with torch.autocast(images.device.type, enabled=False):
