@@ -219,6 +219,9 @@ class VLM(SaliencyModel):
 
     prompts: list[list[str]]
     queries: Any
+    wording: ClassVar[str] = "{}"
+    """What names and phrases are put into, and texts of which nothing would be left when they are `cleaned`."""
+    cleaned: Any = staticmethod(str)
     columns: Sequence[int] | None = None
     """Positions of the findings in what is asked, for a model that asks for more."""
 
@@ -276,8 +279,9 @@ class VLM(SaliencyModel):
         """Return the prompts of a finding, as many as `encode_prompts` takes for one: the same number or any."""
 
     def word_prompts(self, finding: str, texts: Sequence[str]) -> Sequence[str]:
-        """Return the prompts of a finding made of other words for it, one or several; by default those words."""
-        return texts
+        """Return the prompts of a finding made of other words for it, one or several."""
+        plain = self.prompt_source in ("name", "phrase")
+        return [self.wording.format(text) if plain or not self.cleaned(text) else text for text in texts]
 
     def one_of_each(self, prompts: Sequence[Sequence[str]]) -> list[str]:
         """Return the prompts of C classes for a model that takes one of each; a UserError if a class has others."""

@@ -30,7 +30,7 @@ class AFLoc(LocalGlobal):
         **options: Those of `xbench.models.maps.gloria.LocalGlobal`.
     """
 
-    title, canvas, sentence = "AFLoc", 224, "Findings suggesting {}"
+    title, canvas, wording = "AFLoc", 224, "Findings suggesting {}"
     saliency = "dot"
     source = (
         "The README of github.com/YH0517/AFLoc links the folder that holds it; no licence is stated for the weights."

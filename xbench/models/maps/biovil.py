@@ -8,6 +8,7 @@ cosine of their mean with the text, the map the cosine of each cell with the tex
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, cast
@@ -102,10 +103,9 @@ class BioViL(VLM):
         source = f"It is {self.file} of huggingface.co/{self.release.replace('@', ', revision ')}."
         path = locate(checkpoint, self.title, source) if checkpoint else find_file(self.text_source, self.file)
         self.checkpoint = path
-        self.image_model = undrawn(lambda: _ImageModel(self.temporal))
+        self.image_model = undrawn(lambda: _image_model(self.temporal))
         unused = ("encoder.encoder.fc.*", *(["encoder.vit_pooler.*"] if self.temporal else []))
         fill(self.image_model, read_tensors(path), path, self.title, unused)
-        self.requires_grad_(False).eval()
 
     def weights(self) -> dict[str, Tensor]:
         return self.image_model.state_dict()
@@ -177,7 +177,7 @@ class BioViL(VLM):
         model = _TextModel(bert_like(tensors, "bert."))
         advice = f"Give --model.text_encoder a folder with the files of {self.release}."
         fill(model, tensors, path, f"the text model of {self.title}", _UNUSED_TEXT, advice)
-        return model.requires_grad_(False).eval()
+        return model
 
 
 class BioViLT(BioViL):
@@ -190,22 +190,12 @@ class BioViLT(BioViL):
     temporal = True
 
 
-class _ImageModel(nn.Module):
-    """The image model under the names of the authors' files: images (B, 3, H, W) to (B, 128, H / 32, W / 32)."""
-
-    def __init__(self, temporal: bool) -> None:
-        super().__init__()
-        self.encoder = _TemporalEncoder() if temporal else _Encoder()
-        self.projector = nn.Module()
-        self.projector.model = nn.Sequential(
-            nn.Conv2d(512 if temporal else _CHANNELS, _WIDTH, 1, bias=False),
-            nn.BatchNorm2d(_WIDTH),
-            nn.ReLU(),
-            nn.Conv2d(_WIDTH, _WIDTH, 1),
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        return cast(Tensor, self.projector.model(self.encoder(images)))  # type: ignore[operator]
+def _image_model(temporal: bool) -> nn.Sequential:
+    """Return the image model, with the names of the authors' files: (B, 3, H, W) to (B, 128, H / 32, W / 32)."""
+    first, last = nn.Conv2d(512 if temporal else _CHANNELS, _WIDTH, 1, bias=False), nn.Conv2d(_WIDTH, _WIDTH, 1)
+    head = nn.Sequential(first, nn.BatchNorm2d(_WIDTH), nn.ReLU(), last)
+    encoder = _TemporalEncoder() if temporal else _Encoder()
+    return nn.Sequential(OrderedDict(encoder=encoder, projector=nn.Sequential(OrderedDict(model=head))))
 
 
 class _Encoder(nn.Module):
@@ -241,21 +231,13 @@ class _TextModel(nn.Module):
     def __init__(self, bert: BertModel) -> None:
         super().__init__()
         self.bert = bert
-        self.cls_projection_head = _TextHead(bert.config.hidden_size)
+        first, last = nn.Linear(bert.config.hidden_size, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
+        norm = nn.LayerNorm(_WIDTH, eps=1e-12)
+        head = OrderedDict(dense_to_hidden=first, gelu=nn.GELU(), LayerNorm=norm, dense_to_output=last)
+        self.cls_projection_head = nn.Sequential(head)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return cast(Tensor, self.cls_projection_head(self.bert(input_ids, attention_mask).last_hidden_state[:, 0]))
-
-
-class _TextHead(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense_to_hidden = nn.Linear(width, _WIDTH)
-        self.LayerNorm = nn.LayerNorm(_WIDTH, eps=1e-12)
-        self.dense_to_output = nn.Linear(_WIDTH, _WIDTH)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return cast(Tensor, self.dense_to_output(self.LayerNorm(F.gelu(self.dense_to_hidden(states)))))
 
 
 _UNUSED_TEXT = ("cls.predictions.*", "bert.embeddings.position_ids")

@@ -58,6 +58,8 @@ class CARZero(DecoderModel):
             `nearest`).
     """
 
+    wording, cleaned = "There is {}", staticmethod(clean)
+
     def __init__(self, checkpoint: str | None = None, text_encoder: str = _TOKENISER, **options: Any) -> None:
         path = locate(checkpoint, "CARZero", _SOURCE)
         super().__init__(path, _PATCH, (_LAYERS, _HEADS), text_encoder=text_encoder, **options)
@@ -70,16 +72,10 @@ class CARZero(DecoderModel):
         self.text_encoder = ReportText(tensors, text_encoder, "CARZero", _TOKENISER)
         tensors = with_first_names(tensors, {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."})
         fill(self, tensors, path, "CARZero", _UNUSED)
-        self.requires_grad_(False).eval()
 
     def default_prompts(self, finding: str) -> list[str]:
         """Return the official prompt, "There is" and what the authors call the finding; else its name."""
-        return [f"There is {OFFICIAL_NAMES.get(finding, finding)}"]
-
-    def word_prompts(self, finding: str, texts: Sequence[str]) -> Sequence[str]:
-        """Return the texts; names and phrases, and a single word, which would be dropped, in the official sentence."""
-        plain = self.prompt_source in ("name", "phrase")
-        return [f"There is {text}" if plain or not clean(text) else text for text in texts]
+        return [self.wording.format(OFFICIAL_NAMES.get(finding, finding))]
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask (C, 97) of one prompt per class, cleaned."""

@@ -64,7 +64,7 @@ class SupervisedModel(SaliencyModel):
 
     def _take(self, network: nn.Module, title: str, classes: Sequence[str | None], checkpoint: Path) -> None:
         """Take a loaded network and the names of its K outputs, None for one that means nothing."""
-        self.title, self.checkpoint, self.network = title, checkpoint, network.eval().requires_grad_(False)
+        self.title, self.checkpoint, self.network = title, checkpoint, network
         self.classes = {name: column for column, name in enumerate(classes) if name}
         self._of_finding = {canonical(name) or name: name for name in self.classes}
         if len(self._of_finding) < sum(map(bool, classes)):

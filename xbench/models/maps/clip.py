@@ -110,7 +110,7 @@ class CLIP(DualEncoder):
         self.read_weights(self.model, path)
 
     def read_weights(self, model: Any, path: Path) -> None:
-        """Fill a model of the architecture from a file and freeze it, or raise a UserError."""
+        """Fill a model of the architecture from a file, or raise a UserError."""
         tensors = read_tensors(path)
         if self._positions:
             _resize_positions(tensors, model.visual)
@@ -124,7 +124,6 @@ class CLIP(DualEncoder):
         # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
         settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
         fill(model, tensors, path, self.architecture, settings, self.advice)
-        model.eval().requires_grad_(False)
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
         flat = list(texts)

@@ -86,10 +86,16 @@ class CXRCLIP(DualEncoder):
         bert = bert_like(tensors, "text_encoder.text_encoder.")
         self.text_encoder = nn.ModuleDict({"text_encoder": bert})
         self.text_projection = nn.ModuleDict({"projection": nn.Linear(bert.config.hidden_size, 512)})
-        self.image_encoder = nn.ModuleDict({"image_encoder": _swin()} if self.swin else {"resnet": undrawn(_resnet)})
+        if self.swin:
+            with no_init_weights():
+                encoder = {"image_encoder": SwinModel(SwinConfig(), add_pooling_layer=False)}
+        else:
+            encoder = {"resnet": undrawn(resnet50)}
+            # So that it gives its last cells, flattened.
+            encoder["resnet"].avgpool = encoder["resnet"].fc = nn.Identity()
+        self.image_encoder = nn.ModuleDict(encoder)
         self.image_projection = nn.ModuleDict({"projection": nn.Linear(768 if self.swin else 2048, 512)})
         fill(self, tensors, self.checkpoint, "CXR-CLIP", _UNUSED)
-        self.requires_grad_(False).eval()
         cropped = [PillowResize(image_size, "shortest", "bilinear"), CentreCrop(image_size)]
         imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
         self.preprocessing = Preprocessing(cropped, *(((0.5,) * 3, (0.5,) * 3) if self.swin else imagenet))
@@ -131,15 +137,3 @@ class CXRCLIP(DualEncoder):
 def _renamed(name: str) -> str:
     old = next((old for old in _RENAMED if old in name and name.startswith("image_")), "")
     return name.replace(old, _RENAMED[old]) if old else name
-
-
-def _resnet() -> nn.Module:
-    """Return a ResNet-50 that gives its last cells, flattened (B, 2048 * rows * columns)."""
-    network = resnet50()
-    network.avgpool = network.fc = nn.Identity()
-    return network  # type: ignore[no-any-return]
-
-
-def _swin() -> nn.Module:
-    with no_init_weights():
-        return SwinModel(SwinConfig(), add_pooling_layer=False)

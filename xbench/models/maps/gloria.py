@@ -41,10 +41,8 @@ class LocalGlobal(VLM):
 
     title: ClassVar[str]
     source: ClassVar[str]
-    sentence: ClassVar[str]
-    """What a finding's name, or a single word, is put into, with `{}`: alone, a single word would be dropped."""
     canvas: ClassVar[int]
-    image_size = _INPUT
+    image_size, cleaned = _INPUT, staticmethod(clean)
     told = "checkpoint text_encoder image_size saliency"
 
     def __init__(self, checkpoint: str | None = None, text_encoder: str = _TOKENISER, **options: Any) -> None:
@@ -62,15 +60,10 @@ class LocalGlobal(VLM):
         if converted in ("gloria", "afloc") and converted != self.title.lower():
             raise UserError(f"{self.checkpoint} was converted from a file of {converted}, not of {self.title}.")
         fill(self, tensors, self.checkpoint, self.title, _UNUSED)
-        self.requires_grad_(False).eval()
 
     def default_prompts(self, finding: str) -> list[str]:
         """Return one sentence with the finding's name."""
-        return [self.sentence.format(finding)]
-
-    def word_prompts(self, finding: str, texts: Sequence[str]) -> Sequence[str]:
-        plain = self.prompt_source in ("name", "phrase")
-        return [self.sentence.format(text) if plain or not clean(text) else text for text in texts]
+        return [self.wording.format(finding)]
 
 
 class GLoRIA(LocalGlobal):
@@ -88,7 +81,7 @@ class GLoRIA(LocalGlobal):
         **options: Those of `xbench.models.maps.gloria.LocalGlobal`.
     """
 
-    title, canvas, sentence = "GLoRIA", 256, "There is {}"
+    title, canvas, wording = "GLoRIA", 256, "There is {}"
     told = "count"
     source = (
         "It is chexpert_resnet50.ckpt, linked from the README of github.com/marshuang80/gloria; no licence is stated "

@@ -105,7 +105,6 @@ class HFDual(DualEncoder):
         network, tensors = f"the {self.kind} model of config.json", read_tensors(self.checkpoint)
         advice = "Give --model.checkpoint a folder whose files belong together."
         fill(self.model, tensors, self.checkpoint, network, ("*.embeddings.position_ids",), advice)
-        self.model.eval().requires_grad_(False)
         if not self.pairs and not getattr(self.model, "logit_bias", None):
             raise UserError(
                 f"--model.checkpoint {checkpoint} has no logit_bias, or one of 0, so the sigmoid of a single prompt is "

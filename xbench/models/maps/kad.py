@@ -146,7 +146,6 @@ class KEBERTModel(DecoderModel):
         self.model = model.to_empty(device="cpu")
         tensors = with_first_names(tensors, {"model.decoder_norm.": "model.decoder.norm."})
         fill(self, tensors, checkpoint, type(self).__name__, _UNUSED, advice)
-        self.eval().requires_grad_(False)
         # Stretched to a square with Pillow's bicubic filter, as the official scripts do.
         self.preprocessing = Preprocessing([PillowResize(self.image_size, "both", "bicubic")], mean, std)
 

@@ -198,9 +198,7 @@ class BookModel(DecoderModel):
         **options: Any,
     ) -> None:
         super().__init__(checkpoint, 16, (4, 4), text_encoder=text_encoder, **options)
-        self.model = model.eval().requires_grad_(False)
-        self.texts = texts
-        self.equalise = equalise
+        self.model, self.texts, self.equalise = model, texts, equalise
         self._files = [Path(file).expanduser() for file in (book, concepts) if file is not None]
         self._entries = own_entries(texts) if book is None else read_entries(book, concepts, texts)
         self.preprocessing = preprocessing(self.image_size, equalise)

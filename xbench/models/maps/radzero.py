@@ -55,7 +55,7 @@ class RadZero(VLM):
     """
 
     map_scale: MapScale = "logit"
-    saliency = "similarity"
+    wording, saliency = "There is {}", "similarity"
     told = "checkpoint text_encoder image_size positions saliency"
     vision_model: Any
     align_transformer: Any
@@ -92,15 +92,10 @@ class RadZero(VLM):
         # The names of the file, by those of the networks.
         self._names = {_own_name(name, self.state_dict()): name for name in tensors}
         fill(self, {own: tensors[name] for own, name in self._names.items()}, self.checkpoint, "RadZero", _UNUSED)
-        self.requires_grad_(False).eval()
 
     def default_prompts(self, finding: str) -> list[str]:
         """Return the official prompt, "There is" and what CARZero's authors call the finding."""
-        return [f"There is {OFFICIAL_NAMES.get(finding, finding)}"]
-
-    def word_prompts(self, finding: str, texts: Sequence[str]) -> Sequence[str]:
-        """Return the texts, names and phrases in the official sentence."""
-        return [f"There is {text}" for text in texts] if self.prompt_source in ("name", "phrase") else texts
+        return [self.wording.format(OFFICIAL_NAMES.get(finding, finding))]
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         return self.encode_tokens(*tokenise(self.text_source, self.one_of_each(prompts), _TOKENS, self.name))

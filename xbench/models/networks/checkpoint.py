@@ -125,7 +125,7 @@ def fill(
     ignored: Sequence[str] = (),
     advice: str = "",
 ) -> None:
-    """Give a network its weights: every name that it has and no other, each in its shape.
+    """Give a network its weights, every name that it has and no other, each in its shape; and freeze it, for inference.
 
     Counters of batch normalisation may be missing, and are then 0, or too many: nothing at test time depends on them.
 
@@ -172,6 +172,7 @@ def fill(
             + (advice or f"Give --model.checkpoint the file that the authors of {model} released.")
         )
     network.load_state_dict(found | {name: torch.zeros_like(wanted[name]) for name in absent})
+    network.eval().requires_grad_(False)
 
 
 @contextmanager
