@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import write_run
 
-from xbench.commands.verify import disagreements
 from xbench.geometry.grid import FULL_VIEW, MapScale, Rules, maps_on_grid
 from xbench.geometry.regions import Coverage
 from xbench.runs.finished import FinishedRun
@@ -147,6 +146,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 
 
 def test_verify_recomputes_them(run: FinishedRun) -> None:
+    # Rich, which it imports, changes how Lightning reads an option, if it comes first: typing takes Union[float, int]
+    # for Union[int, float].
+    from xbench.commands.verify import disagreements
+
     assert disagreements(run.folder, deep=True) == []
     own = run.results.own_scale
     assert own is not None and own.macro["dice_fixed"] is not None and own.scale == "probability"
