@@ -16,8 +16,9 @@ from xbench.report.runs import collect
 from xbench.report.sentences import on_dataset
 from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.measures import measure
-from xbench.report.statistics.references import _CELLS, _MAPS, chance, peak_density
+from xbench.report.statistics.references import _CELLS, _MAPS, _Maps, chance, peak_density
 from xbench.report.statistics.sample import Sample
+from xbench.scoring.numbers import dice, iou
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,22 @@ def test_pairs_have_the_means_of_drawn_maps(run):
         drawn = upsample(torch.rand(4000, _CELLS, _CELLS, generator=torch.Generator().manual_seed(0)), (56, 56))
         hits = pointing_hits(drawn, region.expand(4000, -1, -1))
         assert abs(hits.mean() - found.hit[place]) < 4 * hits.std() / 4000**0.5 + 1e-3
+
+
+@pytest.mark.parametrize("size", [(224, 224), (40, 61), (3, 5)])
+def test_regions_counted_by_blocks_are_those_counted_by_pixels(size):
+    maps, random = _Maps(*size, 11), np.random.default_rng(0)
+    reached = maps._keys.reshape(*size, _MAPS) - 11 * np.arange(_MAPS)
+    box = np.zeros(size, np.bool_)
+    box[size[0] // 4 : size[0] // 2 + 1, size[1] // 3 :] = True
+    coarse = random.random(size).repeat(9, 0).repeat(9, 1)[: size[0], : size[1]] < 0.5
+    for region in (box, ~box, coarse, coarse ^ (random.random(size) < 0.01), np.ones(size, np.bool_)):
+        everywhere = np.ones(size, np.bool_)
+        mask, overlap = (np.stack([(reached[of] >= k).sum(0) for k in range(11)], 1) for of in (everywhere, region))
+        hit, *found = maps.scores(region)
+        assert hit == pytest.approx(maps._density.reshape(size)[region].sum())
+        for scores, plain in zip(found, (dice, iou), strict=True):
+            np.testing.assert_array_equal(scores, plain(mask, overlap, region.sum()))
 
 
 def test_the_floor_is_what_runs_of_random_score_on_average(run):

@@ -28,6 +28,7 @@ _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", 
 _CELLS = 14
 _PEAKS, _MAPS = 20_000, 64
 """Draws behind the expected pointing game, which takes few pixels of each, and Dice and IoU, which take all."""
+_BLOCK = 8
 _LONGEST = 224
 """Sides of a grid in pixels; larger grids are brought to it, which does not change what 14 cells score."""
 
@@ -110,18 +111,19 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     thresholds = len(run.results.grounding.thresholds)
     hit = np.full(len(sample.hit), np.nan)
     expected = {name: np.full((len(hit), thresholds), np.nan) for name in ("dice", "iou")}
-    variances = {name: np.full(len(hit), np.nan) for name in ("dice", "iou")}
+    fixed = {name: np.full((len(hit), _MAPS), np.nan) for name in expected}
     maps_of = lru_cache(maxsize=None)(_Maps)
     for image_id, finding, region in run.stored.regions():
         if (place := place_of.get((image_id, finding))) is None:
             continue
-        height, width = (min(side, _LONGEST) for side in region.shape)
-        on_grid, maps = Coverage.of(region, (height, width)).at(0.5), maps_of(height, width, thresholds)
-        hit[place] = maps.density[on_grid].sum()
-        for name, scores in zip(expected, maps.scores(on_grid), strict=True):
-            expected[name][place], variances[name][place] = scores.mean(0), scores.var(0)[thresholds // 2]
+        size = height, width = min(region.shape[0], _LONGEST), min(region.shape[1], _LONGEST)
+        on_grid = region if region.shape == size else Coverage.of(region, size).at(0.5)
+        hit[place], *of_maps = maps_of(height, width, thresholds).scores(on_grid)
+        for name, scores in zip(expected, of_maps, strict=True):
+            expected[name][place], fixed[name][place] = scores.mean(0), scores[:, thresholds // 2]
     if np.isnan(hit).any():
         return None
+    variances = {name: sum((of.T - expected[name][:, thresholds // 2]) ** 2) / _MAPS for name, of in fixed.items()}
     alike = np.ones_like(sample.probabilities)
     drawn = replace(sample, hit=hit, dice=expected["dice"], iou=expected["iou"], probabilities=alike, chances=True)
     spreads = {"pointing_game": hit * (1 - hit), "dice_fixed": variances["dice"], "iou_fixed": variances["iou"]}
@@ -132,27 +134,40 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
 
 
 class _Maps:
-    """Random maps on a grid (H, W), with the share of the maps whose maximum is at each pixel as `density` (H, W)."""
+    """Random maps on a grid (H, W), whose pixels are counted by map and by the highest threshold that they reach.
+
+    Blocks of pixels are counted once; of a region, only the pixels outside of whole blocks are.
+    """
 
     def __init__(self, height: int, width: int, thresholds: int) -> None:
-        self.density = peak_density((height, width), _PEAKS)
         cells = np.random.default_rng(1).random((_MAPS, _CELLS, _CELLS))
-        maps = np.stack([_enlarged(one, _places(height), _places(width)).ravel() for one in cells], 1)
-        low, high = maps.min(0), maps.max(0)
-        # The highest threshold that a pixel reaches, of each map apart.
-        reached = np.floor((maps - low) / (high - low) * (thresholds - 1)).astype(np.int64)
-        self._thresholds = thresholds
-        self._keys = reached + thresholds * np.arange(_MAPS)
-        self._mask = self._at_least(self._keys)
+        maps = _enlarged(cells, _places(height), _places(width)).reshape(_MAPS, -1)
+        low, high = maps.min(1, keepdims=True), maps.max(1, keepdims=True)
+        reached = ((maps - low) / (high - low) * (thresholds - 1)).astype(np.int32)
+        self._shape = _MAPS, thresholds
+        self._keys = (reached + thresholds * np.arange(_MAPS, dtype=np.int32)[:, None]).T.copy()
+        # The share of the maps whose maximum is at each pixel.
+        self._density = peak_density((height, width), _PEAKS).ravel()
+        row, column = np.arange(height) // _BLOCK, np.arange(width) // _BLOCK
+        self._block = np.add.outer(row * (column[-1] + 1), column).ravel()
+        self._sizes, bins = np.bincount(self._block), _MAPS * thresholds
+        places = (self._keys + self._block[:, None] * bins).ravel()
+        counts = np.bincount(places, minlength=len(self._sizes) * bins).reshape(-1, bins)
+        # 16 bits hold all pixels of a grid.
+        self._of_blocks, self._mask = counts.astype(np.uint16), self._at_least(counts.sum(0))
 
-    def scores(self, region: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return Dice and IoU of each map at each threshold, (maps, T), on a region (H, W)."""
-        overlap, area = self._at_least(self._keys.take(np.flatnonzero(region), axis=0)), region.sum()
-        return dice(self._mask, overlap, area), iou(self._mask, overlap, area)
+    def scores(self, region: NDArray[np.bool_]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+        """Return the chance of a hit, and Dice and IoU of each map at each threshold, (maps, T), on a region (H, W)."""
+        places = np.flatnonzero(region)
+        block, area = self._block[places], np.asarray(len(places))
+        whole = np.bincount(block, minlength=len(self._sizes)) == self._sizes
+        keys = self._keys[places[~whole[block]]].astype(np.int64)
+        counts = self._of_blocks[whole].sum(0, dtype=np.uint16)
+        overlap = self._at_least(counts + np.bincount(keys.ravel(), minlength=len(counts)))
+        return self._density[places].sum(), dice(self._mask, overlap, area), iou(self._mask, overlap, area)
 
-    def _at_least(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        counts = np.bincount(keys.ravel(), minlength=_MAPS * self._thresholds).reshape(_MAPS, -1)
-        return counts[:, ::-1].cumsum(1)[:, ::-1]
+    def _at_least(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        return counts.astype(np.float64).reshape(self._shape)[:, ::-1].cumsum(1)[:, ::-1]
 
 
 def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np.float64]:
