@@ -73,7 +73,7 @@ class Coverage:
             raise ValueError("the parts of a region do not fit together")
         if len(partial) and not (partial.max() < pixels and share.min() > 0 and share.max() < 1):
             raise ValueError("a region covers pixels or shares that there are not")
-        if not np.isin(kept, partial).all() or (len(partial) and not len(kept) and not whole.any()):
+        if (len(kept) and not np.isin(kept, partial).all()) or (len(partial) and not len(kept) and not whole.any()):
             raise ValueError("a region keeps pixels that it does not cover, or none")
         return cls(shape, whole, partial, share, kept)
 

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 from xbench.report.colors import series_of
 from xbench.report.facts import Facts, Standings
@@ -281,6 +280,8 @@ def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: flo
     >>> apart([50, 50, 90], [10, 10, 10], 0, 100)
     [45.0, 55.0, 90.0]
     """
+    from scipy.optimize import isotonic_regression  # takes longer than most charts
+
     order = np.argsort(wanted, kind="stable")
     size = np.array(sizes, float)[order]
     # From the middle of the first to the middle of each, if they touch.

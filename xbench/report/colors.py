@@ -9,7 +9,6 @@ from functools import cache
 from itertools import cycle, product
 
 import numpy as np
-from matplotlib.markers import MarkerStyle
 from numpy.typing import NDArray
 
 from xbench.report.schema import RunAnalysis, in_order
@@ -76,6 +75,8 @@ def outline(shape: str) -> str:
     """Return a shape as an SVG path around (0, 0), with a radius of about 1, y downwards."""
     if shape == "circle":
         return "M-1 0A1 1 0 1 0 1 0A1 1 0 1 0 -1 0Z"
+    from matplotlib.markers import MarkerStyle  # a page of one model has circles alone
+
     code, size = _SHAPES[shape]
     marker = MarkerStyle(code)
     (corners,) = marker.get_path().transformed(marker.get_transform()).to_polygons(closed_only=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
-
-import pandas as pd
+from typing import Any, Literal
 
 from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, Reference, number_of
 
@@ -209,29 +209,28 @@ def marks(rows: Iterable[Row]) -> str:
     return f" Best bold, second underlined{tied}." if any(cell.mark for cell in cells) else ""
 
 
-def to_frame(table: Table) -> pd.DataFrame:
+def to_rows(table: Table) -> list[list[Any]]:
     """Return a table for machines: every number as a fraction in full precision, its interval in columns of its own.
 
-    The first column, `kind`, says whose a row is: `model`, `floor`, `ceiling`, `published`, `difference`, `count`.
+    The first row names the columns; the first of these, `kind`, says whose a row is: `model`, `floor`, `ceiling`,
+    `published`, `difference`, `count`. A value that does not exist is None.
     """
     columns: dict[str, list[object]] = {"kind": [row.kind for row in table.rows]}
     for position, column in enumerate(table.columns):
         cells = [row.cells[position] for row in table.rows]
         name = f"{column.group}: {column.title}" if column.group else column.title
-        if not column.numeric:
-            columns[name] = [cell.text for cell in cells]
-            continue
-        columns[name] = [cell.value for cell in cells]
-        if any(cell.interval for cell in cells):
+        columns[name] = [cell.value if column.numeric else cell.text for cell in cells]
+        if column.numeric and any(cell.interval for cell in cells):
             columns[f"{name}, low"] = [cell.low for cell in cells]
             columns[f"{name}, high"] = [cell.high for cell in cells]
-    # As objects, or pandas would turn counts beside a missing one into fractions.
-    return pd.DataFrame(columns, dtype=object)
+    return [[*columns], *map(list, zip(*columns.values(), strict=True))]
 
 
 def to_csv(table: Table) -> str:
-    """Write `to_frame` as CSV."""
-    return str(to_frame(table).to_csv(index=False, lineterminator="\n"))
+    """Write `to_rows` as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(to_rows(table))
+    return text.getvalue()
 
 
 def to_markdown(table: Table) -> str:

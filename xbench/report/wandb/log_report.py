@@ -12,7 +12,7 @@ from xbench.report.facts import facts_of
 from xbench.report.notes import warnings
 from xbench.report.schema import Analysis
 from xbench.report.sentences import answer, in_short
-from xbench.report.tables.table import Table, to_frame
+from xbench.report.tables.table import Table, to_rows
 from xbench.report.wandb.log_run import scatter
 from xbench.report.wandb.session import begin_run, offline_folder
 from xbench.runtime.errors import UserError
@@ -76,8 +76,8 @@ def _numbers(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
     """Return tables, with numbers as fractions in full precision and intervals in columns of their own, and charts."""
     logged: dict[str, Any] = {}
     for table in tables:
-        frame = to_frame(table)
-        logged[f"tables/{table.name}"] = wandb.Table(columns=list(frame.columns), data=frame.values.tolist())
+        names, *rows = to_rows(table)
+        logged[f"tables/{table.name}"] = wandb.Table(columns=names, data=rows)
     for key, scope in _SCOPES.items():
         lines = [line for line in analysis.correlations if line.scope == scope and line.dataset is not None]
         if points := [[line.dataset, *point] for line in lines for point in line.points]:
