@@ -20,7 +20,7 @@ from xbench.report.runs import collect
 from xbench.report.sentences import follows_words
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
-from xbench.report.tables.table import to_frame
+from xbench.report.tables.table import to_rows
 from xbench.runs.finished import FinishedRun
 from xbench.types import Query
 
@@ -123,16 +123,18 @@ def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path]
 
 def test_groups_of_phrases_are_means_over_their_rows(runs: dict[str, Path]) -> None:
     run_, analysis = FinishedRun.open(runs["deaf"]), analyse(collect([runs["deaf"]]))
-    (table,) = (to_frame(table) for table in all_tables(analysis) if table.name.startswith("phrases"))
-    table = table.set_index("Phrases")
-    rows, names = run_.rows, {"Square": "1", "Hole": "2", "1 to 3 words": "1", "4 to 7 words": "2"}
-    for group, query in {**names, "all phrases": None, "without a denial": None}.items():
+    (table,) = (to_rows(table) for table in all_tables(analysis) if table.name.startswith("phrases"))
+    names, *lines = table
+    table = {line[names.index("Phrases")]: dict(zip(names, line, strict=True)) for line in lines}
+    rows, queries = run_.rows, {"Square": "1", "Hole": "2", "1 to 3 words": "1", "4 to 7 words": "2"}
+    for group, query in {**queries, "all phrases": None, "without a denial": None}.items():
         own = np.array([query in (None, rows.queries[place]) for place in rows.query])
-        assert (table["Number"][group], table["Scored"][group], table["Absent"][group]) == (own.sum(), own.sum(), 0)
-        assert table["Pointing game"][group] == rows["pointing_hit"][own].mean()
-        assert table["Dice at 0.5"][group] == pytest.approx(rows["dice"][own].mean(), abs=1e-12)
-        assert table["IoU at 0.5"][group] == pytest.approx(rows["iou"][own].mean(), abs=1e-12)
-    assert "with a denial" not in table.index
+        found = table[group]
+        assert (found["Number"], found["Scored"], found["Absent"]) == (own.sum(), own.sum(), 0)
+        assert found["Pointing game"] == rows["pointing_hit"][own].mean()
+        assert found["Dice at 0.5"] == pytest.approx(rows["dice"][own].mean(), abs=1e-12)
+        assert found["IoU at 0.5"] == pytest.approx(rows["iou"][own].mean(), abs=1e-12)
+    assert "with a denial" not in table
 
 
 @pytest.mark.parametrize(

@@ -312,8 +312,9 @@ def sign_tests(rows: Rows) -> tuple[list[float | None], float | None]:
     finding = rows.finding[row]
     parts = [finding == place for place in range(len(rows.findings))] + [np.ones(len(row), np.bool_)]
     p_values = [_sign_p(np.bincount(patient[part], votes[part])) if part.any() else None for part in parts]
-    corrected = _holm(p_values)
-    return corrected[:-1], corrected[-1]
+    known = iter(holm([p for p in p_values if p is not None]))
+    *of_findings, of_all = [None if p is None else next(known) for p in p_values]
+    return of_findings, of_all
 
 
 def _sign_p(votes: NDArray[Any]) -> float:
@@ -326,10 +327,18 @@ def _sign_p(votes: NDArray[Any]) -> float:
     return ways / (1 << count)
 
 
-def _holm(p_values: list[float | None]) -> list[float | None]:
-    ordered = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    least = 0.0
-    for rank, (p, place) in enumerate(ordered):
-        least = corrected[place] = max(least, min(1.0, p * (len(ordered) - rank)))
-    return corrected
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number after Holm (1979, Scandinavian Journal of Statistics 6, 65).
+
+    Holm bounds the chance of one or more false differences, whatever the dependence between tests. Controlling the
+    share of false differences instead (`scipy.stats.false_discovery_control`) would call a model better too easily.
+
+    Examples:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted

@@ -20,12 +20,12 @@ from xbench.report.statistics.paired import (
     compare,
     contributions,
     exchange_tests,
-    holm,
     paired_test,
     tied_with_best,
     weighed,
 )
 from xbench.report.statistics.sample import common_samples
+from xbench.scoring.numbers import holm
 
 
 def two(seed=0, images=40):

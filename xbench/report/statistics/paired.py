@@ -17,6 +17,7 @@ from xbench.report.statistics import intervals
 from xbench.report.statistics.intervals import share_below
 from xbench.report.statistics.measures import Measures, estimate, macro_columns, measure
 from xbench.report.statistics.sample import Sample, common_samples
+from xbench.scoring.numbers import holm
 
 TESTED = ("pointing_game", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "auroc")
 """Numbers that runs are compared by. Best-on-test numbers are not among them: each would be tested at the threshold
@@ -225,23 +226,6 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
     return p_values
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number after Holm (1979, Scandinavian Journal of Statistics 6, 65).
-
-    Holm bounds the chance of one or more false differences, whatever the dependence between tests. Controlling the
-    share of false differences instead (`scipy.stats.false_discovery_control`) would call a model better too easily.
-
-    Examples:
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
-    """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
-
-
 def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[Exchanges]) -> NDArray[np.int64]:
     """How many exchanges leave a difference as far from zero as the one found, (tests,)."""
     found = [abs(test.difference(Exchanges(np.ones((1, len(test.matters)))))[0]) - _ROUNDING for test in tests]
@@ -283,7 +267,7 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     With a and b the scores of a pair in the two runs and s its cluster's sign, after the exchange the first run has
     (a + b + s (a - b)) / 2 and the second (a + b - s (a - b)) / 2. So the sums over a fold at every threshold, of all
     exchanges at once, are a product of the signs with the summed a - b of its clusters. Few clusters have few
-    exchanges, and the difference after each is computed once.
+    exchanges, and the difference after each is computed once: the threshold of a fold depends on those in others alone.
     """
     sample, folds = first.sample, first.folds
     mine = np.flatnonzero(sample.pair_column == column)
@@ -302,9 +286,16 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     together = np.add.reduceat(together, starts)
     matters = np.zeros(len(sample.clusters), dtype=bool)
     matters[clusters] = apart.any(axis=1)
-    whole = 2 * scale * len(mine)
+    total, whole = together.sum(axis=0), 2 * scale * len(mine)
     if len(clusters) <= _FEW:
-        of_patterns = _of_every_pattern(together, apart, starts) / whole
+        first_run = np.zeros(1 << len(clusters))
+        for both, start, end in zip(together, starts, [*starts[1:], len(clusters)], strict=True):
+            others = np.delete(apart, slice(start, end), axis=0)
+            best = (total - both + _all_signs(len(others)) @ others).argmax(axis=1).reshape(-1, 1 << start)
+            own = both + _all_signs(end - start) @ apart[start:end]
+            first_run.reshape(len(best), len(own), -1)[:] += own[:, best].swapaxes(0, 1)
+        # The second run has after an exchange what the first has after the opposite one.
+        of_patterns = (first_run - first_run[::-1])[: len(first_run) // 2] / whole
 
         def looked_up(exchanges: Exchanges) -> NDArray[np.float64]:
             pattern, sign = exchanges.patterns(clusters)
@@ -312,8 +303,7 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
 
         return PairedTest(matters, looked_up)
     kept = _ever_best(together, np.split(apart, starts[1:]))
-    together, parts = together[:, kept], np.split(apart[:, kept], starts[1:])
-    total = together.sum(axis=0)
+    total, together, parts = total[kept], together[:, kept], np.split(apart[:, kept], starts[1:])
 
     def some(signs: NDArray[np.float64]) -> NDArray[np.float64]:
         of = [own @ part for own, part in zip(np.split(signs, starts[1:], axis=1), parts, strict=True)]
@@ -330,23 +320,6 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
         return np.concatenate([some(signs[start : start + _STEP]) for start in range(0, len(signs), _STEP)])
 
     return PairedTest(matters, difference)
-
-
-def _of_every_pattern(
-    together: NDArray[np.float64], apart: NDArray[np.float64], starts: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the summed difference after each exchange that leaves the last cluster alone, in `_all_signs`' order.
-
-    The threshold of a fold depends on the exchanges in the other folds alone, so it is chosen once for each of these.
-    What the second run has after an exchange is what the first has after the opposite one.
-    """
-    total, first = together.sum(axis=0), np.zeros(1 << len(apart))
-    for both, start, end in zip(together, starts, [*starts[1:], len(apart)], strict=True):
-        others = np.delete(apart, slice(start, end), axis=0)
-        best = (total - both + _all_signs(len(others)) @ others).argmax(axis=1).reshape(-1, 1 << start)
-        own = both + _all_signs(end - start) @ apart[start:end]
-        first.reshape(len(best), len(own), -1)[:] += own[:, best].swapaxes(0, 1)
-    return (first - first[::-1])[: len(first) // 2]
 
 
 def _ever_best(together: NDArray[np.float64], apart: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:

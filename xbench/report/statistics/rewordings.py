@@ -10,16 +10,10 @@ import numpy as np
 from xbench.report.runs import Run
 from xbench.report.schema import Rewording, RunAnalysis
 from xbench.report.statistics.measures import Measures, measure
-from xbench.report.statistics.paired import (
-    PairedTest,
-    common_measures,
-    exchange_tests,
-    holm,
-    macro_difference,
-    paired_test,
-)
+from xbench.report.statistics.paired import PairedTest, common_measures, exchange_tests, macro_difference, paired_test
 from xbench.report.statistics.sample import Sample
 from xbench.runs.by_finding import Images
+from xbench.scoring.numbers import holm
 
 _NUMBERS = ("pointing_game", "dice_fixed")
 _CONDITION = "wording: "

@@ -9,7 +9,8 @@ from math import comb
 from xbench.report.names import model_title
 from xbench.report.schema import RunAnalysis, StudyRow, number_of
 from xbench.report.statistics.correlation import own_settings
-from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests, holm, paired_test
+from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests, paired_test
+from xbench.scoring.numbers import holm
 
 STUDIES: Mapping[str, frozenset[str]] = {
     "prompts": frozenset({"prompts", "prompt_texts"}),
