@@ -1,6 +1,6 @@
 """How far `--trainer.precision bf16-mixed`, `--model.compile true` and `--model.channels_last true` move the numbers.
 
-Every model is built at its released size with the weights of its golden vectors and gets their images and queries; its
+Each of the seven models is built at its released size with the weights of its golden vectors and gets their inputs; its
 logits, probabilities and maps are compared with those that the authors' code gave in float32: largest absolute
 difference over all golden cases. Of DeViDe there is no authors' code, so its numbers are compared with our own in
 float32. Prompts are encoded in float32 in every column, as in a run. Each model is measured in a process of its own, on
