@@ -138,7 +138,7 @@ class AnsweringModel(SaliencyModel):
         raise UsageError(f"{self.name} answers in words, and predict writes maps: use test.")
 
     def provenance(self) -> dict[str, Any]:
-        about: dict[str, Any] = {"family": self.family.name, "frame": self.convention.name, "reader": READER}
+        about = super().provenance() | {"family": self.family.name, "frame": self.convention.name, "reader": READER}
         if (questions := self.questions) is not None:
             about["prompts"] = {finding: [words["locate"]] for finding, words in self._words.items()}
             about |= {"questions_sha256": questions.sha256, "questions_source": questions.source}

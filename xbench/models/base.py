@@ -51,6 +51,7 @@ class SaliencyModel(pl.LightningModule, ABC):
             its own to those of its parent.
         told: Names of attributes that go into the provenance beside those of its parents: with `checkpoint` its digest,
             with `text_encoder` what `text_source` names, as some networks are called so themselves.
+        in_file: Name of the attribute whose tensors are those of the checkpoint; empty for the whole model.
     """
 
     name: str = ""
@@ -66,6 +67,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     trained_on: tuple[str, ...] = ()
     neutral_options: ClassVar[frozenset[str]] = frozenset()
     told: ClassVar[str] = ""
+    in_file: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -164,7 +166,7 @@ class SaliencyModel(pl.LightningModule, ABC):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under the names by which the checkpoint has them."""
-        return self.state_dict()
+        return self.get_submodule(self.in_file).state_dict()
 
     def remarks(self) -> Mapping[str, str]:
         """Return what `convert` notes beside the tensors."""

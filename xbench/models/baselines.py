@@ -92,7 +92,7 @@ class UniformRandom(SaliencyModel):
         size: Side of the square map in pixels, that of the patch grid of a ViT-B/16 by default.
     """
 
-    name = "random"
+    name, told = "random", "seed size"
     preprocessing = Preprocessing(stretch((224, 224)))
     map_scale = "probability"
 
@@ -106,9 +106,6 @@ class UniformRandom(SaliencyModel):
         noise = torch.cat([self._noise(image_id, count) for image_id, count in of_images]).to(self.device)
         probabilities, maps = noise[:, -1], noise[:, :-1].unflatten(-1, (self.size, self.size))
         return Prediction(torch.logit(probabilities, eps=1e-6), probabilities, Maps(maps))
-
-    def provenance(self) -> dict[str, Any]:
-        return {"seed": self.seed, "size": self.size}
 
     def _noise(self, image_id: str, pairs: int) -> torch.Tensor:
         digest = hashlib.sha256(f"{self.seed}/{image_id}".encode()).digest()
@@ -225,7 +222,7 @@ class RandomBox(PriorKnowledge):
         seed: Other seeds give other boxes; that of `--seed_everything` if None, which is 0 outside of a run.
     """
 
-    name = "random_box"
+    name, told = "random_box", "seed"
 
     def __init__(self, elsewhere: str | None = None, seed: int | None = None, **options: Any) -> None:
         super().__init__(elsewhere, **options)
@@ -233,9 +230,6 @@ class RandomBox(PriorKnowledge):
 
     def _boxes(self, batch: Batch, query: Question) -> list[Box]:
         return [random_box(self.seed, batch.truth.image_ids[query.row], query.finding, self._known(batch, query))]
-
-    def provenance(self) -> dict[str, Any]:
-        return super().provenance() | {"seed": self.seed}
 
 
 class PriorBox(PriorKnowledge):

@@ -70,7 +70,7 @@ class BioViL(VLM):
     temporal: ClassVar[bool] = False
     """Whether half of the features are about the change since an earlier image."""
     map_scale: MapScale = "cosine"
-    saliency = "cosine"
+    saliency, in_file = "cosine", "image_model"
     told = "checkpoint text_encoder image_size resize saliency temperature"
 
     def __init__(
@@ -106,9 +106,6 @@ class BioViL(VLM):
         self.image_model = undrawn(lambda: _image_model(self.temporal))
         unused = ("encoder.encoder.fc.*", *(["encoder.vit_pooler.*"] if self.temporal else []))
         fill(self.image_model, read_tensors(path), path, self.title, unused)
-
-    def weights(self) -> dict[str, Tensor]:
-        return self.image_model.state_dict()
 
     def default_prompts(self, finding: str) -> list[str]:
         return [prompt for templates in self.templates if templates for prompt in fill_templates(templates, finding)]

@@ -28,7 +28,6 @@ from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessin
 from xbench.models.base import SaliencyModel
 from xbench.models.networks.checkpoint import explained, fill, locate, read_network, read_tensors, undrawn
 from xbench.models.networks.class_maps import Method, logits_and_maps, mapped_layer
-from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError
 from xbench.types import Batch, ModelOutput
 
@@ -49,7 +48,7 @@ class SupervisedModel(SaliencyModel):
         missing: How to treat findings without a class: `stop`, or `skip`, which leaves them out of the run.
     """
 
-    scored_by = "sigmoid"
+    scored_by, in_file, told = "sigmoid", "network", "checkpoint layer scored_by"
 
     def __init__(
         self,
@@ -109,12 +108,8 @@ class SupervisedModel(SaliencyModel):
         logits = logits[:, self.columns]
         return logits, logits.sigmoid()
 
-    def weights(self) -> Mapping[str, Tensor]:
-        return self.network.state_dict()
-
     def provenance(self) -> dict[str, Any]:
-        about = {"network": self.title, "saliency": self.method, "layer": self.layer, "scored_by": self.scored_by}
-        about |= {"checkpoint": str(self.checkpoint), "checkpoint_sha256": file_sha256(self.checkpoint)}
+        about = super().provenance() | {"network": self.title, "saliency": self.method}
         about |= {"findings_left_out": ", ".join(self._left_out)} if self._left_out else {}
         return {**about, "classes": {finding: self._of_finding[finding] for finding in self.findings}}
 

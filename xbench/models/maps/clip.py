@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import albumentations as A
 import open_clip
@@ -64,7 +64,7 @@ class CLIP(DualEncoder):
         saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`.
     """
 
-    told = "architecture pretrained image_size saliency"
+    told, in_file = "architecture pretrained image_size saliency", "model"
     title: ClassVar[str | None] = None
     """What to call the architecture, if not by the option."""
     advice: ClassVar[str] = "Give the --model.architecture that they were trained with."
@@ -87,10 +87,8 @@ class CLIP(DualEncoder):
             architecture = _known_architecture(architecture)
             if checkpoint is None:
                 tag = _known_tag(architecture, pretrained)
-        self.architecture = self.title or architecture
-        self.pretrained = pretrained if tag else None
-        self.templates = templates
-        self.saliency = saliency
+        self.architecture, self.pretrained = self.title or architecture, pretrained if tag else None
+        self.templates, self.saliency = templates, saliency
         # Products of gradients compare within a map only.
         self.map_scale = "none" if saliency in ("grad_attention", "legrad") else "cosine"
         self.model = _build(self.architecture, folder, tag, image_size)
@@ -104,10 +102,9 @@ class CLIP(DualEncoder):
         self.preprocessing = preprocessing(visual.preprocess_cfg, resize_mode, self.architecture)
         self.image_size = visual.image_size[0]
         # Fetched when everything else has been checked.
-        path = Path(checkpoint).expanduser() if checkpoint else _own_weights(self.architecture, folder, tag)
-        self.checkpoint = path
-        self._positions = image_size is not None
-        self.read_weights(self.model, path)
+        own = None if checkpoint else _own_weights(self.architecture, folder, tag)
+        self.checkpoint, self._positions = own or Path(checkpoint or "").expanduser(), image_size is not None
+        self.read_weights(self.model, self.checkpoint)
 
     def read_weights(self, model: Any, path: Path) -> None:
         """Fill a model of the architecture from a file, or raise a UserError."""
@@ -136,9 +133,6 @@ class CLIP(DualEncoder):
         if cut.any():
             too_long(flat[int(cut.int().argmax())], length, self.architecture)
         return self.encode_tokens(input_ids)
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return cast(Mapping[str, Tensor], self.model.state_dict())
 
     def remarks(self) -> Mapping[str, str]:
         """Return the activation, QuickGELU or GELU: with the other one the weights would fit as well."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +53,7 @@ class HFDual(DualEncoder):
             Google does for MedSigLIP.
     """
 
-    name, told = "hf", "kind pairs image_size saliency"
+    name, told, in_file = "hf", "kind pairs image_size saliency", "model"
 
     def __init__(
         self,
@@ -149,9 +149,6 @@ class HFDual(DualEncoder):
             return ModelOutput(logits, logits.softmax(dim=1), maps)
         logits = logits if queries.ndim == 3 else logits + model.logit_bias.float()
         return ModelOutput(logits, torch.sigmoid(logits), maps)
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return self.model.state_dict()  # type: ignore[no-any-return]
 
     @cached_property
     def empty(self) -> Tensor:

@@ -275,40 +275,27 @@ class KAD(KEBERTModel):
         return {"image_encoder": self.encoder_name, **super().provenance()}
 
 
-class _ResNet50(nn.Module):
-    """The official ModelRes512 (stride 32) or ModelRes (stride 16, without the last stage), as a token grid."""
+class _Convolutional(nn.Module):
+    """The token grid of a convolutional network: the official ModelRes512, ModelRes or ModelDense, by its names."""
 
-    def __init__(self, stride: int) -> None:
+    def __init__(self, name: str, features: nn.Module, channels: int) -> None:
         super().__init__()
-        children, channels = (8, 2048) if stride == 32 else (7, 1024)
-        self.res_features = nn.Sequential(*list(torchvision.models.resnet50().children())[:children])
-        self.res_l1 = nn.Linear(channels, channels)
-        self.res_l2 = nn.Linear(channels, WIDTH)
+        layers = nn.Linear(channels, channels), nn.Linear(channels, WIDTH)
+        for part, module in zip(("features", "l1", "l2"), (features, *layers), strict=True):
+            self.add_module(f"{name}_{part}", module)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.res_features(images).permute(0, 2, 3, 1)
-        return cast(Tensor, self.res_l2(F.relu(self.res_l1(features))))
-
-
-class _DenseNet121(nn.Module):
-    """The official ModelDense, as a token grid. No ReLU follows its last batch norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense_features = torchvision.models.densenet121().features
-        self.dense_l1 = nn.Linear(1024, 1024)
-        self.dense_l2 = nn.Linear(1024, WIDTH)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.dense_features(images).permute(0, 2, 3, 1)
-        return cast(Tensor, self.dense_l2(F.relu(self.dense_l1(features))))
+        features, first, last = self.children()
+        return cast(Tensor, last(F.relu(first(features(images).permute(0, 2, 3, 1)))))
 
 
 def _image_encoder(tensors: Mapping[str, Tensor]) -> tuple[str, nn.Module, int, dict[str, Tensor]]:
     """Return name, network and stride of the image encoder in a checkpoint, and its tensors by the network's names."""
     if "image_encoder.dense_l1.weight" in tensors:
         named = with_first_names(tensors, {"image_encoder.densenet.features.": "image_encoder.dense_features."})
-        return "DenseNet-121, stride 32", _DenseNet121(), 32, without(named, "image_encoder.densenet.classifier.")
+        # No ReLU follows its last batch norm.
+        encoder = _Convolutional("dense", torchvision.models.densenet121().features, 1024)
+        return "DenseNet-121, stride 32", encoder, 32, without(named, "image_encoder.densenet.classifier.")
     implementation = implementation_of(tensors)
     # Our own names, timm's, are those of a converted file.
     if implementation in ("pytorch_pretrained_vit", "timm"):
@@ -325,4 +312,7 @@ def _image_encoder(tensors: Mapping[str, Tensor]) -> tuple[str, nn.Module, int, 
     # Positions 2 and 3 are without parameters: ReLU and max-pooling.
     children = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7}
     first_names = {f"image_encoder.resnet.{name}.": f"image_encoder.res_features.{i}." for name, i in children.items()}
-    return f"ResNet-50, stride {stride}", _ResNet50(stride), stride, with_first_names(tensors, first_names)
+    kept, channels = (8, 2048) if stride == 32 else (7, 1024)
+    features = nn.Sequential(*list(torchvision.models.resnet50().children())[:kept])
+    encoder = _Convolutional("res", features, channels)
+    return f"ResNet-50, stride {stride}", encoder, stride, with_first_names(tensors, first_names)

@@ -75,7 +75,7 @@ class LLaVARad(VLM):
         report_tokens: Most tokens of a findings section; the authors' 256.
     """
 
-    name = "llavarad"
+    name, told = "llavarad", "sentence"
     map_scale: MapScale = "attention"
     scores = False
     neutral_options = frozenset({"reports", "report_tokens"})
@@ -181,7 +181,6 @@ class LLaVARad(VLM):
             "checkpoint_sha256": self._digests[_TOWER],
             "files_sha256": self._digests,
             "question": QUESTION,
-            "sentence": self.sentence,
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "saliency": {"kind": "attention of the tokens that name it", "layers": self.layers, "heads": self.heads},
         }

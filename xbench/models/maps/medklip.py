@@ -184,7 +184,7 @@ class BookModel(DecoderModel):
 
     model: Any
     book: Book
-    told = "equalise"
+    told, in_file = "equalise", "model"
 
     def __init__(
         self,
@@ -213,9 +213,6 @@ class BookModel(DecoderModel):
         self.book = with_findings(self._entries, self.findings, self.prompts)
         self.prompts = [list(self.book.entries[column]) for column in self.book.columns]
         self.columns = [list(self.book.entries).index(column) for column in self.book.columns]
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return cast(Mapping[str, Tensor], self.model.state_dict())
 
     def asked(self) -> Sequence[Sequence[str]]:
         return list(self.book.entries.values())
