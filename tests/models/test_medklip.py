@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from deterministic import images_of, quick_weight
 from small_networks import attached, largest, score
 from torch import Tensor
 
+from xbench.data.records import Record
 from xbench.findings.names import FINDINGS
 from xbench.findings.prompts import ASPECTS, prompts_in_style, wording, wordings
 from xbench.models import MAVL, MedKLIP
 from xbench.models.maps.medklip import OFFICIAL_ENTRIES
 from xbench.runtime.errors import UserError
+from xbench.types import Query
 
 ENTRIES = [*wordings("normal"), *wordings("findings")]
 
@@ -152,6 +155,18 @@ def test_texts_of_mavl_and_their_maps(weights: dict[str, Tensor], mavl: dict[str
 def test_text_mode_at_another_size(mavl: dict[str, str]) -> None:
     output = MAVL(**mavl, mode="text", image_size=320)(images_of("large", 1, 320), queries_of(3))
     assert output.saliency.shape == (1, 3, 20, 20) and torch.isfinite(output.logits).all()
+
+
+def test_mavl_refuses_phrases_before_an_image_is_read(medklip: dict[str, str], mavl: dict[str, str]) -> None:
+    records = [Record("a", {}), Record("b", {}, queries=(Query("1", "Nodule", "small nodule"),))]
+    for model in (MedKLIP(**medklip), MAVL(**mavl)):
+        data = SimpleNamespace(findings=("Nodule",), records=records)
+        model.trainer = SimpleNamespace(datamodule=data)  # type: ignore[assignment]
+        if isinstance(model, MedKLIP):
+            model.setup("test")
+        else:
+            with pytest.raises(UserError, match=r"mavl asks 9 texts on a finding, so it cannot .* the phrases"):
+                model.setup("test")
 
 
 def test_wrong_options_of_mavl(mavl: dict[str, str], tmp_path: Path) -> None:

@@ -210,6 +210,12 @@ class BookModel(DecoderModel):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
+        records = getattr(self.trainer.datamodule, "records", ())  # type: ignore[attr-defined]
+        if self.texts > 1 and any(query.text for record in records for query in record.queries or ()):
+            raise UsageError(
+                f"{self.name} asks {self.texts} texts on a finding, so it cannot be asked about the phrases of this "
+                "dataset. Give another model."
+            )
         self.book = with_findings(self._entries, self.findings, self.prompts)
         self.prompts = [list(self.book.entries[column]) for column in self.book.columns]
         self.columns = [list(self.book.entries).index(column) for column in self.book.columns]
