@@ -377,9 +377,8 @@ class VLM(SaliencyModel):
         output: ModelOutput = self(images, self.queries)
         if self.columns is None:
             return output
-        return ModelOutput(
-            output.logits[:, self.columns], output.probabilities[:, self.columns], output.saliency[:, self.columns]
-        )
+        parts = output.logits, output.probabilities, output.saliency
+        return ModelOutput(*(part[:, self.columns] for part in parts))
 
     def provenance(self) -> dict[str, Any]:
         source = {} if self.prompt_source is None else {"prompt_source": self.prompt_source}

@@ -203,14 +203,11 @@ class Endpoint(AnsweringModel):
             reply, from_cache = read_reply(response), True
         except (ValueError, RecursionError):
             from_cache = False
-            for name, limit, spent in (
-                ("tokens", self._limit_tokens, sum(self.client.spent)),
-                ("cost", self._limit_cost, self.cost),
-            ):
+            limits = {"tokens": (self._limit_tokens, sum(self.client.spent)), "cost": (self._limit_cost, self.cost)}
+            for name, (limit, spent) in limits.items():
                 if limit is not None and spent is not None and spent >= limit:
-                    raise UserError(
-                        f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on."
-                    ) from None
+                    problem = f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on."
+                    raise UserError(problem) from None
             async with picture.encoding:  # once, in a thread: connections would time out while the loop encodes
                 url = await asyncio.to_thread(lambda: picture.url)
             started = time.monotonic()

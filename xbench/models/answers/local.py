@@ -189,7 +189,7 @@ class Local(AnsweringModel):
         # The answer comes after the prompt, or after the token with which a decoder begins.
         begin = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
         confidence = self._confidence(output) if beams > 1 else [None] * len(prompts)
-        replies = []
+        replies, decode = [], self.processor.tokenizer.decode
         for place, tokens in enumerate(output.sequences[:, begin:].tolist()):
             end = next((at + 1 for at, token in enumerate(tokens) if token in self._ends), None)
             tokens = tokens[:end]
@@ -200,9 +200,7 @@ class Local(AnsweringModel):
                 scores = {"yes_no": tuple(logits[ids].tolist() for ids in self._yes_no), "mass": min(1.0, mass)}
             replies.append(
                 Reply(
-                    self.processor.tokenizer.decode(
-                        tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
-                    ),
+                    decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False),
                     finish="length" if end is None else "stop",
                     frame=frame,
                     prompt_sha256=digest(prompts[place]),

@@ -131,12 +131,10 @@ class _Model(QueryModel):
 
 
 def _renamed(tensors: Mapping[str, Tensor], key_map: Mapping[str, str | None], path: Path) -> dict[str, Tensor]:
-    beginnings = sorted(key_map, key=len, reverse=True)
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        beginning = next((beginning for beginning in beginnings if name.startswith(beginning)), "")
-        new = key_map.get(beginning, "")
-        if new is None:
+        beginning = max((beginning for beginning in key_map if name.startswith(beginning)), key=len, default="")
+        if (new := key_map.get(beginning, "")) is None:
             continue
         new += name.removeprefix(beginning)
         if new in renamed:

@@ -130,10 +130,8 @@ class GLoRIA(LocalGlobal):
         with torch.autocast(images.device.type, enabled=False):
             asked = queries.flatten(0, 1).float()
             counts = [*asked[:, 1:, 0].isnan().logical_not().sum(dim=1).tolist()]
-            local, maps = zip(
-                *(self._attend(cells, prompt[0], prompt[1 : 1 + n]) for prompt, n in zip(asked, counts, strict=True)),
-                strict=True,
-            )
+            seen = [self._attend(cells, prompt[0], prompt[1 : 1 + n]) for prompt, n in zip(asked, counts, strict=True)]
+            local, maps = zip(*seen, strict=True)
             similarity = (torch.stack(local, dim=1) + _cosine(whole[:, None], asked[None, :, 0])) / 2
             lacking = torch.tensor(counts, device=images.device) == 0
             similarity = similarity.masked_fill(lacking, -torch.inf).unflatten(1, queries.shape[:2])
@@ -149,13 +147,10 @@ class GLoRIA(LocalGlobal):
             return flat.new_full((len(flat),), torch.nan), flat.new_zeros(len(flat), *cells.shape[2:])
         attention = (4 * (flat @ words.T).softmax(dim=2)).softmax(dim=1)
         local = 5 * _cosine(words, attention.mT @ flat).amax(dim=1)
-        match self.saliency:
-            case "attention_mean":
-                seen = attention.mean(dim=2)
-            case "attention_max":
-                seen = attention.amax(dim=2)
-            case "dot":
-                seen = flat @ sentence
+        if self.saliency == "dot":
+            seen = flat @ sentence
+        else:
+            seen = attention.mean(dim=2) if self.saliency == "attention_mean" else attention.amax(dim=2)
         return local, seen.unflatten(1, cells.shape[2:])
 
     def provenance(self) -> dict[str, Any]:

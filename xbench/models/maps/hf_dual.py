@@ -92,9 +92,8 @@ class HFDual(DualEncoder):
             settings = getattr(transformers, f"{family}Config")(**config)
             # In float32, whatever the settings say.
             self.model: Any = undrawn(lambda: getattr(transformers, f"{family}Model")(settings)).float()
-            processor = getattr(transformers, f"{family}ImageProcessor").from_dict(
-                self._settings("preprocessor_config.json")
-            )
+            of_images = self._settings("preprocessor_config.json")
+            processor = getattr(transformers, f"{family}ImageProcessor").from_dict(of_images)
             self.image_size: int = settings.vision_config.image_size if image_size is None else image_size
             self.preprocessing = preprocessing(processor, self.image_size, resize == "tensorflow")
         check_image_size(self.image_size, settings.vision_config.patch_size)

@@ -260,11 +260,8 @@ class KAD(KEBERTModel):
         with torch.device("meta"):
             name, encoder, stride, tensors = _image_encoder(read_tensors(path, SECTIONS))
             model = QueryModel()
-        if image_size is None:
-            image_size = trained_size or 224
-        super().__init__(
-            path, tensors, encoder, model, stride, "", ask, image_size=image_size, layers=layers, **options
-        )
+        options |= {"layers": layers, "image_size": (trained_size or 224) if image_size is None else image_size}
+        super().__init__(path, tensors, encoder, model, stride, "", ask, **options)
         self.encoder_name, self.trained_size = name, trained_size
 
     def remarks(self) -> Mapping[str, str]:

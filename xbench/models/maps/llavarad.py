@@ -116,9 +116,8 @@ class LLaVARad(VLM):
         tensors = _tensors(folder, files, getattr(torch, dtype))
         self.network = _network(config, tensors, folder, getattr(torch, dtype))
         side = self.network.visual.trunk.patch_embed.img_size[0]
-        self.preprocessing = Preprocessing(
-            [PillowResize(side), CentreCrop(side)], OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
-        )
+        geometry = [PillowResize(side), CentreCrop(side)]
+        self.preprocessing = Preprocessing(geometry, OPENAI_DATASET_MEAN, OPENAI_DATASET_STD)
         self._digests = {path.name: file_sha256(path) for path in files}
         self._before = [self.tokenizer.bos_token_id, *self._tokens(BEFORE)["input_ids"]]
         # Up to the end of the image.
@@ -165,12 +164,8 @@ class LLaVARad(VLM):
         settings = GenerationConfig(
             do_sample=False, max_new_tokens=self._report_tokens, eos_token_id=end, pad_token_id=network.image_token
         )
-        sequences = network.generate(
-            input_ids=tokens,
-            attention_mask=torch.ones_like(tokens),
-            pixel_values=image[None].to(network.dtype),
-            generation_config=settings,
-        )
+        inputs = {"attention_mask": torch.ones_like(tokens), "pixel_values": image[None].to(network.dtype)}
+        sequences = network.generate(input_ids=tokens, **inputs, generation_config=settings)
         written = sequences[0, tokens.shape[1] :].tolist()
         ended = written[-1:] == [end]
         return str(self.tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)).strip(), ended

@@ -139,9 +139,7 @@ class _AttentionPool(AttentionPool2d):  # type: ignore[misc]
         positions = resample_abs_pos_embed(self.positional_embedding[None], grid, antialias=False)
         tokens = features.flatten(2).transpose(1, 2)
         tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1) + positions
-        query, keys, values = (
-            projected.unflatten(-1, (8, -1)).transpose(1, 2)
-            for projected in (self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens))
-        )
+        projected = self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens)
+        query, keys, values = (part.unflatten(-1, (8, -1)).transpose(1, 2) for part in projected)
         pooled = F.scaled_dot_product_attention(query, keys, values)
         return cast(Tensor, self.c_proj(pooled.transpose(1, 2).flatten(1)))

@@ -237,12 +237,9 @@ class BookModel(DecoderModel):
     @torch.no_grad()
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode the K tokenised texts of each class, [CLS] first, as queries (C, K, 256) float32."""
-        ids, mask = self.by_class(input_ids, attention_mask, self.texts)
+        ids, mask = (part.flatten(0, 1) for part in self.by_class(input_ids, attention_mask, self.texts))
         bert = self._bert.to(self.device)
-
-        first = encode_in_chunks(
-            lambda *chunk: bert(*chunk).last_hidden_state[:, 0], ids.flatten(0, 1), mask.flatten(0, 1)
-        )
+        first = encode_in_chunks(lambda *chunk: bert(*chunk).last_hidden_state[:, 0], ids, mask)
         return cast(Tensor, self.model.disease_embedding_layer(first).unflatten(0, (-1, self.texts)))
 
     def decode(self, tokens: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

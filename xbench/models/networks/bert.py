@@ -134,9 +134,8 @@ def vocabulary(source: str) -> dict[str, int]:
     with explained(f"{file} is no vocabulary of a BERT", "Fetch it again."):
         text = file.read_text(encoding="utf-8")
         words = text.removesuffix("\n").split("\n")
-        ids: dict[str, int] = {word: number for number, word in enumerate(words)}
-        if file.suffix == ".json":
-            ids = json.loads(text)["model"]["vocab"]
+        listed = {word: number for number, word in enumerate(words)}
+        ids: dict[str, int] = json.loads(text)["model"]["vocab"] if file.suffix == ".json" else listed
         if missing := {"[CLS]", "[SEP]"} - {*ids}:
             raise ValueError(f"no {' and '.join(sorted(missing))} in it")
     return ids

@@ -144,18 +144,12 @@ def fill(
             lone = tensor.numel() == wanted[name].numel() == 1
             found[name] = tensor.reshape(wanted[name].shape) if lone else tensor
     absent = [name for name in wanted if name not in found]
+    surplus = [name for name in tensors if name not in wanted]
+    shapes = {name: (tuple(tensor.shape), tuple(wanted[name].shape)) for name, tensor in found.items()}
     misfits = {
         "missing": [name for name in absent if not fnmatchcase(name, _COUNTER)],
-        "unexpected": [
-            name
-            for name in tensors
-            if name not in wanted and not any(fnmatchcase(name, pattern) for pattern in (*ignored, _COUNTER))
-        ],
-        "of another shape": [
-            f"{name} {tuple(tensor.shape)} instead of {tuple(wanted[name].shape)}"
-            for name, tensor in found.items()
-            if tensor.shape != wanted[name].shape
-        ],
+        "unexpected": [name for name in surplus if not any(fnmatchcase(name, one) for one in (*ignored, _COUNTER))],
+        "of another shape": [f"{name} {own} instead of {size}" for name, (own, size) in shapes.items() if own != size],
     }
     if any(misfits.values()):
         listed = "; ".join(
