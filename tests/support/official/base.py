@@ -57,11 +57,11 @@ class Official:
     patients: dict[str, str] = field(default_factory=dict)
     tolerance: int = 0
 
-    def add(self, image_id: str, image: NDArray[np.uint8], file: Path, split: str | None = None) -> Path:
+    def add(self, image_id: str, image: NDArray[np.uint8], file: Path, *splits: str) -> Path:
         """Take up an image, and make the folder of its file."""
         self.images[image_id] = image
         self.files[image_id] = file
-        if split is not None:
+        for split in splits:
             self.splits.setdefault(split, []).append(image_id)
         file.parent.mkdir(parents=True, exist_ok=True)
         return file

@@ -47,7 +47,7 @@ def write_covid(root: Path, lungs_in_masks: bool = False, outside: bool = False)
     for number, (patient, size, opacities, has_mask) in enumerate(_IMAGES):
         name, annotated = f"COVID-19-AR-{patient}-XR", patient != _NEVER_ANNOTATED
         image = draw_film(number, *size)
-        file = official.add(name, image, base / "jpgs" / f"{name}.jpg", "all" if annotated else None)
+        file = official.add(name, image, base / "jpgs" / f"{name}.jpg", *(["all"] if annotated else []))
         Image.fromarray(image).convert("RGB").save(file, quality=98)
         guess = (np.arange(size[0]) < size[0] // 3)[:, None].repeat(size[1], axis=1)
         Image.fromarray(guess).save(base / "manual_segmentations_model_predictions" / f"{name}.jpg.png")

@@ -32,8 +32,7 @@ def write_mscxr(root: Path, outside: bool = False) -> Official:
     for number, (patient, size, split, phrases) in enumerate(_IMAGES):
         name = "-".join(hexadecimal(f"mscxr {number}")[at : at + 8] for at in range(0, 32, 8))
         path = f"files/p{str(patient)[:2]}/p{patient}/s{50000000 + number}/{name}.jpg"
-        official.add(name, draw_film(number, *size), root / path, split)
-        official.splits.setdefault("all", []).append(name)
+        official.add(name, draw_film(number, *size), root / path, split, "all")
         Image.fromarray(official.images[name]).save(official.files[name], quality=98)
         official.annotate(name, {})
         official.patients[name] = f"p{patient}"

@@ -49,19 +49,14 @@ def write_padchestgr(root: Path, outside: bool = False, language: str = "en", re
         levels[0, :20], levels[1, :20] = 0, 65535
         low, high = (np.percentile(levels, share) for share in (0.5, 99.5))
         shown = np.rint((np.clip(levels, low, high) - low) * 255 / (high - low)).astype(np.uint8)
-        file = official.add(name, shown, root / "Padchest_GR_files" / "PadChest_GR" / f"{name}.png", split)
-        official.splits.setdefault("all", []).append(name)
+        file = official.add(name, shown, root / "Padchest_GR_files" / "PadChest_GR" / f"{name}.png", split, "all")
         Image.fromarray(levels.astype(np.uint16)).save(file)
         official.annotate(name, {})
         official.patients[name] = f"{min(number, 6):040d}"
         findings = []
         for at, (finding, labels, english, spanish, counts, progression) in enumerate(sentences):
-            entry = {
-                "sentence_en": english,
-                "sentence_es": spanish,
-                "abnormal": bool(counts),
-                "progression": progression,
-            }
+            entry: dict[str, Any] = {"sentence_en": english, "sentence_es": spanish, "progression": progression}
+            entry["abnormal"] = bool(counts)
             boxes: list[tuple[Any, ...]] = []
             for reader, key, count in zip(("main", "second"), ("boxes", "extra_boxes"), counts, strict=bool(counts)):
                 drawn = [[*place("padchestgr", name, at, key, which)] for which in range(count)]

@@ -74,9 +74,8 @@ def _text(box: list[float]) -> str:
 
 
 def _content(drawn: dict[str, list[tuple[str, list[float]]]], paths: dict[str, Any]) -> dict[str, Any]:
-    images = [
-        {"id": number, "file_name": f"{path}.png", "height": 512, "width": 512} for number, path in enumerate(paths, 7)
-    ]
+    side = {"height": 512, "width": 512}
+    images = [{"id": number, "file_name": f"{path}.png", **side} for number, path in enumerate(paths, 7)]
     categories = [{"id": number, "name": name} for number, name in enumerate(_CATEGORIES, 1)]
     annotations = [
         {"id": 0, "image_id": number, "category_id": 1 + _CATEGORIES.index(category), "bbox": box, "iscrowd": 0}
