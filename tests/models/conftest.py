@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,19 @@ import open_clip
 import pytest
 import torch
 import transformers
-from deterministic import weight
+from deterministic import drawn
 from deterministic_checkpoints import write_tokeniser
+from small_networks import shrink
 
 from xbench.models.maps import clip as _open_clip
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[None]:
+    """Lets loaders build small networks in a whole module."""
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        yield
 
 
 @pytest.fixture
@@ -47,7 +57,6 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "open_clip_config.json").write_text(json.dumps(config))
     model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
-    weights = {name: weight(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
-    weights["text.transformer.embeddings.position_ids"] = torch.arange(512)[None]
-    torch.save(weights, folder / "open_clip_pytorch_model.bin")
+    positions = {"text.transformer.embeddings.position_ids": torch.arange(512)[None]}
+    torch.save(drawn(model) | positions, folder / "open_clip_pytorch_model.bin")
     return folder

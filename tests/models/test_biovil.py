@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deterministic import quick_weight, random_state
+from deterministic import drawn, quick_weight, radiograph
 from deterministic_checkpoints import biovil_weights, write_checkpoint, write_tokeniser
 from golden import case_of, facts
 from health_multimodal.image import ImageInferenceEngine, ImageModel
@@ -30,13 +30,6 @@ from xbench.runtime.errors import UsageError, UserError
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "no", "edema", "signs", "of", "left", "right"]
 TEXTS = ["Signs of edema.", "Left edema!?", "Right edema. Left"]
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
-
-
-def radiograph(seed: str, height: int, width: int) -> NDArray[np.uint8]:
-    """Return a film that does not use all grey values, by the rule of the golden vectors."""
-    state = random_state(f"grey/{seed}")
-    coarse = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
-    return (coarse + state.randint(0, 31, (height, width))).astype(np.uint8)
 
 
 def enlarged(cells: Tensor, model: BioViL, height: int, width: int, mode: Any) -> NDArray[np.float32]:
@@ -112,9 +105,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return write_checkpoint("biovil", tmp_path_factory.mktemp("biovil"))
 
 
-def drawn(network: torch.nn.Module, seed: str) -> dict[str, Tensor]:
-    weights = {name: quick_weight(f"{seed}.{name}", tensor.shape) for name, tensor in network.state_dict().items()}
-    network.load_state_dict({name: weights[name].reshape(own.shape) for name, own in network.state_dict().items()})
+def fill(network: torch.nn.Module, seed: str) -> dict[str, Tensor]:
+    network.load_state_dict(drawn(network, f"{seed}.", quick_weight))
     return network.state_dict()
 
 
@@ -125,11 +117,11 @@ def test_the_authors_own_engine(build: type[BioViL], seed: str, tmp_path: Path) 
     """Files, texts and a radiograph of any shape go through their engine and through ours."""
     kind = "resnet50_multi_image" if build is BioViLT else "resnet50"
     image_model = ImageModel(img_encoder_type=kind, joint_feature_size=128).eval()
-    torch.save(drawn(image_model, seed), tmp_path / build.file)
+    torch.save(fill(image_model, seed), tmp_path / build.file)
     small = {"num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": len(WORDS), "hidden_dropout_prob": 0.25}
     config = CXRBertConfig(**small)
     text_model = CXRBertModel(config).eval()
-    torch.save(drawn(text_model, seed), tmp_path / "pytorch_model.bin")
+    torch.save(fill(text_model, seed), tmp_path / "pytorch_model.bin")
     write_tokeniser(tmp_path, WORDS, config)
     # As on the hub: code of their own, none of which is run here.
     evil = {"tokenizer_class": "CXRBertTokenizer", "auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}}
@@ -222,14 +214,11 @@ def test_what_is_refused(files: dict[str, str], tmp_path: Path) -> None:
 def test_the_protocol_of_its_authors(command: Any, files: dict[str, str]) -> None:
     """Their smoothing is applied once, by the model or by the protocol, and `score` knows of it too."""
     given = [word for name, value in files.items() for word in (f"--model.{name}", value)]
-    data = ("--data.images", "6", "--data.num_workers", "0")
-    size = ("--model.image_size", "224")
-    smooth, plain = (
-        command("test", "--config", "biovil_phantom", *data, *given, *size, "--model.sigma", sigma, *QUIET)
-        for sigma in ("1.5", "0")
-    )
+    given += ["--config", "biovil_phantom", "--model.image_size", "224"]
+    data = ("--data.images", "6", "--data.num_workers", "0", *QUIET)
+    smooth, plain = (command("test", *given, *data, "--model.sigma", sigma) for sigma in ("1.5", "0"))
     assert smooth.status == plain.status == 0, smooth.errors
-    again = command("score", "--config", "phantom", *data, "--predictions", smooth.folder, "--name", "again", *QUIET)
+    again = command("score", "--config", "phantom", *data, "--predictions", smooth.folder, "--name", "again")
     assert again.status == 0, again.errors
     tables = []
     for run in (smooth, plain, again):

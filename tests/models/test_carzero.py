@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from deterministic import images_of, weight
 from deterministic_checkpoints import BERT, VOCABULARY, write_checkpoint
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_networks import shrink
 from torch import Tensor
 
 from xbench.findings.names import FINDINGS
@@ -26,6 +24,7 @@ from xbench.models.networks import report_text
 from xbench.models.networks.report_text import TOKENS, WordPieces, aggregate, clean
 from xbench.runtime.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("small")
 # The vocabulary is that of `deterministic_checkpoints`: the longest word that it has, then letters.
 PROMPTS = ["There is Pleural Effusion", "There is a Lung Nodule.", "1. There is no mass"]
 READ = ["there is pleural effusion", "there is a lung nodule", "there is no mass"]
@@ -37,13 +36,6 @@ def pieces_of(prompt: str) -> list[str]:
         first = next(word[:length] for length in range(len(word), 0, -1) if word[:length] in VOCABULARY)
         pieces += [first, *(f"##{letter}" for letter in word.removeprefix(first))]
     return [*pieces, "[SEP]"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +51,7 @@ def weights(files: dict[str, str]) -> dict[str, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def model(files: dict[str, str]) -> CARZero:
+def model(small: None, files: dict[str, str]) -> CARZero:
     return CARZero(**files)
 
 

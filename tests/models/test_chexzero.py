@@ -9,7 +9,7 @@ import torch
 from deterministic import grey, images_of
 from deterministic_checkpoints import write_checkpoint
 from PIL import Image
-from small_networks import attached, largest, shrink
+from small_networks import attached, largest
 
 from xbench.models import CheXzero
 from xbench.models.maps import chexzero
@@ -17,9 +17,8 @@ from xbench.runtime.errors import UserError
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(small: None, tmp_path: Path) -> Path:
     """Two checkpoints, of which the second is the first with its text and its images moved."""
-    shrink(monkeypatch)
     first = Path(write_checkpoint("chexzero", tmp_path)["checkpoint"])
     tensors = torch.load(first)
     for name in ("text_projection", "visual.proj"):

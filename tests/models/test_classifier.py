@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ import torch
 import torchvision
 import torchxrayvision
 from captum.attr import LayerGradCam, LayerGradientXActivation
-from classifiers import drawn, write_xrv
-from deterministic import grey
+from classifiers import write_xrv
+from deterministic import drawn, grey, quick_weight
 from PIL import Image
 from safetensors.torch import save_file
 from small_networks import attached, largest, score
@@ -44,15 +45,17 @@ ALL, NIH, LARGE = "densenet121-res224-all", "densenet121-res224-nih", "resnet50-
 
 @pytest.fixture(scope="module")
 def file_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Writes weights of a network of timm or torchvision with one output for each class."""
+    """Writes weights of a network of timm or torchvision with one output for each class, or of torchxrayvision."""
     folder = tmp_path_factory.mktemp("weights")
 
     def write(architecture: str) -> Path:
         of_torchvision, _, name = architecture.rpartition(":")
-        path = folder / f"{name}.safetensors"
-        if not path.exists():
+        path = folder / f"{name}{'.pt' if name in (ALL, LARGE) else '.safetensors'}"
+        if not path.exists() and name in (ALL, LARGE):
+            write_xrv(path, name == LARGE)
+        elif not path.exists():
             make = torchvision.models.get_model if of_torchvision else timm.create_model
-            save_file(drawn(make(name, num_classes=len(CLASSES))), path)
+            save_file(drawn(make(name, num_classes=len(CLASSES)), draw=quick_weight), path)
         return path
 
     return write
@@ -153,62 +156,41 @@ def test_the_preprocessing_is_that_of_torchvision(build: Callable[..., Classifie
     assert largest(build("torchvision:densenet121").preprocessing(film)[0], expected) < 1e-6
 
 
-WRONG: dict[str, tuple[str, dict[str, Any]]] = {
-    "has no class for Edema; its classes are Atelectasis.*--model.class_of .*--model.missing skip": ("edema", {}),
-    "has no class 'Oedema'; it has": ("", {"class_of": {"Edema": "Oedema"}}),
-    "two of its classes stand for one finding": ("", {"classes": ["Nodule", "nodule", *"abcd"]}),
-    "do not fit test_resnet.*--model.classes": ("", {"classes": ["Nodule"]}),
-    "layer4.9: give a layer .*layer4": ("", {"layer": "layer4.9"}),
-    "trained_on is empty": ("", {"trained_on": []}),
-    "preprocess cannot be .*size.* Give input_size": ("", {"preprocess": {"size": 3}}),
-    "cannot be .*160.* with 224 x 160, center": ("", {"preprocess": {"input_size": [3, 224, 160]}}),
-    "needs the weights of its authors: give --model.checkpoint": (
-        "",
-        {"architecture": "torchvision:resnet18", "checkpoint": None},
-    ),
-    "torchvision:resnet cannot be built .*Unknown model": ("", {"architecture": "torchvision:resnet"}),
-    "resnet51 cannot be built .*list_models": ("", {"architecture": "resnet51"}),
+WRONG: dict[str, dict[str, Any]] = {
+    "has no class for Edema; its classes are Atelectasis.*--model.class_of .*--model.missing skip": {"find": ["Edema"]},
+    "has no class 'Oedema'; it has": {"class_of": {"Edema": "Oedema"}},
+    "two of its classes stand for one finding": {"classes": ["Nodule", "nodule", *"abcd"]},
+    "do not fit test_resnet.*--model.classes": {"classes": ["Nodule"]},
+    "layer4.9: give a layer .*layer4": {"layer": "layer4.9"},
+    "trained_on is empty": {"trained_on": []},
+    "preprocess cannot be .*size.* Give input_size": {"preprocess": {"size": 3}},
+    "cannot be .*160.* with 224 x 160, center": {"preprocess": {"input_size": [3, 224, 160]}},
+    "needs the weights of its authors: give --model.checkpoint": {
+        "architecture": "torchvision:resnet18",
+        "checkpoint": None,
+    },
+    "torchvision:resnet cannot be built .*Unknown model": {"architecture": "torchvision:resnet"},
+    "resnet51 cannot be built .*list_models": {"architecture": "resnet51"},
 }
 
 
 @pytest.mark.parametrize("said", WRONG)
 def test_what_is_wrong_is_said(file_of: Callable[[str], Path], said: str) -> None:
-    finding, options = WRONG[said]
-    given = {"architecture": "test_resnet", "classes": CLASSES, "trained_on": ["x"]} | options
-    given = {"checkpoint": str(file_of("test_resnet"))} | given
+    given = {"architecture": "test_resnet", "classes": CLASSES, "trained_on": ["x"], "find": FINDINGS}
+    given = given | {"checkpoint": str(file_of("test_resnet"))} | WRONG[said]
+    findings = given.pop("find")
     with pytest.raises(UserError, match=said):
-        attached(Classifier(**given), *([finding.title()] if finding else FINDINGS))  # type: ignore[type-var]
-
-
-def _refuse() -> str:
-    raise OSError("no network")
+        attached(Classifier(**given), *findings)  # type: ignore[type-var]
 
 
 # torchxrayvision
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Writes drawn weights as the library publishes them: a DenseNet as a pickled module, a ResNet as its tensors."""
-    folder = tmp_path_factory.mktemp("xrv")
-
-    def write(weights: str) -> Path:
-        path = folder / f"{weights}.pt"
-        if not path.exists():
-            write_xrv(path, weights == LARGE)
-        return path
-
-    return write
-
-
-@pytest.fixture
-def fetched(published: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchxrayvision.models, "get_weights", lambda weights, cache_dir=None: str(published(weights)))
-
-
-@pytest.mark.usefixtures("fetched")
 @pytest.mark.parametrize(("weights", "size"), [(ALL, 224), (LARGE, 512)])
-def test_scores_are_those_of_the_library(weights: str, size: int) -> None:
+def test_scores_are_those_of_the_library(
+    file_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, weights: str, size: int
+) -> None:
+    monkeypatch.setattr(torchxrayvision.models, "get_weights", lambda weights, cache_dir=None: str(file_of(weights)))
     model = attached(TorchXRayVision(weights), "Pleural Thickening", "Cardiomegaly")  # type: ignore[type-var]
     official = torchxrayvision.models.get_model(weights).eval()
     film = grey("film", size + 91, size + 40)
@@ -241,20 +223,20 @@ TRAINED_ON = {
 
 
 @pytest.mark.parametrize("weights", TRAINED_ON)
-def test_what_each_was_trained_on(published: Callable[[str], Path], weights: str) -> None:
-    model = TorchXRayVision(weights, str(published(LARGE if weights == LARGE else ALL)))
+def test_what_each_was_trained_on(file_of: Callable[[str], Path], weights: str) -> None:
+    model = TorchXRayVision(weights, str(file_of(LARGE if weights == LARGE else ALL)))
     assert {*model.trained_on} == TRAINED_ON[weights] and len(model.trained_on) == len(TRAINED_ON[weights])
     about = torchxrayvision.models.model_urls[weights]
     known = {name for name, point in zip(about["labels"], about["op_threshs"], strict=True) if not np.isnan(point)}
     assert {*model.classes} == known - {""}
 
 
-def test_xrv_says_what_is_wrong(published: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xrv_says_what_is_wrong(file_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=f"none of torchxrayvision's: .*{LARGE}"):
         TorchXRayVision("densenet")
     with pytest.raises(UserError, match=r"do not fit resnet50-res512-all.*github\.com.*-state\.pt"):
-        TorchXRayVision(LARGE, str(published(ALL)))
-    monkeypatch.setattr(torchxrayvision.models, "get_weights", lambda weights: _refuse())
+        TorchXRayVision(LARGE, str(file_of(ALL)))
+    monkeypatch.setattr(torchxrayvision.models, "get_weights", Mock(side_effect=OSError("no network")))
     with pytest.raises(UserError, match=r"https://github\.com.* could not be downloaded \(no network\)"):
         TorchXRayVision()
     monkeypatch.setitem(sys.modules, "torchxrayvision", None)

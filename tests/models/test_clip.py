@@ -9,12 +9,11 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from deterministic import grey, images_of, weight
+from deterministic import drawn, grey, images_of, weight
 from golden import case_of
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
-from torch import Tensor
 
 from xbench.models.maps import clip as _open_clip
 from xbench.models.maps.clip import CLIP
@@ -27,10 +26,6 @@ TINY = {
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
 }
 PAIRS = [[f"a chest x-ray {word} {finding}" for word in ("showing", "without")] for finding in ("edema", "a mass", "!")]
-
-
-def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: weight(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.json").write_text(json.dumps(config))
     open_clip.add_model_config(folder)
     for name in variants:
-        save_file(weights_of(open_clip.create_model(name)), folder / f"{name}.safetensors")
+        save_file(drawn(open_clip.create_model(name)), folder / f"{name}.safetensors")
     return folder
 
 
@@ -162,7 +157,7 @@ def test_image_size_is_open_clips(folder: Path, bert_folder: Path, kind: str, si
 def test_weights_of_another_size_are_kept(folder: Path, tmp_path: Path) -> None:
     """Fine-tuned at the size that is asked for, the position embeddings need no interpolation."""
     file, name = tmp_path / "finetuned.pt", "visual.positional_embedding"
-    tuned = weights_of(open_clip.create_model("tiny-clip")) | {name: weight("fine-tuned", (37, 32))}
+    tuned = drawn(open_clip.create_model("tiny-clip")) | {name: weight("fine-tuned", (37, 32))}
     torch.save(tuned, file)
     assert torch.equal(CLIP("tiny-clip", checkpoint=str(file), image_size=48).model.state_dict()[name], tuned[name])
     with pytest.raises(UserError, match=rf"1 of another shape \({name}"):
@@ -207,7 +202,7 @@ def test_attention_mask_must_follow_the_padding(bert: CLIP) -> None:
 def test_openai_weights_need_quickgelu(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "openai.pt"
     settings = {"input_resolution": 32, "context_length": 77, "vocab_size": 49408}
-    halved = {name: tensor.half() for name, tensor in weights_of(open_clip.create_model("tiny-clip")).items()}
+    halved = {name: tensor.half() for name, tensor in drawn(open_clip.create_model("tiny-clip")).items()}
     torch.save(halved | {name: torch.tensor(value) for name, value in settings.items()}, file)
     with pytest.raises(UserError, match=r"QuickGELU.*tiny-clip-quickgelu"):
         CLIP("tiny-clip", checkpoint=str(file))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ import timm
 import torch
 from kad_reference import Decoder, Text, sections, varied
 from safetensors.torch import load_file
-from small_networks import BLOCKS, largest, shrink
+from small_networks import BLOCKS, largest
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
 from xbench.models.maps.devide import DeViDe
 from xbench.runtime.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("small")
 IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
@@ -27,11 +27,6 @@ def write(folder: Path, content: dict[str, Any]) -> str:
     path = folder / "devide.pt"
     torch.save(content, path)
     return str(path)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +47,8 @@ def checkpoint(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def model(checkpoint: str) -> Iterator[DeViDe]:
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
-        yield DeViDe(checkpoint=checkpoint)
+def model(small: None, checkpoint: str) -> DeViDe:
+    return DeViDe(checkpoint=checkpoint)
 
 
 def score(model: DeViDe) -> Tensor:

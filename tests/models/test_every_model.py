@@ -15,72 +15,39 @@ import pytest
 import torch
 from deterministic import grey, images_of
 from deterministic_checkpoints import FIXED, MODELS, write_checkpoint
-from small_networks import shrink
 from torch import Tensor
 
-from xbench.models import (
-    CLIP,
-    CXRCLIP,
-    KAD,
-    MAVL,
-    VLM,
-    AFLoc,
-    BiomedCLIP,
-    CARZero,
-    CheXzero,
-    DeViDe,
-    GLoRIA,
-    HFDual,
-    MedKLIP,
-    RadZero,
-)
+from xbench import models
+from xbench.models import VLM
 from xbench.models.maps import biovil, carzero, cxrclip, devide, gloria, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.notes import CUT_OFF_NOTE
 from xbench.types import ModelOutput, Query
 
-# The class, and the module that reads its checkpoint.
-HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
-    "clip": (CLIP, open_clip),
-    "biomedclip": (BiomedCLIP, open_clip),
-    "carzero": (CARZero, carzero),
-    "medklip": (MedKLIP, medklip),
-    "kad": (KAD, kad),
-    "mavl": (MAVL, mavl),
-    "devide": (DeViDe, devide),
-    "radzero": (RadZero, radzero),
-    "hf": (HFDual, hf_dual),
-    "gloria": (GLoRIA, gloria),
-    "afloc": (AFLoc, gloria),
-    "chexzero": (CheXzero, open_clip),
-    "biovil": (biovil.BioViL, biovil),
-    "biovilt": (biovil.BioViLT, biovil),
-    "cxrclip": (CXRCLIP, cxrclip),
+# The class, the module that reads its checkpoint, a tensor that no file may lack, and how a misfit calls the model.
+HOMES: dict[str, tuple[Callable[..., VLM], Any, str, str]] = {
+    "clip": (models.CLIP, open_clip, "visual.ln_post.bias", "local-dir:"),
+    "biomedclip": (models.BiomedCLIP, open_clip, "visual.trunk.norm.bias", "hf-hub:microsoft/BiomedCLIP"),
+    "carzero": (models.CARZero, carzero, "img_encoder.model.norm.weight", "CARZero"),
+    "medklip": (models.MedKLIP, medklip, "classifier.bias", "MedKLIP"),
+    "kad": (models.KAD, kad, "model.mlp_head.0.bias", "KAD"),
+    "mavl": (models.MAVL, mavl, "location_emb.bias", "MAVL"),
+    "devide": (models.DeViDe, devide, "model.mlp_head.0.bias", "DeViDe"),
+    "radzero": (models.RadZero, radzero, "vision_model.layernorm.bias", "RadZero"),
+    "hf": (models.HFDual, hf_dual, "vision_model.post_layernorm.bias", "the siglip model of config.json"),
+    "gloria": (models.GLoRIA, gloria, "img_encoder.global_embedder.bias", "GLoRIA"),
+    "afloc": (models.AFLoc, gloria, "img_encoder.global_embedder.bias", "AFLoc"),
+    "chexzero": (models.CheXzero, open_clip, "visual.ln_post.bias", "ViT-B-32-quickgelu"),
+    "biovil": (models.BioViL, biovil, "projector.model.3.bias", "BioViL"),
+    "biovilt": (models.BioViLT, biovil, "projector.model.3.bias", "BioViL-T"),
+    "cxrclip": (models.CXRCLIP, cxrclip, "image_projection.projection.bias", "CXR-CLIP"),
 }
 SIZE = 448
 SIZED = pytest.mark.parametrize("model", [name for name in MODELS if name not in FIXED], scope="module")
 # Sides of the squares that their cells stand for.
 STRIDES = dict.fromkeys(MODELS, 16) | {"radzero": 14}
 STRIDES |= dict.fromkeys(("clip", "kad", "chexzero", "biovil", "biovilt", "cxrclip"), 32)
-# A tensor that no file may lack, and how a misfit calls the model.
-NEEDED = {
-    "clip": ("visual.ln_post.bias", "local-dir:"),
-    "biomedclip": ("visual.trunk.norm.bias", "hf-hub:microsoft/BiomedCLIP"),
-    "carzero": ("img_encoder.model.norm.weight", "CARZero"),
-    "medklip": ("classifier.bias", "MedKLIP"),
-    "kad": ("model.mlp_head.0.bias", "KAD"),
-    "mavl": ("location_emb.bias", "MAVL"),
-    "devide": ("model.mlp_head.0.bias", "DeViDe"),
-    "radzero": ("vision_model.layernorm.bias", "RadZero"),
-    "hf": ("vision_model.post_layernorm.bias", "the siglip model of config.json"),
-    "gloria": ("img_encoder.global_embedder.bias", "GLoRIA"),
-    "afloc": ("img_encoder.global_embedder.bias", "AFLoc"),
-    "chexzero": ("visual.ln_post.bias", "ViT-B-32-quickgelu"),
-    "biovil": ("projector.model.3.bias", "BioViL"),
-    "biovilt": ("projector.model.3.bias", "BioViL-T"),
-    "cxrclip": ("image_projection.projection.bias", "CXR-CLIP"),
-}
 DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
 
 
@@ -90,10 +57,9 @@ def model(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def build(model: str) -> Iterator[Callable[..., Any]]:
+def build(small: None, model: str) -> Iterator[Callable[..., Any]]:
     """Makes the model, a small one, from options."""
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
+    with TemporaryDirectory() as folder:
         yield partial(HOMES[model][0], **write_checkpoint(model, Path(folder)))
 
 
@@ -176,7 +142,7 @@ def test_a_phrase_that_is_too_long_is_cut_off_and_noted(model: str, network: Any
 
 
 def test_a_misfit_names_the_tensors(model: str, build: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch) -> None:
-    home, (needed, title) = HOMES[model][1], NEEDED[model]
+    _, home, needed, title = HOMES[model]
     read = home.read_tensors
 
     def changed(*arguments: Any) -> dict[str, Tensor]:
@@ -194,7 +160,7 @@ def test_the_file_of_another_model_is_recognised(model: str, build: Callable[...
     if model == "hf":
         write_checkpoint(model, tmp_path)  # what belongs beside its weights
     file = write_checkpoint(other, tmp_path)["checkpoint"]
-    with pytest.raises(UserError, match=rf"do not fit .* They look like those of {NEEDED[other][1]}\."):
+    with pytest.raises(UserError, match=rf"do not fit .* They look like those of {HOMES[other][3]}\."):
         build(checkpoint=file)
 
 

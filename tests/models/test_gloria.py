@@ -19,15 +19,12 @@ from xbench.models import AFLoc, GLoRIA
 from xbench.models.maps.gloria import LocalGlobal
 from xbench.runtime.errors import UsageError, UserError
 
-NAMES = {"gloria": GLoRIA, "afloc": AFLoc}
-
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[..., Any]]:
     """Make each model from a small file (ResNet-18) and options."""
-    return {
-        name: partial(model, **write_checkpoint(name, tmp_path_factory.mktemp(name))) for name, model in NAMES.items()
-    }
+    models = {"gloria": GLoRIA, "afloc": AFLoc}
+    return {name: partial(models[name], **write_checkpoint(name, tmp_path_factory.mktemp(name))) for name in models}
 
 
 def test_gloria_by_plain_loops(builds: dict[str, Callable[..., Any]]) -> None:
@@ -53,9 +50,8 @@ def test_gloria_by_plain_loops(builds: dict[str, Callable[..., Any]]) -> None:
                 maps.append(shares.max(axis=1).reshape(19, 19))
             best = int(np.argmax(scores))
             assert float(output.logits[image, column]) == pytest.approx(scores[best], abs=1e-5)
-            np.testing.assert_allclose(
-                output.saliency[image, column], maps[best], rtol=0, atol=5e-6
-            )  # float32 softmax of products of tens
+            # A float32 softmax of products of tens.
+            np.testing.assert_allclose(output.saliency[image, column], maps[best], rtol=0, atol=5e-6)
 
 
 def test_a_score_that_is_not_a_number_stays_visible(builds: dict[str, Callable[..., Any]]) -> None:

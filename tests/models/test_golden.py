@@ -12,35 +12,19 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from deterministic import grey, random_state, tokens_of, weight
+from deterministic import drawn, grey, radiograph, tokens_of
 from deterministic_checkpoints import write_hf
 from golden import Case, case_of, facts, weights_of
+from small_networks import largest
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from transformers import BertConfig, BertModel
 
+from xbench import models
 from xbench.findings.names import FINDINGS
 from xbench.geometry.preprocessing import PillowResize, Preprocessing, on_black_canvas
-from xbench.models import (
-    CLIP,
-    CXRCLIP,
-    KAD,
-    MAVL,
-    AFLoc,
-    BiomedCLIP,
-    CARZero,
-    CheXzero,
-    DeViDe,
-    GLoRIA,
-    HFDual,
-    MedKLIP,
-    RadZero,
-)
-from xbench.models.maps import biomedclip, carzero, chexzero, cxrclip, devide, gloria, kad, radzero
+from xbench.models.maps import biomedclip, carzero, chexzero, cxrclip, devide, gloria, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as _open_clip
-from xbench.models.maps import mavl as _mavl
-from xbench.models.maps import medklip as _book
-from xbench.models.maps import medklip as _medklip
 from xbench.models.maps.kad import class_name
 from xbench.models.maps.medklip import OFFICIAL_ENTRIES, entry_of
 from xbench.models.networks.report_text import TOKENS, WordPieces, clean
@@ -78,18 +62,9 @@ def once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return lambda part, name="forward": monkeypatch.setattr(part, name, cache(getattr(part, name)))
 
 
-def drawn(network: nn.Module, prefix: str = "") -> dict[str, Tensor]:
-    return {name: weight(prefix + name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
-
-
 def lead(logits: np.ndarray) -> Tensor:
     """How far present leads over absent."""
     return torch.from_numpy(logits[..., 1] - logits[..., 0])
-
-
-def off(ours: Tensor, expected: Any) -> float:
-    assert tuple(ours.shape) == tuple(np.shape(expected))
-    return float((ours - torch.as_tensor(expected)).abs().max())
 
 
 # CLIP and BiomedCLIP
@@ -106,7 +81,8 @@ def test_clip(build: Callable[..., Any]) -> None:
     with torch.device("meta"):
         tensors = drawn(open_clip.create_model("ViT-B-32", device="meta"))
     for name, architecture in (("a", "ViT-B-32"), ("q", "ViT-B-32-quickgelu")):
-        case, model = case_of("openclip", name), build(CLIP, _open_clip, dict(tensors), architecture=architecture)
+        case = case_of("openclip", name)
+        model = build(models.CLIP, _open_clip, dict(tensors), architecture=architecture)
         ids, _ = tokens_of(**case.about["tokens"], length=77, vocabulary=49406, start=49406, end=49407)
         queries = model.encode_tokens(ids)
         check_clip(case, queries, model(case.images, queries))
@@ -134,16 +110,16 @@ def test_biomedclip(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(open_clip, "create_model", creating)
     monkeypatch.setattr(_open_clip, "read_tensors", lambda path: drawn(built[-1]))
-    model = BiomedCLIP(checkpoint="open_clip_pytorch_model.bin")
+    model = models.BiomedCLIP(checkpoint="open_clip_pytorch_model.bin")
     case = case_of("openclip", "b")
     queries = model.encode_tokens(tokens_of(**case.about["tokens"], length=256, vocabulary=30522)[0])
     with torch.no_grad():
         output, pair = model(case.images, queries), model(case.images[:1], queries[None, :2])
     check_clip(case, queries, output)
     difference = torch.from_numpy(case.arrays["logits"][:1, :1] - case.arrays["logits"][:1, 1:2])
-    assert off(pair.logits, difference) < 1e-5
-    assert off(pair.probabilities, difference.sigmoid()) < 1e-6
-    assert off(pair.saliency[0, 0], case.arrays["maps"][0, 0]) < 1e-6
+    assert largest(pair.logits, difference) < 1e-5
+    assert largest(pair.probabilities, difference.sigmoid()) < 1e-6
+    assert largest(pair.saliency[0, 0], case.arrays["maps"][0, 0]) < 1e-6
 
 
 # CheXzero
@@ -158,7 +134,7 @@ def test_chexzero(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_open_clip, "read_tensors", lambda path: drawn(network, prefixes[path.stem]))
     for name in prefixes:
         (tmp_path / f"{name}.pt").touch()
-    model = CheXzero(str(tmp_path), contrast=True)
+    model = models.CheXzero(str(tmp_path), contrast=True)
     prompts = [model.default_prompts(label) for label in case.about["labels"]]
     stored = case_of("chexzero", "ids").arrays
     for column, kind in enumerate(("positive", "negative")):
@@ -169,35 +145,28 @@ def test_chexzero(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert case.off("ensemble_probability", output.probabilities) < 1e-6
     torch.testing.assert_close(output.logits.sigmoid(), output.probabilities)
     shown = sum(case.arrays[f"{name}/map_positive"] - case.arrays[f"{name}/map_negative"] for name in prefixes) / 2
-    assert off(output.saliency, shown) < 1e-6
+    assert largest(output.saliency, shown) < 1e-6
     model.contrast, members = False, model.members
     for place, name in enumerate(prefixes):
         model.members = members[place : place + 1]
         alone = model(images, queries[:, :, place : place + 1])
         for column, kind in enumerate(("positive", "negative")):
-            assert off(queries[:, column, place, ::8], case.arrays[f"{name}/text_{kind}"]) < 1e-6
-        assert off(alone.probabilities, case.arrays[f"{name}/probability"]) < 1e-6
+            assert largest(queries[:, column, place, ::8], case.arrays[f"{name}/text_{kind}"]) < 1e-6
+        assert largest(alone.probabilities, case.arrays[f"{name}/probability"]) < 1e-6
         lead_of = case.arrays[f"{name}/cosine_positive"] - case.arrays[f"{name}/cosine_negative"]
-        assert off(alone.logits, lead_of) < 2e-6
-        assert off(alone.saliency, case.arrays[f"{name}/map_positive"]) < 1e-6
+        assert largest(alone.logits, lead_of) < 2e-6
+        assert largest(alone.saliency, case.arrays[f"{name}/map_positive"]) < 1e-6
 
 
 def test_chexzero_preprocessing() -> None:
     arrays = case_of("chexzero", "preprocess").arrays
     for about in facts("chexzero_preprocessing"):
-        name, image = about["seed"], noisy(**about)
+        name, image = about["seed"], radiograph(**about)
         for antialias, kind in ((False, "plain"), (True, "antialias")):
             steps = chexzero.preprocessing(224, antialias)
             canvas = A.Compose(steps.geometry.transforms[:2])(image=image)["image"]
             np.testing.assert_array_equal(canvas[::4, ::4], arrays[f"{name}/canvas_every4"])
-            assert off(steps(image)[0][0, ::4, ::4], arrays[f"{name}/tensor_{kind}_every4"]) < 1e-4
-
-
-def noisy(seed: str, height: int, width: int) -> np.ndarray:
-    """Draw a radiograph by the rule of the golden vectors of CheXzero and CXR-CLIP."""
-    state = random_state(f"grey/{seed}")
-    low = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
-    return (low + state.randint(0, 31, (height, width))).astype(np.uint8)
+            assert largest(steps(image)[0][0, ::4, ::4], arrays[f"{name}/tensor_{kind}_every4"]) < 1e-4
 
 
 # CXR-CLIP
@@ -210,26 +179,27 @@ def test_cxrclip(build: Callable[..., Any]) -> None:
     for name, of_case in (("r50", tensors), ("swint", swin)):
         case = case_of("cxrclip", name)
         for saliency in ("dot", "cell"):
-            model = build(CXRCLIP, cxrclip, of_case, saliency=saliency)
+            model = build(models.CXRCLIP, cxrclip, of_case, saliency=saliency)
             queries = model.encode_tokens(*case.tokens)
             # The absent text comes first.
             output = model(case.images, torch.stack([queries[1::2], queries[::2]], dim=1))
             maps = case.arrays[f"map_{saliency}"][:, 1::2]
-            assert off(output.saliency, maps) < (1e-6 if saliency == "cell" else 2e-5)
-        assert off(queries[:, ::8], case.arrays["text_embeds"]) < 1e-6
+            assert largest(output.saliency, maps) < (1e-6 if saliency == "cell" else 2e-5)
+        assert largest(queries[:, ::8], case.arrays["text_embeds"]) < 1e-6
         assert case.off("pair_probability", output.probabilities) < 1e-6
-        assert off(output.logits, case.arrays["cosine"][:, 1::2] - case.arrays["cosine"][:, ::2]) < 2e-6
+        assert largest(output.logits, case.arrays["cosine"][:, 1::2] - case.arrays["cosine"][:, ::2]) < 2e-6
         assert bool(model.exploratory) == (name == "swint")
         for about in facts("cxrclip_preprocessing"):
             expected = shown[f"{about['seed']}/{'huggingface' if name == 'swint' else 'imagenet'}_every4"]
-            assert off(model.preprocessing(noisy(**about))[0][0, ::4, ::4], expected) < 1e-6
+            assert largest(model.preprocessing(radiograph(**about))[0][0, ::4, ::4], expected) < 1e-6
 
 
 # CARZero
 
 
 def test_carzero(build: Callable[..., Any], once: Callable[..., None]) -> None:
-    model = build(CARZero, carzero, {f"CARZero.{name}": tensor for name, tensor in weights_of("carzero").items()})
+    tensors = {f"CARZero.{name}": tensor for name, tensor in weights_of("carzero").items()}
+    model = build(models.CARZero, carzero, tensors)
     model.text_encoder.word_pieces = stub_words()
     once(model.img_encoder)
     for name in ("a", "b"):
@@ -284,19 +254,12 @@ def stub_words() -> WordPieces:
     return WordPieces((ids >= 1000) & (ids % 4 == 0), separator=102)
 
 
-def blocks(seed: str, height: int, width: int, sum_of_grey: int) -> np.ndarray:
-    """Grey squares of 16 x 16 with noise."""
-    state = random_state(f"grey/{seed}")
-    coarse = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
-    return (coarse + state.randint(0, 31, (height, width))).astype(np.uint8)
-
-
-@pytest.mark.parametrize("name", ["gloria", "afloc"])
-def test_gloria_and_afloc_see_what_their_authors_show(name: str) -> None:
-    canvas, arrays = {"gloria": GLoRIA, "afloc": AFLoc}[name].canvas, case_of(name, "preprocessing").arrays
-    preprocessing = Preprocessing(on_black_canvas(canvas, 224), mean=(0.5,) * 3, std=(0.5,) * 3)
+@pytest.mark.parametrize(("name", "model"), [("gloria", models.GLoRIA), ("afloc", models.AFLoc)])
+def test_gloria_and_afloc_see_what_their_authors_show(name: str, model: type[models.GLoRIA | models.AFLoc]) -> None:
+    preprocessing = Preprocessing(on_black_canvas(model.canvas, 224), mean=(0.5,) * 3, std=(0.5,) * 3)
+    arrays = case_of(name, "preprocessing").arrays
     for seed, about in facts(name)["preprocessing"].items():
-        image = blocks(f"{name}/public/{seed}", **about)
+        image = radiograph(f"{name}/public/{seed}", about["height"], about["width"])
         assert int(preprocessing.pixels(image)[0].astype(int).sum()) == about["sum_of_grey"]
         np.testing.assert_allclose(preprocessing(image)[0][0, ::4, ::4], arrays[seed], rtol=0, atol=1e-6)
 
@@ -305,7 +268,7 @@ def test_gloria(build: Callable[..., Any], once: Callable[..., None]) -> None:
     tensors = weights_of("afloc")
     # Otherwise the softmax over the words saturates.
     tensors["img_encoder.local_embedder.weight"] *= 0.1
-    model = build(GLoRIA, gloria, {f"gloria.{name}": tensor for name, tensor in tensors.items()})
+    model = build(models.GLoRIA, gloria, {f"gloria.{name}": tensor for name, tensor in tensors.items()})
     model.text_encoder.word_pieces = stub_words()
     once(model.img_encoder)
     case = case_of("gloria", "a")
@@ -335,7 +298,7 @@ def test_gloria(build: Callable[..., Any], once: Callable[..., None]) -> None:
 
 
 def test_afloc(build: Callable[..., Any], once: Callable[..., None]) -> None:
-    model = build(AFLoc, gloria, {f"afloc.{name}": tensor for name, tensor in weights_of("afloc").items()})
+    model = build(models.AFLoc, gloria, {f"afloc.{name}": tensor for name, tensor in weights_of("afloc").items()})
     model.text_encoder.word_pieces = stub_words()
     once(model.img_encoder)
     case = case_of("afloc", "a")
@@ -372,7 +335,7 @@ def test_kad(
     once: Callable[..., None],
 ) -> None:
     tensors = {**weights_of(manifest, ("image_encoder.",)), **text_and_decoder}
-    model = build(KAD, kad, tensors)
+    model = build(models.KAD, kad, tensors)
     once(model.image_encoder)
     for name in cases:
         case = case_of("kad", name)
@@ -385,7 +348,7 @@ def test_kad(
         assert case.off("image_tokens_last4", seen[:, -4:]) < (5e-5 if vit else 1e-5)
         if not vit:
             assert case.off("image_pool", seen.mean(dim=1)) < 1e-5
-        assert off(output.logits, lead(case.arrays["logits"])) < 5e-6
+        assert largest(output.logits, lead(case.arrays["logits"])) < 5e-6
         assert case.off("probability", output.probabilities) < 2e-6
         assert case.off("maps", output.saliency) < 1e-7
         attention = model.model(seen, queries, range(4))[1]
@@ -396,14 +359,14 @@ def test_kad(
         size = overlay["height"], overlay["width"]
         assert case.off("overlay_heat_float", interpolate(heat / heat.max() * 255, size, mode="bilinear")[0, 0]) < 1e-2
     if manifest == "kad_vit":
-        check_devide(build(DeViDe, devide, tensors, image_encoder_norm=False))
+        check_devide(build(models.DeViDe, devide, tensors, image_encoder_norm=False))
 
 
-def check_devide(model: DeViDe) -> None:
+def check_devide(model: models.DeViDe) -> None:
     """Where it is told to be KAD, DeViDe is KAD, but for the layers of the map."""
     case = case_of("kad", "vit384")
     output = model(case.images, model.encode_tokens(*case.tokens))
-    assert off(output.logits, lead(case.arrays["logits"])) < 5e-6
+    assert largest(output.logits, lead(case.arrays["logits"])) < 5e-6
     assert case.off("probability", output.probabilities) < 2e-6
     assert case.off("mean_map", output.saliency) < 1e-7
 
@@ -418,7 +381,7 @@ def test_kad_preprocessing(name: str) -> None:
     # The harness hands over grey images; in a colour image every channel goes the same way.
     channels = [pixels] * 3 if pixels.ndim == 2 else [np.ascontiguousarray(pixels[..., c]) for c in range(3)]
     ours = torch.stack([preprocessing(channel)[0][c] for c, channel in enumerate(channels)])
-    assert off(ours[:, ::4, ::4], arrays[f"{name}/tensor"]) < 1e-6
+    assert largest(ours[:, ::4, ::4], arrays[f"{name}/tensor"]) < 1e-6
 
 
 def test_kad_class_names() -> None:
@@ -444,7 +407,7 @@ def bert() -> BertModel:
 
 
 def test_medklip(bert: BertModel, build: Callable[..., Any], once: Callable[..., None]) -> None:
-    model = build(MedKLIP, _medklip, weights_of("medklip"))
+    model = build(models.MedKLIP, medklip, weights_of("medklip"))
     vars(model)["_bert"] = bert
     once(model.model, "image_tokens")
     for case in (case_of("medklip", "case0"), case_of("medklip", "case1")):
@@ -453,13 +416,13 @@ def test_medklip(bert: BertModel, build: Callable[..., Any], once: Callable[...,
         rows = slice(0, len(ids), len(ids) // 5)
         queries = torch.from_numpy(case.arrays["query_embeddings"])[:, None].clone()
         encoded = model.encode_tokens(ids[rows], mask[rows])
-        assert off(encoded, queries[rows]) < 3e-5
+        assert largest(encoded, queries[rows]) < 3e-5
         queries[rows] = encoded
         images = case.images
         assert case.off("image_features", model.model.image_tokens(images).flatten(2).transpose(1, 2)) < 3e-5
         model.layers = [0, 1, 2, 3]
         output = model(images, queries)
-        assert off(output.logits, lead(case.arrays["logits"])) < 1e-5
+        assert largest(output.logits, lead(case.arrays["logits"])) < 1e-5
         assert case.off("probabilities", output.probabilities) < 3e-6
         assert case.off("maps", output.saliency) < 1e-7
         per_layer = []
@@ -482,12 +445,12 @@ def test_columns_of_medklip_are_those_of_the_chestxray14_script() -> None:
 def test_mavl(bert: BertModel, build: Callable[..., Any], once: Callable[..., None]) -> None:
     tensors = weights_of("mavl")
     options = {"feature": {}, "text": {"mode": "text", "merge": "max"}, "global": {"merge": "global"}}
-    models = {name: build(MAVL, _mavl, tensors, **of_model) for name, of_model in options.items()}
-    model = models["feature"]
+    kinds = {name: build(models.MAVL, mavl, tensors, **of_model) for name, of_model in options.items()}
+    model = kinds["feature"]
     network = model.model
     vars(model)["_bert"] = bert
     once(network.backbone)
-    models["text"].model.backbone = models["global"].model.backbone = network.backbone
+    kinds["text"].model.backbone = kinds["global"].model.backbone = network.backbone
     for case in (case_of("mavl", "case0"), case_of("mavl", "case1")):
         books = (tokens_of(**case.about["tokens"][book]) for book in ("disease_book", "concept_book"))
         (explanation, mask), (aspects, aspects_mask) = books
@@ -497,7 +460,7 @@ def test_mavl(bert: BertModel, build: Callable[..., Any], once: Callable[..., No
         chosen = slice(1, 1 + len(case.images))
         queries = torch.from_numpy(case.arrays["query_embeddings"]).clone()
         encoded = model.encode_tokens(ids[chosen], mask[chosen])
-        assert off(encoded, queries[chosen]) < 3e-5
+        assert largest(encoded, queries[chosen]) < 3e-5
         queries[chosen] = encoded
         images = case.images
         features = network.backbone(images)
@@ -505,8 +468,8 @@ def test_mavl(bert: BertModel, build: Callable[..., Any], once: Callable[..., No
         assert case.off("image_features", tokens) < 3e-5
         assert case.off("global_features", network.pool(features)) < 3e-5
         assert case.off("maps_all_aspects", model.decode(tokens, queries)[1]) < 1e-7
-        feature, text, explained = (models[name](images, queries) for name in options)
-        assert off(feature.logits, lead(case.arrays["logits"])) < 1e-5
+        feature, text, explained = (kind(images, queries) for kind in kinds.values())
+        assert largest(feature.logits, lead(case.arrays["logits"])) < 1e-5
         assert case.off("probabilities_feature", feature.probabilities) < 3e-6
         assert case.off("maps", feature.saliency) < 1e-7
         assert case.off("probabilities_text", text.probabilities) < 1e-6
@@ -517,11 +480,11 @@ def test_mavl(bert: BertModel, build: Callable[..., Any], once: Callable[..., No
 @pytest.mark.parametrize(("name", "equalise"), [("chexpert_grey", False), ("rsna_dicom", True)])
 def test_preprocessing_of_medklip_and_mavl(name: str, equalise: bool) -> None:
     arrays = case_of("mavl", "preprocessing").arrays
-    preprocessing = _book.preprocessing(224, equalise)
+    preprocessing = medklip.preprocessing(224, equalise)
     pixels = arrays[f"{name}/pixels"]
     np.testing.assert_array_equal(preprocessing.pixels(pixels)[0][::2, ::4], arrays[f"{name}/resized"])
     tensor, view = preprocessing(pixels)
-    assert off(tensor[:, ::8, ::8], arrays[f"{name}/tensor"]) < 1e-6
+    assert largest(tensor[:, ::8, ::8], arrays[f"{name}/tensor"]) < 1e-6
     assert view == (0, 0, 1, 1)
 
 
@@ -531,7 +494,7 @@ def test_preprocessing_of_medklip_and_mavl(name: str, equalise: bool) -> None:
 def test_radzero(build: Callable[..., Any], once: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"size": 518, "interpolation": "bicubic", "mean": [0.0] * 3, "std": [1.0] * 3}
     monkeypatch.setattr(radzero, "_settings", lambda *_: settings)
-    model = build(RadZero, radzero, weights_of("radzero"))
+    model = build(models.RadZero, radzero, weights_of("radzero"))
     assert model.positions == "scale"
     once(model, "image_tokens")
     for name in ("s518", "s518old", "s224"):
@@ -566,16 +529,16 @@ def test_hf(name: str, tmp_path: Path) -> None:
     write_hf(tmp_path, facts("hf_dual_config")[kind], 96)
     size = case.about["images"]["size"]
     for saliency in ("patch",) if kind == "clip" else ("value", "legrad", "legrad_corrected"):
-        model = HFDual(str(tmp_path), saliency=saliency, image_size=size)
+        model = models.HFDual(str(tmp_path), saliency=saliency, image_size=size)
         queries = model.encode_tokens(torch.from_numpy(case.arrays["input_ids"]).long())
         # The last text of the case plays the empty prompt.
         model.empty = queries[-1:]
         with torch.inference_mode():
             output = model(case.images, queries)
-        assert off(queries, case.arrays["text_embeds"]) < 1e-6
-        assert off(output.logits, case.arrays["logits_per_image"]) < 5e-6
-        assert off(output.probabilities, case.arrays["probabilities"]) < 1e-6
+        assert largest(queries, case.arrays["text_embeds"]) < 1e-6
+        assert largest(output.logits, case.arrays["logits_per_image"]) < 5e-6
+        assert largest(output.probabilities, case.arrays["probabilities"]) < 1e-6
         maps = saliency if "legrad" in saliency else f"map_{saliency}"
         if maps in case.arrays:
             # A cell close to the threshold of the correction may flip.
-            assert off(output.saliency, case.arrays[maps]) < (1e-4 if saliency == "legrad_corrected" else 1e-6)
+            assert largest(output.saliency, case.arrays[maps]) < (1e-4 if saliency == "legrad_corrected" else 1e-6)

@@ -22,16 +22,10 @@ from xbench.runtime.errors import UserError
 
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "siglip": {
-        "model_type": "siglip",
-        "text_config": SIZES | {"vocab_size": len(VOCABULARY), "projection_size": 48},
-        "vision_config": SIZES | {"image_size": 64, "patch_size": 16},
-    },
+    "siglip": {"text_config": SIZES | {"vocab_size": len(VOCABULARY), "projection_size": 48}},
     "clip": {
-        "model_type": "clip",
         "projection_dim": 24,
         "text_config": SIZES | {"vocab_size": 300, "eos_token_id": 299, "bos_token_id": 298, "pad_token_id": 299},
-        "vision_config": SIZES | {"image_size": 64, "patch_size": 16},
     },
 }
 NETWORKS = {"siglip": SiglipModel, "clip": CLIPModel}
@@ -41,7 +35,8 @@ NETWORKS = {"siglip": SiglipModel, "clip": CLIPModel}
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {kind: tmp_path_factory.mktemp(kind) for kind in CONFIGS}
     for kind, folder in made.items():
-        write_hf(folder, CONFIGS[kind], 64, lambda name, shape: weight(f"another seed/{name}", shape))
+        config = CONFIGS[kind] | {"model_type": kind, "vision_config": SIZES | {"image_size": 64, "patch_size": 16}}
+        write_hf(folder, config, 64, lambda name, shape: weight(f"another seed/{name}", shape))
     return made
 
 

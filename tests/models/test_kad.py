@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from deterministic_checkpoints import write_tokeniser
 from kad_reference import Decoder, DenseEncoder, ResNetEncoder, Text, sections, varied
 from safetensors.torch import save_file
-from small_networks import attached, largest, score, shrink
+from small_networks import attached, largest, score
 from torch import Tensor, nn
 
 from xbench.data.datasets.chestxray14 import ChestXray14
@@ -20,6 +20,8 @@ from xbench.models.networks.checkpoint import without
 from xbench.models.networks.vit import with_timm_names
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
+
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def write(folder: Path, content: dict[str, Any]) -> str:
@@ -34,11 +36,6 @@ def flat(content: dict[str, Any]) -> dict[str, Tensor]:
 
 
 # A plain rebuild of the official modules, with a shallow BERT and ViT.
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +84,8 @@ def test_a_densenet_agrees_with_a_plain_rebuild(text: nn.Module, decoder: nn.Mod
 
 
 @pytest.fixture(scope="module")
-def released(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KAD]:
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
-        yield KAD(checkpoint=write(tmp_path_factory.mktemp("released"), content))
+def released(small: None, content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> KAD:
+    return KAD(checkpoint=write(tmp_path_factory.mktemp("released"), content))
 
 
 def logits_of(model: KAD) -> Tensor:

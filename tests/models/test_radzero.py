@@ -15,7 +15,7 @@ from deterministic_checkpoints import write_checkpoint
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from scipy.special import erf
-from small_networks import attached, shrink
+from small_networks import attached
 
 from xbench.geometry.preprocessing import MinMax
 from xbench.models import RadZero
@@ -26,20 +26,15 @@ Array = NDArray[np.float64]
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(small: None, tmp_path: Path) -> Path:
     """A folder as the authors' repository, with a small network."""
-    shrink(monkeypatch)
     write_checkpoint("radzero", tmp_path)
     return tmp_path
 
 
-@pytest.fixture
-def change(files: Path) -> Callable[[Callable[[dict[str, Any]], dict[str, Any]]], Path]:
-    def changed(rename: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
-        save_file(rename(load_file(files / "model.safetensors")), files / "model.safetensors")
-        return files
-
-    return changed
+def change(files: Path, rename: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+    save_file(rename(load_file(files / "model.safetensors")), files / "model.safetensors")
+    return str(files)
 
 
 # What the network computes
@@ -129,26 +124,25 @@ def test_a_sentence_is_the_mean_of_its_tokens_in_whatever_company(files: Path) -
 
 
 @pytest.mark.parametrize("old, new", [(LOSS, ""), (LOSS, "loss."), ("attention.attention.query", "attention.q_proj")])
-def test_names_that_files_may_have(change: Callable[..., Path], files: Path, old: str, new: str) -> None:
+def test_names_that_files_may_have(files: Path, old: str, new: str) -> None:
     expected = RadZero(str(files)).state_dict()
-    folder = change(lambda tensors: {name.replace(old, new): tensor for name, tensor in tensors.items()})
-    model = RadZero(str(folder))
+    model = RadZero(change(files, lambda tensors: {name.replace(old, new): own for name, own in tensors.items()}))
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
-    assert model.weights().keys() == load_file(folder / "model.safetensors").keys()
+    assert model.weights().keys() == load_file(files / "model.safetensors").keys()
 
 
 @pytest.mark.parametrize("name", ["loss_temperature", "layer_norm.bias"])
-def test_what_belongs_to_the_loss_may_not_be_missing(change: Callable[..., Path], name: str) -> None:
-    folder = change(lambda tensors: {key: tensor for key, tensor in tensors.items() if key != LOSS + name})
+def test_what_belongs_to_the_loss_may_not_be_missing(files: Path, name: str) -> None:
+    folder = change(files, lambda tensors: {key: tensor for key, tensor in tensors.items() if key != LOSS + name})
     with pytest.raises(UserError, match=rf"do not fit RadZero: 1 missing \({name}\)"):
-        RadZero(str(folder))
+        RadZero(folder)
 
 
-def test_unused_tensors_and_more_positions(change: Callable[..., Path]) -> None:
+def test_unused_tensors_and_more_positions(files: Path) -> None:
     name = "vision_model.embeddings.position_embeddings"
     unused = {"text_model.pooler.dense.bias": torch.zeros(64), "vision_model.embeddings.mask_token": torch.zeros(1, 64)}
-    folder = change(lambda tensors: {**tensors, **unused, name: tensors[name][:, :26].contiguous()})
-    model = RadZero(str(folder), image_size=70)
+    folder = change(files, lambda tensors: {**tensors, **unused, name: tensors[name][:, :26].contiguous()})
+    model = RadZero(folder, image_size=70)
     assert model._position_embeddings(5, 5) is model.vision_model.embeddings.position_embeddings
 
 

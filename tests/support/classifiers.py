@@ -9,15 +9,10 @@ from typing import Any
 import timm
 import torch
 import torchvision
-from deterministic import quick_weight
-from torch import Tensor, nn
+from deterministic import drawn, quick_weight
+from torch import nn
 
 from xbench.data.phantom import FINDINGS
-
-
-def drawn(network: nn.Module) -> dict[str, Tensor]:
-    """Weights that depend on names and shapes alone."""
-    return {name: quick_weight(name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
 
 
 def write_xrv(path: Path, resnet: bool = False) -> None:
@@ -27,7 +22,7 @@ def write_xrv(path: Path, resnet: bool = False) -> None:
     network: nn.Module = (torchvision.models.resnet50 if resnet else torchxrayvision.models.DenseNet)(num_classes=18)
     if resnet:
         network.conv1 = nn.Conv2d(1, 64, 7, 2, 3, bias=False)
-    network.load_state_dict(drawn(network))
+    network.load_state_dict(drawn(network, draw=quick_weight))
     torch.save(network.state_dict() if resnet else network, path, _use_new_zipfile_serialization=False)
 
 
@@ -37,7 +32,7 @@ def write_classifier(name: str, folder: Path) -> dict[str, Any]:
     if name == "xrv":
         write_xrv(path)
         return {"checkpoint": str(path)}
-    torch.save(drawn(timm.create_model("test_resnet", num_classes=len(classes))), path)
+    torch.save(drawn(timm.create_model("test_resnet", num_classes=len(classes)), draw=quick_weight), path)
     return {"architecture": "test_resnet", "classes": classes, "trained_on": ["rsna"], "checkpoint": str(path)}
 
 

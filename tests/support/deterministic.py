@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def random_state(name: str) -> np.random.RandomState:
@@ -50,6 +51,14 @@ def scaled(name: str, noise: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(noise))
 
 
+def drawn(
+    network: nn.Module, prefix: str = "", draw: Callable[[str, tuple[int, ...]], Tensor] = weight
+) -> dict[str, Tensor]:
+    """Draw the weights of a network, whose names may have begun otherwise when they were drawn first."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    return {name: draw(prefix + name, shape).reshape(shape) for name, shape in shapes.items()}
+
+
 def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
     return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
 
@@ -57,6 +66,13 @@ def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
 def grey(seed: str, height: int, width: int) -> np.ndarray:
     coarse = random_state("gray/" + seed).randint(0, 256, size=(-(-height // 8), -(-width // 8)))
     return coarse.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
+
+
+def radiograph(seed: str, height: int, width: int) -> np.ndarray:
+    """Draw squares with noise that do not use all grey values."""
+    state = random_state(f"grey/{seed}")
+    coarse = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
+    return (coarse + state.randint(0, 31, (height, width))).astype(np.uint8)
 
 
 def tokens_of(

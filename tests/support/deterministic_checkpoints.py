@@ -19,7 +19,7 @@ import open_clip
 import timm
 import torch
 from book_files import official_weights, write_official
-from deterministic import quick_weight, weight
+from deterministic import drawn, quick_weight, weight
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50
@@ -34,26 +34,6 @@ from xbench.models.maps.biomedclip import _MODEL as _BIOMEDCLIP
 # Of networks that are not full.
 BERT = {"vocab_size": 1000, "num_hidden_layers": 1, "intermediate_size": 64}
 BLOCKS = 2
-
-MODELS = (
-    "carzero",
-    "clip",
-    "biomedclip",
-    "medklip",
-    "kad",
-    "mavl",
-    "devide",
-    "radzero",
-    "hf",
-    "gloria",
-    "afloc",
-    "chexzero",
-    "biovil",
-    "biovilt",
-    "cxrclip",
-)
-FIXED = ("gloria", "afloc")
-"""Those whose input has one size."""
 
 # Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones. The words of the
 # package's long texts are one token each, which makes encoding faster; names of findings have one for each letter.
@@ -234,10 +214,8 @@ def _cxrclip(folder: Path, full: bool) -> dict[str, str]:
         resnet = resnet50()
         resnet.fc = nn.Identity()
         parts = {"image_encoder.resnet": resnet, "text_encoder.text_encoder": _bert(full, 28996)}
-        parts |= {
-            "image_projection.projection": nn.Linear(2048, 512),
-            "text_projection.projection": nn.Linear(768, 512),
-        }
+        parts["image_projection.projection"] = nn.Linear(2048, 512)
+        parts["text_projection.projection"] = nn.Linear(768, 512)
     path = folder / "r50_m.tar"
     tensors = {**_draw(parts, full), "logit_scale": torch.tensor(2.6)}
     torch.save({"model": tensors, "config": {"base": {"text_max_length": 128}}, "epoch": 3}, path)
@@ -255,14 +233,11 @@ def _radzero(folder: Path, full: bool) -> dict[str, str]:
     with torch.device("meta"):
         networks = radzero._networks({})
     official = {own: theirs for theirs, own in radzero._ATTENTION.items()}
-    tensors = {}
+    tensors = {"loss_fns.RadZeroLoss.loss_temperature": torch.tensor([math.log(0.07)])}
     for name, tensor in _draw({"": networks}, full).items():
         for own, theirs in official.items():
             name = name.replace(own, theirs)
-        tensors[name.replace("layer_norm.", "loss_fns.RadZeroLoss.layer_norm.", name.startswith("layer_norm."))] = (
-            tensor
-        )
-    tensors["loss_fns.RadZeroLoss.loss_temperature"] = torch.tensor([math.log(0.07)])
+        tensors[f"loss_fns.RadZeroLoss.{name}" if name.startswith("layer_norm.") else name] = tensor
     save_file(tensors, folder / "model.safetensors")
     settings = {"size": {"height": 224, "width": 224}, "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3]}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
@@ -287,8 +262,7 @@ def write_hf(
     with torch.device("meta"):
         network = SiglipModel(SiglipConfig(**config)) if siglip else CLIPModel(CLIPConfig(**config))
     folder.mkdir(exist_ok=True)
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    tensors = {name: draw(name, shape).reshape(shape).contiguous() for name, shape in shapes.items()}
+    tensors = drawn(network, draw=draw)
     if siglip:
         tensors["logit_bias"] = torch.tensor([-10.0])
         model = import_protobuf().ModelProto()
@@ -304,13 +278,11 @@ def write_hf(
 
 
 def _draw(parts: dict[str, nn.Module], full: bool, prefix: str = "") -> dict[str, Tensor]:
-    draw = weight if full else quick_weight
-    return {
-        f"{prefix}{name}": draw(name, tuple(tensor.shape)).reshape(tensor.shape)
-        for part, network in parts.items()
-        for leaf, tensor in network.state_dict().items()
-        for name in [f"{part}.{leaf}" if part else leaf]
-    }
+    draw, tensors = weight if full else quick_weight, dict[str, Tensor]()
+    for part, network in parts.items():
+        inside = f"{part}." if part else ""
+        tensors |= {f"{prefix}{inside}{name}": tensor for name, tensor in drawn(network, inside, draw).items()}
+    return tensors
 
 
 def _vit(full: bool) -> nn.Module:
@@ -321,8 +293,7 @@ def _vit(full: bool) -> nn.Module:
 
 
 def _bert(full: bool, vocabulary: int = 30522, layers: int = 1) -> BertModel:
-    config = BertConfig(vocab_size=vocabulary) if full else BertConfig(**BERT | {"num_hidden_layers": layers})
-    return BertModel(config)
+    return BertModel(BertConfig(vocab_size=vocabulary) if full else BertConfig(**BERT | {"num_hidden_layers": layers}))
 
 
 def write_tokeniser(folder: Path, words: Sequence[str], config: BertConfig | None = None) -> str:
@@ -357,3 +328,6 @@ _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
     "biovilt": partial(_biovil, "temporal"),
     "cxrclip": _cxrclip,
 }
+MODELS = tuple(_WRITERS)
+FIXED = ("gloria", "afloc")
+"""Those whose input has one size."""
