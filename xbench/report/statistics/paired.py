@@ -122,17 +122,18 @@ class Exchanges:
     signs: NDArray[np.float64]
     _patterns: dict[bytes, tuple[NDArray[np.int64], NDArray[np.float64]]] = field(default_factory=dict)
 
-    def patterns(self, clusters: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return which row of `_all_signs` some clusters have, up to the sign of the last one, and that sign, (E,).
+    def looked_up(self, differences: NDArray[np.float64], clusters: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the difference after each, (E,), from those after all that leave the last of the clusters alone.
 
-        Tests of one finding share it.
+        These are in the order of `_all_signs`. Opposite exchanges have opposite differences.
         """
         key = clusters.tobytes()
         if key not in self._patterns:
             last = self.signs[:, clusters[-1]]
             apart = self.signs[:, clusters[:-1]] != last[:, None]
             self._patterns[key] = (apart @ 2.0 ** np.arange(len(clusters) - 1)).astype(np.int64), last
-        return self._patterns[key]
+        pattern, sign = self._patterns[key]
+        return sign * differences[pattern]
 
 
 @dataclass(frozen=True)
@@ -276,9 +277,8 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     scale = 2.0 ** min(40, 52 - ceil(log2(len(mine))))
     scores = [np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second)]
     a, b = np.broadcast_arrays(*scores)
-    # Fold by fold.
     keys, place = np.unique(folds[mine] * len(sample.clusters) + sample.pair_cluster[mine], return_inverse=True)
-    fold_of, clusters = np.divmod(keys, len(sample.clusters))
+    fold_of, clusters = np.divmod(keys, len(sample.clusters))  # fold by fold
     starts = np.flatnonzero(np.diff(fold_of, prepend=-2))
     apart, together = np.zeros((2, len(clusters), a.shape[1]))
     np.add.at(apart, place, a - b)
@@ -296,12 +296,7 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
             first_run.reshape(len(best), len(own), -1)[:] += own[:, best].swapaxes(0, 1)
         # The second run has after an exchange what the first has after the opposite one.
         of_patterns = (first_run - first_run[::-1])[: len(first_run) // 2] / whole
-
-        def looked_up(exchanges: Exchanges) -> NDArray[np.float64]:
-            pattern, sign = exchanges.patterns(clusters)
-            return sign * of_patterns[pattern]
-
-        return PairedTest(matters, looked_up)
+        return PairedTest(matters, lambda exchanges: exchanges.looked_up(of_patterns, clusters))
     kept = _ever_best(together, np.split(apart, starts[1:]))
     total, together, parts = total[kept], together[:, kept], np.split(apart[:, kept], starts[1:])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,17 +144,16 @@ class _Maps:
         maps = _enlarged(cells, _places(height), _places(width)).reshape(_MAPS, -1)
         low, high = maps.min(1, keepdims=True), maps.max(1, keepdims=True)
         reached = ((maps - low) / (high - low) * (thresholds - 1)).astype(np.int32)
-        self._shape = _MAPS, thresholds
         self._keys = (reached + thresholds * np.arange(_MAPS, dtype=np.int32)[:, None]).T.copy()
         # The share of the maps whose maximum is at each pixel.
         self._density = peak_density((height, width), _PEAKS).ravel()
         row, column = np.arange(height) // _BLOCK, np.arange(width) // _BLOCK
         self._block = np.add.outer(row * (column[-1] + 1), column).ravel()
         self._sizes, bins = np.bincount(self._block), _MAPS * thresholds
-        places = (self._keys + self._block[:, None] * bins).ravel()
-        counts = np.bincount(places, minlength=len(self._sizes) * bins).reshape(-1, bins)
+        counts = np.bincount((self._keys + self._block[:, None] * bins).ravel(), minlength=len(self._sizes) * bins)
         # 16 bits hold all pixels of a grid.
-        self._of_blocks, self._mask = counts.astype(np.uint16), self._at_least(counts.sum(0))
+        self._of_blocks = counts.astype(np.uint16).reshape(-1, bins)
+        self._mask = self._at_least(self._of_blocks.sum(0))
 
     def scores(self, region: NDArray[np.bool_]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
         """Return the chance of a hit, and Dice and IoU of each map at each threshold, (maps, T), on a region (H, W)."""
@@ -166,8 +165,8 @@ class _Maps:
         overlap = self._at_least(counts + np.bincount(keys.ravel(), minlength=len(counts)))
         return self._density[places].sum(), dice(self._mask, overlap, area), iou(self._mask, overlap, area)
 
-    def _at_least(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        return counts.astype(np.float64).reshape(self._shape)[:, ::-1].cumsum(1)[:, ::-1]
+    def _at_least(self, counts: NDArray[Any]) -> NDArray[np.float64]:
+        return counts.astype(np.float64).reshape(_MAPS, -1)[:, ::-1].cumsum(1)[:, ::-1]
 
 
 def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np.float64]:

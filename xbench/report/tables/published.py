@@ -9,18 +9,7 @@ from xbench.findings.names import FINDINGS
 from xbench.findings.published import inconsistencies, paper
 from xbench.report.names import model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, in_order
-from xbench.report.tables.table import (
-    INTERVALS,
-    Cell,
-    Column,
-    Row,
-    Table,
-    cells_of,
-    decimal,
-    number,
-    row,
-    table_of,
-)
+from xbench.report.tables.table import INTERVALS, Cell, Column, Row, Table, cells_of, decimal, number, row, table_of
 
 _Beside = tuple[Column, Mapping[str, Cell], Mapping[str, float | None]]
 """A column of our numbers by label, with the published ones by model."""
