@@ -348,8 +348,7 @@ def write_results(path: Path, results: Results) -> None:
 def read_results(path: Path) -> Results:
     """Read `results.json`, which may come from a stranger.
 
-    Raises:
-        OSError, ValueError: It cannot be read, is of another schema, or holds what no run writes.
+    An OSError or a ValueError if it cannot be read, is of another schema, or holds what no run writes.
     """
     about = path.stat()
     if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:

@@ -42,16 +42,10 @@ def write_tables(
     names: Sequence[str],
     about: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, str]:
-    """Write the named tables of a run; each appears whole or not at all.
+    """Write the named tables of a run, each whole or not at all, and return the SHA-256 of each file.
 
-    Args:
-        folder: Of the run.
-        batches: Tables by name, in the dataset's order.
-        names: Tables to write; the others of a batch are left out.
-        about: By file, what it says beside its rows, as plain values by key.
-
-    Returns:
-        The SHA-256 of each file.
+    `batches` are tables by name, in the dataset's order, and `about` is what each file says beside its rows, as plain
+    values by key.
     """
     metadata = {name: {key: json.dumps(value) for key, value in about.get(name, {}).items()} for name in names}
     waiting: dict[str, list[pa.Table]] = {name: [] for name in names}
@@ -94,9 +88,7 @@ _MAX_ROWS = 2 * 10**7
 def read_rows(path: Path, findings: Sequence[str], condition: str = "") -> Rows:
     """Read the rows of a condition in `pairs.parquet` of a run with these findings.
 
-    Raises:
-        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run with these findings
-            writes.
+    An OSError, a ValueError or a pyarrow.ArrowInvalid if it cannot be read, or holds what no such run writes.
     """
     with Table(path, PAIRS) as file:
         if file.metadata.num_rows > _MAX_ROWS:
