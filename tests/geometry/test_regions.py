@@ -65,7 +65,7 @@ def test_any_gamma_by_fractions(region, size, percent):
     coverage = Coverage.of(region, size)
     assert coverage.at(percent / 100).tolist() == expected
     assert coverage.shape == size and len(coverage.partial) == sum(0 < share < 1 for row in covered for share in row)
-    again = Coverage.checked(coverage.shape, coverage.whole, coverage.partial, coverage.share, coverage.kept)
+    again = Coverage(coverage.shape, coverage.whole, coverage.partial, coverage.share, coverage.kept).checked()
     assert again == coverage == pickle.loads(pickle.dumps(coverage))
     # As part of a batch that goes to a device.
     (moved,) = move_data_to_device([coverage], "cpu")
@@ -86,7 +86,7 @@ def test_what_a_file_keeps_must_be_covered():
     for kept in ([9], []):
         with pytest.raises(ValueError, match="region keeps"):
             parts = coverage.shape, coverage.whole, coverage.partial, coverage.share
-            Coverage.checked(*parts, np.array(kept, np.uint32))
+            Coverage(*parts, np.array(kept, np.uint32)).checked()
 
 
 NONE = np.zeros(0, np.uint32), np.zeros(0)
@@ -108,4 +108,4 @@ NONE = np.zeros(0, np.uint32), np.zeros(0)
 )
 def test_what_no_region_gives_is_refused(parts):
     with pytest.raises(ValueError, match="region"):
-        Coverage.checked(*parts, np.zeros(0, np.uint32))
+        Coverage(*parts, np.zeros(0, np.uint32)).checked()

@@ -58,30 +58,24 @@ class Coverage:
         partial = np.flatnonzero((covered > 0) & (covered < region.size)).astype(np.uint32)
         return cls(size, np.packbits(whole), partial, covered[partial] / region.size, kept)
 
-    @classmethod
-    def checked(
-        cls,
-        shape: tuple[int, int],
-        whole: NDArray[np.uint8],
-        partial: NDArray[np.uint32],
-        share: NDArray[np.float64],
-        kept: NDArray[np.uint32],
-    ) -> Self:
-        """Make a coverage of what a file says; ValueError if its parts do not fit together."""
-        pixels = shape[0] * shape[1]
-        if min(shape) < 1 or len(whole) != (pixels + 7) // 8 or partial.shape != share.shape:
+    def checked(self) -> Self:
+        """Return the coverage, made of what a file says; ValueError if its parts do not fit together."""
+        pixels, partial, share, kept = self.shape[0] * self.shape[1], self.partial, self.share, self.kept
+        if min(self.shape) < 1 or len(self.whole) != (pixels + 7) // 8 or partial.shape != share.shape:
             raise ValueError("the parts of a region do not fit together")
         if len(partial) and not (partial.max() < pixels and share.min() > 0 and share.max() < 1):
             raise ValueError("a region covers pixels or shares that there are not")
-        if (len(kept) and not np.isin(kept, partial).all()) or (len(partial) and not len(kept) and not whole.any()):
+        if (len(kept) and not np.isin(kept, partial).all()) or (
+            len(partial) and not len(kept) and not self.whole.any()
+        ):
             raise ValueError("a region keeps pixels that it does not cover, or none")
-        return cls(shape, whole, partial, share, kept)
+        return self
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Coverage) or self.shape != other.shape:
-            return False
-        parts = ("whole", "partial", "share", "kept")
-        return all(np.array_equal(getattr(self, part), getattr(other, part)) for part in parts)
+        parts = self.__slots__
+        return isinstance(other, Coverage) and all(
+            np.array_equal(getattr(self, part), getattr(other, part)) for part in parts
+        )
 
     def at(self, gamma: float) -> NDArray[np.bool_]:
         """Return the region (H, W): the pixels covered by at least the share `gamma`, in (0, 1].

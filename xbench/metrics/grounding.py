@@ -15,21 +15,11 @@ from torchmetrics import Metric
 
 from xbench.geometry.grid import FULL_VIEW, TieRule
 from xbench.predictions.answer import Answer
+from xbench.scoring import numbers
 from xbench.scoring.boxes import answer_columns
 from xbench.scoring.map_measures import Measurer, Measures, check_ties
 from xbench.scoring.metrics import RowMetric
-from xbench.scoring.numbers import (
-    BOX_COUNTS,
-    BOX_SUMS,
-    Sums,
-    box_column_sums,
-    box_numbers,
-    counted,
-    dice,
-    iou,
-    mean,
-    summed,
-)
+from xbench.scoring.numbers import BOX_COUNTS, BOX_SUMS, Sums, counted, mean, summed
 from xbench.scoring.protocols.base import mean as defined_mean
 from xbench.scoring.protocols.detections import IOUS, MOST, Floats, average_precision, froc, match
 from xbench.scoring.sweep import check_thresholds, threshold_values
@@ -157,11 +147,10 @@ class ThresholdSweep(_PerClass):
         self.thresholds = self._thresholds = thresholds
 
     def compute(self) -> dict[str, Tensor]:
-        """Average over the valid pairs.
+        """Return means over the valid pairs.
 
-        Returns:
-            `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; their `count` (C,) int64; `thresholds`
-            (T,) float32.
+        `dice` and `iou` (C, T) float64 are NaN for a class without valid pairs; their `count` (C,) is int64,
+        `thresholds` (T,) float32.
         """
         curves = {"dice": self._mean("dice_sum"), "iou": self._mean("iou_sum"), "count": self._count()}
         return curves | {"thresholds": threshold_values(self.thresholds).to(self.device)}
@@ -170,7 +159,7 @@ class ThresholdSweep(_PerClass):
         mask, overlap, region = measures.counts()
         sums = {
             name: summed(score(mask, overlap, region[:, None]), classes, self.findings)
-            for name, score in (("dice_sum", dice), ("iou_sum", iou))
+            for name, score in (("dice_sum", numbers.dice), ("iou_sum", numbers.iou))
         }
         return {"count": counted(classes, self.findings)} | sums
 
@@ -179,9 +168,6 @@ class BoxScores(RowMetric):
     """Scores of answers per finding, over scored pairs of image and finding, with exact sums.
 
     No box is a miss and counts as 0; how many answers had none, and why, stands beside.
-
-    Args:
-        num_classes: Number of findings.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -209,11 +195,11 @@ class BoxScores(RowMetric):
             name: np.array([np.nan if one is None else one for one in column]) for name, column in values.items()
         }
         positive = np.array([true is not None for true in annotated])
-        self.add(box_column_sums(columns, positive, np.array(classes, np.int64), self.findings))
+        self.add(numbers.box_column_sums(columns, positive, np.array(classes, np.int64), self.findings))
 
     def compute(self) -> list[dict[str, float | int | None]]:
         """Return the scores of each finding, as `xbench.scoring.numbers.box_numbers` does."""
-        return box_numbers(self.totals())
+        return numbers.box_numbers(self.totals())
 
 
 def _check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
@@ -281,11 +267,11 @@ class LesionDetections(Metric):
         parts = self.detections if isinstance(self.detections, list) else [self.detections]
         rows = torch.cat(parts).cpu().numpy() if parts else np.zeros((0, 4 + len(self.ious)))
         rows = rows[np.lexsort(rows[:, 2::-1].T)]
-        numbers: list[Mapping[str, Any]] = []
+        scores: list[Mapping[str, Any]] = []
         for column, (images, lesions) in enumerate(zip(self.images.tolist(), self.lesions.tolist(), strict=True)):
             of_class = rows[rows[:, 0] == column]
             hits = {iou: of_class[:, 4 + place] > 0 for place, iou in enumerate(self.ious)}
             ap = {iou: average_precision(of_class[:, 3], hit, lesions) for iou, hit in hits.items()}
             curves = {iou: froc(of_class[:, 3], hit, lesions, images) for iou, hit in hits.items()}
-            numbers.append({"froc": curves, "ap": ap, "map": defined_mean(ap.values())})
-        return numbers
+            scores.append({"froc": curves, "ap": ap, "map": defined_mean(ap.values())})
+        return scores

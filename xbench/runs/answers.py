@@ -119,10 +119,6 @@ class AnswerRow:
         same = {name: getattr(self, name) for name in _OF_REPLY}
         return Reply(self.raw, confidence=self.answer_confidence, **same, **first)
 
-    def asked(self, row: int, pair: int) -> Question:
-        """Return what was asked, for places in a batch."""
-        return Question(self.query, row, pair, self.finding)
-
     def read_again(self, family: Family, convention: Convention) -> tuple[Reply, Answer]:
         """Read where the finding is by another family or convention.
 
@@ -203,8 +199,7 @@ def answer_rows(shown: Answers, truth: Truth) -> list[AnswerRow]:
 def read_answers(path: Path, condition: str = "") -> Iterator[AnswerRow]:
     """Read the answers under a condition in `predictions.parquet` of a run, row by row.
 
-    Raises:
-        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
+    An OSError, a ValueError or a pyarrow.ArrowInvalid if it cannot be read, or holds what no run writes.
     """
     with Table(path) as file:
         for group in range(file.num_row_groups):

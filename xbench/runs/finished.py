@@ -17,6 +17,7 @@ from xbench.geometry.grid import MAX_THRESHOLDS, MapScale, Rules, TieRule, Upsam
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
+from xbench.predictions.asking import Question
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, read_answers
 from xbench.runs.by_finding import Images
@@ -289,7 +290,7 @@ class FinishedRun:
                         shown.repeated.append(answer)
                     elif one.query == "locate":
                         reply, shown.answers[pair] = one.read_again(by, numbers)
-                    shown.replies.append((one.asked(place, pair), reply))
+                    shown.replies.append((Question(one.query, place, pair, one.finding), reply))
                 before += len(names)
         truths = [
             Truth.of_image(

@@ -38,33 +38,21 @@ _MOST_CELLS = 2**26
 
 @dataclass(frozen=True)
 class SavedImage:
-    """What a run keeps of an image.
+    """What a run keeps of an image. Positions are those of the K queries, ascending."""
 
-    Attributes:
-        index: Position of the image in the dataset.
-        image_sha256: Digest of the model input; None if the image was not decoded.
-        view: Part of the radiograph that the maps show.
-        queries: What is looked for on it; K below, and positions are among these.
-        saliency: Raw maps (K, h, w), in the frame of the model input, NaN where nobody drew one; None of a model that
-            draws no map.
-        regions: Annotated regions by position of the query, ascending.
-        scored: Positions of those queries that are present with a region.
-        picture: The radiograph as a JPEG file; None where no pair is scored.
-        image_size: Height and width of the radiograph as it was decoded; None where nobody knows.
-        instances: What the regions are the unions of, item by item, by position of the query, ascending.
-    """
-
-    index: int
+    index: int  # position of the image in the dataset
     image_id: str
     patient_id: str | None
-    image_sha256: str | None
-    view: View
-    queries: Sequence[Query]
+    image_sha256: str | None  # digest of the model input; None if the image was not decoded
+    view: View  # part of the radiograph that the maps show
+    queries: Sequence[Query]  # what is looked for on it (K)
+    # Raw maps (K, h, w), in the frame of the model input, NaN where nobody drew one; None of a model that draws no map.
     saliency: NDArray[np.float32] | None
-    regions: Mapping[int, Coverage]
-    scored: tuple[int, ...]
-    picture: bytes | None
-    image_size: tuple[int, int] | None = None
+    regions: Mapping[int, Coverage]  # annotated regions by position
+    scored: tuple[int, ...]  # positions of those queries that are present with a region
+    picture: bytes | None  # the radiograph as a JPEG file; None where no pair is scored
+    image_size: tuple[int, int] | None = None  # height and width of the radiograph as decoded; None where nobody knows
+    # What the regions are the unions of, item by item, by position.
     instances: Mapping[int, tuple[Shape, ...]] = field(default_factory=dict)
 
 
@@ -155,7 +143,6 @@ def _ends(parts: Sequence[Sequence[Any] | NDArray[Any]]) -> pa.Array:
 
 
 def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    """Return the first columns of a table from their values row by row."""
     return dict(zip(SCHEMAS[name].names, zip(*rows, strict=True), strict=False))
 
 
@@ -249,15 +236,12 @@ class ScoredPairs:
             self._place = {pair: row for pair, row in _places(self._files[TRUTH], "query").items() if present[row]}
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
-        """Tell whether the run scored a finding in an image."""
         return pair in self._place
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Go through the pairs in their order."""
         return iter(self._place)
 
     def __len__(self) -> int:
-        """Return the number of scored pairs."""
         return len(self._place)
 
     def read(self, image_id: str, finding: str) -> ScoredPair:
@@ -389,4 +373,4 @@ def coverage_of(row: Mapping[str, Any]) -> Coverage:
     """Return the region of a row of the truth."""
     height, width = row["shape"].tolist()
     whole, parts = np.frombuffer(row["whole"], np.uint8), (row[name].copy() for name in ("partial", "share", "kept"))
-    return Coverage.checked((height, width), whole, *parts)
+    return Coverage((height, width), whole, *parts).checked()

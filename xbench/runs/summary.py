@@ -13,28 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.findings.names import MACRO
+from xbench.runs import results
 from xbench.runs.answers import AnswerRow
-from xbench.runs.results import (
-    SIGN_LEVEL,
-    Answers,
-    Classification,
-    ConstantMap,
-    ConstantMaps,
-    Counts,
-    FindingClassification,
-    FindingCounts,
-    FindingGrounding,
-    Grounding,
-    NoteCount,
-    OwnScale,
-    Recognised,
-    Repeats,
-    Results,
-    ScoredOn,
-    SignTest,
-    Skipped,
-    Tokens,
-)
 from xbench.scoring import numbers
 from xbench.scoring.boxes import box_iou
 from xbench.scoring.numbers import Numbers, macro_mean
@@ -85,7 +65,7 @@ def summarise(
     notes: Iterable[Note] = (),
     provenance: Mapping[str, Any] | None = None,
     answers: Sequence[AnswerRow] | None = None,
-) -> Results:
+) -> results.Results:
     """Put the results of a run together.
 
     `names` are those of model, dataset and split, `computed` is what the metrics gave, and `thresholds` the number of
@@ -106,19 +86,21 @@ def summarise(
     model, dataset, split = names
     minimum = macro_mean(one.pointing_game_of_minimum for one in grounding.values())
     p_values = dict(zip((*findings, MACRO), (*by_finding, together), strict=True))
-    sign = SignTest(minimum, together, [name for name, p in p_values.items() if p is not None and p <= SIGN_LEVEL])
-    return Results(
+    sign = results.SignTest(
+        minimum, together, [name for name, p in p_values.items() if p is not None and p <= results.SIGN_LEVEL]
+    )
+    return results.Results(
         model=model,
         dataset=dataset,
         split=split,
         findings=findings,
-        counts=Counts(
+        counts=results.Counts(
             images=len(rows.image_ids),
-            skipped=[Skipped(failure.image_id, failure.reason) for failure in failures],
-            constant_maps=ConstantMaps(len(constant), [ConstantMap(*pair) for pair in constant[:10]]),
-            notes=[NoteCount(text, len(ids), sorted(ids)[:10]) for text, ids in sorted(odd.items())],
+            skipped=[results.Skipped(failure.image_id, failure.reason) for failure in failures],
+            constant_maps=results.ConstantMaps(len(constant), [results.ConstantMap(*pair) for pair in constant[:10]]),
+            notes=[results.NoteCount(text, len(ids), sorted(ids)[:10]) for text, ids in sorted(odd.items())],
             per_finding={
-                finding: FindingCounts(
+                finding: results.FindingCounts(
                     positives=int((rows["label"][rows.finding == place] == 1).sum()),
                     negatives=int((rows["label"][rows.finding == place] == 0).sum()),
                     with_region=int(rows["scored"][rows.finding == place].sum()),
@@ -126,17 +108,17 @@ def summarise(
                 for place, finding in enumerate(findings)
             },
         ),
-        scored_on={finding: ScoredOn(**digests) for finding, digests in numbers.scored_on(rows).items()},
-        grounding=Grounding(
+        scored_on={finding: results.ScoredOn(**digests) for finding, digests in numbers.scored_on(rows).items()},
+        grounding=results.Grounding(
             thresholds=[k / (thresholds - 1) for k in range(thresholds)],
             per_class=grounding,
             macro={name: macro_mean(getattr(one, name) for one in grounding.values()) for name in _GROUNDING},
             sign_test=None if said else sign,
         ),
         own_scale=_own_scale(rows, computed.own, ((provenance or {}).get("model") or {}).get("map_scale")),
-        classification=Classification(
+        classification=results.Classification(
             per_class={
-                name: FindingClassification(**scores)
+                name: results.FindingClassification(**scores)
                 for name, scores in zip(findings, computed.classification, strict=True)
             },
             macro=numbers.recognition_macro(computed.classification),
@@ -147,32 +129,34 @@ def summarise(
 
 
 def _grounding(
-    rows: Rows, place: int, computed: RunNumbers, sign_p: float | None, answers: Answers | None
-) -> FindingGrounding:
+    rows: Rows, place: int, computed: RunNumbers, sign_p: float | None, answers: results.Answers | None
+) -> results.FindingGrounding:
     sweep, pointing = computed.sweep[place], computed.pointing[place]
     if not pointing["count"]:
-        return FindingGrounding(0, *[None] * 9)
+        return results.FindingGrounding(0, *[None] * 9)
     scored = rows.counts.row[rows.finding[rows.counts.row] == place]
     minimum = None if answers else fsum(rows["minimum_hit"][scored].tolist()) / len(scored)
     found = pointing | sweep | {"pointing_game_of_minimum": minimum, "sign_p": sign_p}
     if answers is not None and answers.kind == "points":
         found |= dict.fromkeys(("dice_fixed", "iou_fixed"))
-    return FindingGrounding(**found)
+    return results.FindingGrounding(**found)
 
 
-def _own_scale(rows: Rows, computed: Sequence[Numbers], scale: Any) -> OwnScale | None:
+def _own_scale(rows: Rows, computed: Sequence[Numbers], scale: Any) -> results.OwnScale | None:
     if scale not in ("logit", "probability") or not len(rows.own.row):
         return None
     macro = {name: macro_mean(scores[name] for scores in computed) for name in _SWEEP}
-    return OwnScale(scale, dict(zip(rows.findings, computed, strict=True)), macro)
+    return results.OwnScale(scale, dict(zip(rows.findings, computed, strict=True)), macro)
 
 
-def _answers(rows: Rows, boxes: Sequence[Numbers], asked: Sequence[AnswerRow], about: Mapping[str, Any]) -> Answers:
+def _answers(
+    rows: Rows, boxes: Sequence[Numbers], asked: Sequence[AnswerRow], about: Mapping[str, Any]
+) -> results.Answers:
     """Put the numbers of answers together; `about` is the provenance of the model: family, frame and reader."""
     per_class = dict(zip(rows.findings, boxes, strict=False))
     means = [name for name in boxes[0] if name not in ("pairs", "negatives")]
     points = bool(np.nansum(rows["points"])) and not np.nansum(rows["boxes"])
-    return Answers(
+    return results.Answers(
         family=str(about.get("family")),
         frame=str(about.get("frame")),
         reader=str(about.get("reader")),
@@ -188,18 +172,18 @@ def _answers(rows: Rows, boxes: Sequence[Numbers], asked: Sequence[AnswerRow], a
     )
 
 
-def _repeats(asked: Sequence[AnswerRow]) -> Repeats | None:
+def _repeats(asked: Sequence[AnswerRow]) -> results.Repeats | None:
     first = {(row.image_id, row.finding): row for row in asked if row.query == "locate"}
     both = [(row, first[row.image_id, row.finding]) for row in asked if row.query == "again"]
     boxes = [(row.boxes or (), other.boxes or ()) for row, other in both]
     alike = sum(box_iou(*of) > 0.9 if all(of) else not any(of) for of in boxes)
-    return Repeats(len(both), sum(row.status == other.status for row, other in both), alike) if both else None
+    return results.Repeats(len(both), sum(row.status == other.status for row, other in both), alike) if both else None
 
 
-def _tokens(asked: Sequence[AnswerRow]) -> Tokens | None:
+def _tokens(asked: Sequence[AnswerRow]) -> results.Tokens | None:
     known = [row for row in asked if (row.tokens_in, row.tokens_out) != (None, None)]
     sent, received = sum(row.tokens_in or 0 for row in known), sum(row.tokens_out or 0 for row in known)
-    return Tokens(len(known), sent, received) if known else None
+    return results.Tokens(len(known), sent, received) if known else None
 
 
 def _sensitivity(rows: Rows, only_points: bool) -> dict[str, dict[str, float | None]]:
@@ -229,7 +213,7 @@ def _sensitivity(rows: Rows, only_points: bool) -> dict[str, dict[str, float | N
     }
 
 
-def _recognition(asked: Sequence[AnswerRow], rows: Rows) -> Recognised | None:
+def _recognition(asked: Sequence[AnswerRow], rows: Rows) -> results.Recognised | None:
     """Return how recognition was asked; None if it was not."""
     if not asked:
         return None
@@ -240,7 +224,7 @@ def _recognition(asked: Sequence[AnswerRow], rows: Rows) -> Recognised | None:
         numbers.recognition_numbers(labels[recognised == place], rows["probability"][recognised == place])
         for place in range(len(rows.findings))
     ]
-    return Recognised(
+    return results.Recognised(
         asked=len(asked),
         unreadable=sum(row.probability is None for row in asked),
         bounded=sum(bool(row.bounded) for row in asked),

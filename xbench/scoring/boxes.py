@@ -25,19 +25,13 @@ class BoxPair:
     """Scores of the boxes answered for one pair of image and finding.
 
     Without a box all are 0: no box is a miss. None: the annotated boxes are known by their union only.
-
-    Attributes:
-        box_iou: Of the two unions.
-        centre_hit: Share of answered boxes whose centre lies in an annotated box, its border included.
-        best_iou: Largest of an answered with an annotated box. Flattering where there are several.
-        matched_30: Pairs of the best one-to-one matching at IoU >= 0.3; `matched_50` at 0.5.
     """
 
-    box_iou: float
-    centre_hit: float
-    best_iou: float | None
-    matched_30: int | None
-    matched_50: int | None
+    box_iou: float  # of the two unions
+    centre_hit: float  # share of answered boxes whose centre lies in an annotated box, its border included
+    best_iou: float | None  # largest of an answered with an annotated box; flattering where there are several
+    matched_30: int | None  # pairs of the best one-to-one matching at IoU >= 0.3
+    matched_50: int | None  # the same at 0.5
 
 
 class GridScores(NamedTuple):
@@ -209,10 +203,8 @@ def answer_columns(answer: Answer, annotated: ArrayLike | None, one_by_one: bool
     columns |= vars(answer.counts) | {"suspect_frame": answer.suspect_frame}
     if annotated is None:
         return columns | {"false_area": union_areas(answer.boxes, np.zeros((0, 4)))[1]}
-    scores = score_boxes(answer.boxes, annotated, one_by_one)
-    of_scores = ("box_iou", "centre_hit", "best_iou", "matched_30", "matched_50")
     columns |= {"one_by_one": one_by_one, "annotated": len(_boxes(annotated))}
-    return columns | {name: getattr(scores, name) for name in of_scores}
+    return columns | vars(score_boxes(answer.boxes, annotated, one_by_one))
 
 
 def _parts(corners: Boxes) -> Iterator[Boxes]:

@@ -64,13 +64,10 @@ class Measures:
         """Logits and probabilities (2, N)."""
         return np.ascontiguousarray(self.table[:, LOGIT : PROBABILITY + 1].T).view(np.float64)
 
-    def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the pixels of masks, overlaps and regions, as `PixelCounts` holds them."""
-        return reached(self.table[:, MEASURES : self.table.shape[1] - 2 * self.limits])
-
-    def own_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return what `counts` does, at the L thresholds of the maps' own scale."""
-        return reached(self.table[:, self.table.shape[1] - 2 * self.limits :])
+    def counts(self, own: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return pixels of masks, overlaps and regions, as `PixelCounts` holds them, or those at the L thresholds."""
+        end = self.table.shape[1] - 2 * self.limits
+        return reached(self.table[:, end:] if own else self.table[:, MEASURES:end])
 
     def hits(self, ties: TieRule) -> NDArray[np.float64]:
         """Return what `pointing_hits` does (N,)."""
@@ -191,10 +188,10 @@ def measure_on_host(
 
     if threads == 1:
         measure_some(0)
-        return torch.from_numpy(rows)
-    # Threads that end with this call: whoever forks afterwards finds none of them.
-    with ThreadPoolExecutor(threads) as pool:
-        [*pool.map(measure_some, range(threads))]
+    else:
+        # Threads that end with this call: whoever forks afterwards finds none of them.
+        with ThreadPoolExecutor(threads) as pool:
+            [*pool.map(measure_some, range(threads))]
     return torch.from_numpy(rows)
 
 

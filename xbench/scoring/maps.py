@@ -34,10 +34,10 @@ def cnr(saliency: Map, region: Region, *, absolute: bool = False, sample: bool =
     inside, outside = (saliency[part].astype(np.float64) for part in (region, ~region))
     if min(len(inside), len(outside)) <= sample:
         return math.nan
-    (mean_in, var_in), (mean_out, var_out) = (_moments(values, sample) for values in (inside, outside))
-    if var_in + var_out == 0:
+    variance = float(inside.var(ddof=int(sample)) + outside.var(ddof=int(sample)))
+    if variance == 0:
         return math.nan
-    contrast = (mean_in - mean_out) / math.sqrt(var_in + var_out)
+    contrast = float(inside.mean() - outside.mean()) / math.sqrt(variance)
     return abs(contrast) if absolute else contrast
 
 
@@ -119,9 +119,3 @@ def pointing_with_tolerance(saliency: Map, region: Region, tolerance: float) -> 
     highest = saliency == saliency.max()
     near = distance_transform_edt(~region)[highest] <= tolerance if tolerance else region[highest]
     return int(np.count_nonzero(near)) / len(near)
-
-
-def _moments(values: NDArray[np.float64], sample: bool) -> tuple[float, float]:
-    """Mean and variance, in two passes."""
-    mean = float(values.mean())
-    return mean, float(((values - mean) ** 2).sum() / (len(values) - sample))

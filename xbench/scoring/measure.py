@@ -38,15 +38,10 @@ def measure(
 ) -> pa.Table:
     """Measure what a model says about P pairs; return a table of `SCHEMA` with a row for each.
 
-    Args:
-        prediction: Of the model.
-        truth: What the dataset says about the same pairs; regions are cut at the gamma of `rules`.
-        rules: How maps are scored.
-        stopwatch: Counts measuring the maps as `saliency`, the time before as `metrics`.
-        measurer: Measures the maps.
-        check: Refuses what cannot be scored, but for answers. It is given logits and probabilities (P,) on the host,
-            NaN where there are none, and which maps are finite (P,) bool.
-        condition: The change that was made to the images.
+    Regions of `truth` are cut at the gamma of `rules`. The stopwatch counts measuring the maps as `saliency`, the time
+    before as `metrics`. `check` refuses what cannot be scored, but for answers: it is given logits and probabilities
+    (P,) on the host, NaN where there are none, and which maps are finite (P,) bool. `condition` is the change that was
+    made to the images.
     """
     pairs, image, scored = len(truth.queries), truth.image.tolist(), truth.scored
     values: dict[str, Any] = {}
@@ -63,10 +58,8 @@ def measure(
             asked[[question.pair for question, _ in answers.replies if question.kind == "recognise"]] = True
             values, pixels = _measure_answers(answers.answers, truth, rules)
         case None:
-            scores, scored = (
-                torch.stack([logits.cpu(), probabilities.cpu()]).double().numpy(),
-                np.zeros(pairs, np.bool_),
-            )
+            scores = torch.stack([logits.cpu(), probabilities.cpu()]).double().numpy()
+            scored = np.zeros(pairs, np.bool_)
             # Nothing is compared with a region.
             if check is not None:
                 check(scores[0], scores[1], np.ones(pairs, np.bool_))
@@ -74,9 +67,7 @@ def measure(
         "image_id": [truth.image_ids[place] for place in image],
         "patient_id": [truth.patient_ids[place] for place in image],
         "query": [query.name for query in truth.queries],
-        "finding": [query.finding for query in truth.queries],
-        "text": [query.text for query in truth.queries],
-        "language": [query.language for query in truth.queries],
+        **{name: [getattr(query, name) for query in truth.queries] for name in ("finding", "text", "language")},
         "condition": [condition] * pairs,
         "region_digest": [digest.decode() or None for digest in truth.digests.tolist()],
     }
@@ -147,7 +138,7 @@ def _measure_maps(
     found["constant"] = pairs.constant & ~nobody
     pixels = {"grid_pixels": sizes.prod(1), "region_pixels": region, "mask_pixels": mask, "overlap_pixels": overlap}
     if len(limits):
-        own_mask, own_overlap, _ = pairs.own_counts()
+        own_mask, own_overlap, _ = pairs.counts(own=True)
         pixels |= {"own_mask_pixels": own_mask * ~nobody[:, None], "own_overlap_pixels": own_overlap * ~nobody[:, None]}
     return scores, found, pixels
 
@@ -182,9 +173,7 @@ def _measure_answers(
     return found | {name: [one.get(name) for one in boxes] for name in of_boxes}, pixels
 
 
-def _peak(
-    drawn: NDArray[np.bool_], points: Sequence[Point], region: NDArray[np.bool_]
-) -> tuple[float | None, float | None, float | None]:
+def _peak(drawn: NDArray[np.bool_], points: Sequence[Point], region: NDArray[np.bool_]) -> tuple[float | None, ...]:
     """Return the middle of the boxes, or else of the points, and how far the nearest of them lies from the region.
 
     As of a map that is highest there; None without either.
