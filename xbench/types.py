@@ -150,7 +150,7 @@ class Sample:
     truth: Truth
     notes: tuple[Note, ...] = ()
     seconds: float = 0.0
-    coverage: Sequence[Coverage | None] = ()  # covered shares of the grid's pixels, of each pair; None without a region
+    regions: Sequence[tuple[Any, ...]] = ()  # what `truth_table` takes of the annotated ones
     picture: bytes | None = None  # the radiograph as a JPEG file, of an image with a scored pair
 
 

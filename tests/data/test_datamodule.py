@@ -5,12 +5,15 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from lightning.fabric.utilities import move_data_to_device
 from toys import Brightness, Squares
 
+from xbench.callbacks.case_keeper import CaseKeeper
 from xbench.data.records import Record
+from xbench.runs.files import PICTURES, TRUTH
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Failure, Note
 
@@ -107,6 +110,18 @@ def test_batches_of_workers(grid):
         assert all(map(torch.equal, tensors_of(one), tensors_of(other)))
     assert len(batches[1]) == 0 and batches[1].truth.regions == [] and len(batches[1].failures) == 7
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors_of(batches[0])}) == 1
+
+
+def test_what_is_kept_of_some_images_is_what_is_kept_of_a_batch_of_these():
+    samples, kept = sample_of(), []
+    for places, chosen in (((0, 1, 3, 4), [1, 3]), ((1, 4), None)):
+        batch = samples.collate([samples[place] for place in places])
+        keeper = CaseKeeper()
+        keeper.on_test_batch_end(None, None, None, batch if chosen is None else batch.only(chosen), 0)
+        kept.append(keeper.latest)
+    for name in (TRUTH, PICTURES):
+        whole = pa.ipc.open_stream(pa.py_buffer(kept[1][name])).read_all()
+        assert len(whole) and kept[0][name].equals(whole)
 
 
 def test_unreadable_images_come_as_failures():

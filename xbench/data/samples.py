@@ -77,7 +77,11 @@ class Samples(Dataset[Sample | Failure]):
             image_sha256=None if undecoded else prepared.sha256(),
             truth=truth,
             notes=tuple(Note(text, record.image_id) for text in prepared.notes),
-            coverage=coverage,
+            regions=[
+                (index, record.image_id, query, label == 1, cut, items)
+                for query, label, cut, items in zip(queries, truth.labels.tolist(), coverage, truth.shapes, strict=True)
+                if cut is not None
+            ],
             picture=jpeg(shrunk(prepared.display, _LONGEST_SIDE)) if truth.scored.any() else None,
             seconds=time.perf_counter() - started,
         )
@@ -87,14 +91,8 @@ class Samples(Dataset[Sample | Failure]):
         """Make a batch, and tables that a run keeps of it: here and not in the process that has the network."""
         batch, samples = Batch.collate(items), [item for item in items if isinstance(item, Sample)]
         if samples:
-            truth, coverage = batch.truth, [region for sample in samples for region in sample.coverage]
-            pairs = zip(truth.image.tolist(), truth.queries, truth.labels.tolist(), coverage, truth.shapes, strict=True)
-            regions = [
-                (int(truth.index[image]), truth.image_ids[image], query, label == 1, region, shapes)
-                for image, query, label, region, shapes in pairs
-                if region is not None
-            ]
-            films = zip(truth.image_ids, samples, strict=True)
+            regions = [region for sample in samples for region in sample.regions]
+            films = zip(batch.truth.image_ids, samples, strict=True)
             pictures = [(image_id, sample.picture) for image_id, sample in films if sample.picture is not None]
             tables = {TRUTH: truth_table(regions), PICTURES: table_of(PICTURES, pictures)}
             content = {name: bytearray(encoded(table)) for name, table in tables.items()}
