@@ -64,16 +64,11 @@ def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
             continue
         recognised = sample.probabilities[sample.pair_image[pairs], column] >= threshold
         grounded = sample.hit[pairs] >= 0.5
-        shares = {
-            "both": recognised & grounded,
-            "near_miss": recognised & ~grounded & near[pairs],
-            "elsewhere": recognised & ~grounded & ~near[pairs],
-            "grounded_only": ~recognised & grounded,
-            "neither": ~recognised & ~grounded,
-        }
-        found[finding] = Quadrants(
-            threshold, **{name: float(which.mean()) for name, which in shares.items()}, count=len(pairs)
-        )
+        shares = {"both": recognised & grounded, "grounded_only": ~recognised & grounded}
+        shares |= {"near_miss": recognised & ~grounded & near[pairs], "neither": ~recognised & ~grounded}
+        shares |= {"elsewhere": recognised & ~grounded & ~near[pairs]}
+        means = {name: float(which.mean()) for name, which in shares.items()}
+        found[finding] = Quadrants(threshold, **means, count=len(pairs))
     return found
 
 

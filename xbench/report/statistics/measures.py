@@ -80,12 +80,8 @@ class Measures:
         `numbers` are some of `pointing_game`, `dice_fixed`, `iou_fixed` and `dice_cross_fitted`.
         """
         sample, means = self.sample, {}
-        scores = {
-            "pointing_game": sample.hit,
-            "dice_fixed": sample.dice[:, sample.fixed],
-            "iou_fixed": sample.iou[:, sample.fixed],
-            "dice_cross_fitted": self.of_pairs["dice"],
-        }
+        scores = {"pointing_game": sample.hit, "dice_cross_fitted": self.of_pairs["dice"]}
+        scores |= {"dice_fixed": sample.dice[:, sample.fixed], "iou_fixed": sample.iou[:, sample.fixed]}
         for name in numbers:
             known = pairs[~np.isnan(scores[name][pairs])]
             if not len(known):

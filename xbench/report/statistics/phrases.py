@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +45,10 @@ def phrase_groups(measures: Measures, run: Run) -> tuple[PhraseGroup, ...]:
         return PhraseGroup(kind, name, *counts, measures.means(pairs, SCORES), alarms)
 
     texts, languages = rows.texts, rows["language"].tolist()
-    denial = {
-        (row_text, tag): _DENIAL[denies(texts[row_text], tag)]
-        for row_text, tag in {*zip(rows.text.tolist(), languages, strict=True)}
-        if row_text >= 0
-    }
-    lengths = [*map(length_group, texts)]
+    lengths, denial = [*map(length_group, texts)], cache(denies)
     return (
         *by("all", ["all phrases"], lambda row: "all phrases"),
         *by("category", [*rows.findings], lambda row: rows.findings[rows.finding[row]]),
         *by("length", length_groups(), lambda row: lengths[rows.text[row]]),
-        *by("denial", [*_DENIAL], lambda row: denial[rows.text[row], languages[row]]),
+        *by("denial", [*_DENIAL], lambda row: _DENIAL[denial(texts[rows.text[row]], languages[row])]),
     )

@@ -63,16 +63,14 @@ def _values(run: Run, protocol: Protocol) -> _Values:
     }
 
 
-def _p(
-    first: _Values, second: _Values, average: str, patients: Mapping[str, str], seed: int, ground: str
-) -> float | None:
+def _p(first: _Values, second: _Values, mean: str, patients: Mapping[str, str], seed: int, ground: str) -> float | None:
     """Exchange two runs patient by patient; the difference is that of means, averaged as the protocol does."""
     common = sorted(first.keys() & second.keys())
     if not common:
         return None
     column = np.unique([finding for _, finding in common], return_inverse=True)[1]
     counts = np.bincount(column).astype(np.float64)
-    power = {"findings": -1, "sums": -1, "squares": 1}.get(average, 0)
+    power = {"findings": -1, "sums": -1, "squares": 1}.get(mean, 0)
     weights = counts[column] ** power
     differences = np.array([first[pair] - second[pair] for pair in common]) * weights / weights.sum()
     cluster = np.unique([patients[image_id] for image_id, _ in common], return_inverse=True)[1]

@@ -10,10 +10,10 @@ import numpy as np
 from xbench.report.runs import Run
 from xbench.report.schema import Rewording, RunAnalysis
 from xbench.report.statistics.measures import Measures, measure
-from xbench.report.statistics.paired import PairedTest, common_measures, exchange_tests, macro_difference, paired_test
+from xbench.report.statistics.paired import PairedTest, common_measures, macro_difference, paired_test
 from xbench.report.statistics.sample import Sample
+from xbench.report.statistics.studies import with_p
 from xbench.runs.by_finding import Images
-from xbench.scoring.numbers import holm
 
 _NUMBERS = ("pointing_game", "dice_fixed")
 _CONDITION = "wording: "
@@ -39,8 +39,7 @@ def rewordings(runs: Sequence[RunAnalysis], folds: int, seed: int, ground: str) 
                 values = own.macro()[key], other.macro()[key], macro_difference(other, own, key)
                 rows.append(Rewording(entry.run.label, wording, key, pairs, clusters, *values, None))
         words = f"{ground} wordings {entry.run.label}"
-        corrected = dict(zip(tests, holm(exchange_tests([*tests.values()], len(tests), seed, words)), strict=True))
-        found += [replace(row, p_adjusted=corrected.get(place)) for place, row in enumerate(rows)]
+        found += with_p(rows, tests, seed, words)
     return tuple(found)
 
 
@@ -53,10 +52,8 @@ def _pairs(run: Run, folds: int) -> Iterator[tuple[str, Measures, Measures]]:
         if view.condition.startswith(_CONDITION):
             rows = view.rows
             other = Sample.of(replace(run, rows=rows, images=Images.of(rows)))
-            there = {
-                (rows.image_ids[image], rows.queries[query])
-                for image, query in zip(rows.image.tolist(), rows.query.tolist(), strict=True)
-            }
+            pairs = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
+            there = {(rows.image_ids[image], rows.queries[query]) for image, query in pairs}
             own = whole.with_pairs(np.array([key in there for key in named], np.bool_))
             if both := common_measures(measure(own, folds), measure(other, folds), folds):
                 yield view.condition.removeprefix(_CONDITION), *both

@@ -130,11 +130,8 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
     both = (one.regions == other.regions) & (one.regions != b"")
     leader = one if one.clustered_by == "patients" else other
     clusters = {name: getattr(leader, name) for name in ("clustered_by", "clusters", "image_cluster")}
-    one, other = (
-        replace(sample.with_pairs(both[sample.pair_image, sample.pair_column]), labels=labels, **clusters)
-        for sample in shared
-    )
-    return one, other
+    one, other = (of.with_pairs(both[of.pair_image, of.pair_column]) for of in shared)
+    return replace(one, labels=labels, **clusters), replace(other, labels=labels, **clusters)
 
 
 def differences(first: Sample, second: Sample) -> dict[str, tuple[int, int]]:

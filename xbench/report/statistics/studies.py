@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import comb
+from typing import TypeVar
 
 from xbench.report.names import model_title
-from xbench.report.schema import RunAnalysis, StudyRow, number_of
+from xbench.report.schema import Rewording, RunAnalysis, StudyRow, number_of
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests, paired_test
 from xbench.scoring.numbers import holm
 
-STUDIES: Mapping[str, frozenset[str]] = {
-    "prompts": frozenset({"prompts", "prompt_texts"}),
-    "image_size": frozenset({"image_size"}),
-}
+STUDIES = {"prompts": {"prompts", "prompt_texts"}, "image_size": {"image_size"}}
 """Settings that are studied, each with the names under which a run says it."""
 
 _NUMBERS = ("pointing_game", "dice_cross_fitted")
+_Row = TypeVar("_Row", StudyRow, Rewording)
 
 
 def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: str) -> tuple[StudyRow, ...]:
@@ -39,11 +38,15 @@ def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: 
             for number in _NUMBERS if len(by_value) > 1 else ():
                 words = f"{ground} {study} {own.run.model} {number}"
                 rows, tests = _rows(study, number, own, by_value, on_common)
-                ways = comb(len(by_value), 2)
-                p_values = exchange_tests([*tests.values()], ways * len(tests), seed, words)
-                corrected = dict(zip(tests, holm([min(1.0, ways * p) for p in p_values]), strict=True))
-                found += [replace(row, p_adjusted=corrected.get(place)) for place, row in enumerate(rows)]
+                found += with_p(rows, tests, seed, words, comb(len(by_value), 2))
     return tuple(found)
+
+
+def with_p(rows: Sequence[_Row], tests: Mapping[int, PairedTest], seed: int, words: str, ways: int = 1) -> list[_Row]:
+    """Return rows with the p-values of `tests`, by place, times `ways` (Bonferroni), then corrected after Holm."""
+    p_values = exchange_tests([*tests.values()], ways * len(tests), seed, words)
+    corrected = dict(zip(tests, holm([min(1.0, ways * p) for p in p_values]), strict=True))
+    return [replace(row, p_adjusted=corrected.get(place)) for place, row in enumerate(rows)]
 
 
 def _rows(
