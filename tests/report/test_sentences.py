@@ -22,7 +22,6 @@ from xbench.report.sentences import (
     failures,
     in_a_line,
     in_short,
-    line_of,
     on_dataset,
     recognition,
     thresholds,
@@ -160,7 +159,7 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
 )
 def test_whether_recognition_predicts_grounding(three_analysed, drawn, text):
     facts = facts_of(replace(three_analysed, correlations=() if drawn is None else (drawn,)))
-    assert text in recognition(facts).answer and line_of(facts.analysis) == drawn
+    assert text in recognition(facts).answer and facts.analysis.main_line == drawn
 
 
 def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analysed):

@@ -263,12 +263,7 @@ def in_order(runs: Iterable[RunAnalysis]) -> dict[str, RunAnalysis]:
 
 def parts_of(datasets: Sequence[DatasetAnalysis]) -> set[str]:
     """Return the labels of runs on some of another run's images, which are no series of their own."""
-    return {
-        entry.run.label
-        for dataset in datasets
-        for entry in dataset.runs
-        if part_of(entry.run, [one.run for one in dataset.runs])
-    }
+    return {entry.run.label for of in datasets for entry in of.runs if part_of(entry.run, [one.run for one in of.runs])}
 
 
 def shared_datasets(datasets: Sequence[DatasetAnalysis], number: str) -> tuple[DatasetAnalysis, ...]:
@@ -370,6 +365,15 @@ class Analysis:
     def runs(self) -> list[RunAnalysis]:
         """The models' runs on all datasets."""
         return [entry for dataset in self.datasets for entry in dataset.runs]
+
+    @property
+    def main_line(self) -> Correlation | None:
+        """The line over models where there are three or more, else over findings; over all datasets if several."""
+        for scope, least in (("models", 3), ("findings", 1)):
+            lines = [line for line in self.correlations if line.scope == scope and len(line.points) >= least]
+            if pooled := [line for line in lines if line.dataset is None] or lines[:1]:
+                return pooled[0]
+        return None
 
     def heading(self, dataset: DatasetAnalysis) -> str:
         """Return how tables and figures call a dataset: with its split where there are several of it."""

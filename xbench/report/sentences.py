@@ -15,17 +15,7 @@ from typing import Literal
 from xbench.report.facts import FAR_APART, Facts, Standing, Standings, facts_of, over_datasets
 from xbench.report.names import count_of, dataset_title, in_words, listed, mean_over, model_title, training_of, whole
 from xbench.report.runs import setting_in_words
-from xbench.report.schema import (
-    NEAR,
-    Analysis,
-    Correlation,
-    DatasetAnalysis,
-    Estimate,
-    Rewording,
-    RunAnalysis,
-    floor_of,
-    number_of,
-)
+from xbench.report.schema import NEAR, Analysis, DatasetAnalysis, Estimate, Rewording, RunAnalysis, floor_of, number_of
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.paired import SIGNIFICANT
 from xbench.report.tables.table import Table
@@ -331,9 +321,7 @@ def averaged(found: Standings) -> str:
 
 def own_in_words(runs: Sequence[RunAnalysis]) -> str:
     """Return the settings that labels leave out, of models that were run with others: `Demo: 224 px`."""
-    told = {
-        run.run.label: [setting_in_words(*setting) for setting in run.run.told_by.items()] for run in own_settings(runs)
-    }
+    told = {run.run.label: [setting_in_words(*one) for one in run.run.told_by.items()] for run in own_settings(runs)}
     return "; ".join(f"{label}: {', '.join(settings)}" for label, settings in told.items() if settings)
 
 
@@ -377,21 +365,12 @@ def best(facts: Facts) -> Answer:
 
 def recognition(facts: Facts) -> Answer:
     """Say whether recognition predicts grounding, and how often what is recognised is not looked at."""
-    explained = _explained(line_of(facts.analysis))
+    explained = _explained(facts)
     return Answer("Does recognition predict grounding?", *explained, _recognised_elsewhere(facts.analysis.runs))
 
 
-def line_of(analysis: Analysis) -> Correlation | None:
-    """Return the line over models where there are three or more, else over findings; over all datasets if several."""
-    for scope, least in (("models", 3), ("findings", 1)):
-        lines = [line for line in analysis.correlations if line.scope == scope and len(line.points) >= least]
-        if pooled := [line for line in lines if line.dataset is None] or lines[:1]:
-            return pooled[0]
-    return None
-
-
-def _explained(line: Correlation | None) -> tuple[str, ...]:
-    if line is None:
+def _explained(facts: Facts) -> tuple[str, ...]:
+    if (line := facts.analysis.main_line) is None:
         return ("There are too few points to tell.",)
     xs, ys = [point[1] for point in line.points], [point[2] for point in line.points]
     low, high = whole(min(xs)), whole(max(xs))
@@ -472,9 +451,7 @@ def _guesses(facts: Facts, row: Standing) -> str:
     where, number = [], facts.pointing.number
     for dataset, run in zip(facts.pointing.datasets, row.runs, strict=True):
         # A floor of the mean would mix findings that the middle of the film hits always with those that it never hits.
-        beaten = [
-            name for name in run.findings if _at_most(number_of(run, number, name), floor_of(dataset, number, name))
-        ]
+        beaten = [one for one in run.findings if _at_most(number_of(run, number, one), floor_of(dataset, number, one))]
         if beaten:
             on = f" (on {facts.analysis.heading(dataset)})" if len(row.runs) > 1 else ""
             where.append(f"{listed(beaten)}{on}")
@@ -554,16 +531,12 @@ def _reworded(row: Rewording, what: str, changed: str, same: str) -> Sentence:
     difference, p = row.difference.value or 0.0, row.p_adjusted
     if p is not None and p <= SIGNIFICANT:
         # A model that points better at a region when it is told another one does not follow.
-        lead = same if row.wording in ("other", "negation") and difference > 0 else changed
-        end = ""
+        lead, end = same if row.wording in ("other", "negation") and difference > 0 else changed, ""
     else:
-        lead, end = (same, ", no significant difference")
-        if p is None or abs(difference) > FAR_APART:
-            lead = "Too few phrases to tell"
-    rates = (
-        f"{whole(row.other.value)}% of these {row.pairs:,} regions, with the phrase itself at {whole(row.own.value)}%"
-    )
-    return Sentence(f"{lead}: {what}, it points at {rates}{end}.", lead)
+        few = p is None or abs(difference) > FAR_APART
+        lead, end = "Too few phrases to tell" if few else same, ", no significant difference"
+    text = f"{lead}: {what}, it points at {whole(row.other.value)}% of these {row.pairs:,} regions"
+    return Sentence(f"{text}, with the phrase itself at {whole(row.own.value)}%{end}.", lead)
 
 
 def differences(facts: Facts) -> Answer:
