@@ -217,10 +217,7 @@ def _findings(analysis: Analysis, label: str) -> Scatter:
 
 def _placed(points: Iterable[tuple[str, str, Mapping[str, Estimate]]]) -> tuple[Point, ...]:
     """Return the points with both numbers, each with its label, its name and all its numbers."""
-    found = [
-        Point(label, name, numbers.get("auroc", _NONE), numbers.get("pointing_game", _NONE))
-        for label, name, numbers in points
-    ]
+    found = [Point(label, name, of.get("auroc", _NONE), of.get("pointing_game", _NONE)) for label, name, of in points]
     return tuple(point for point in found if point.x.value is not None and point.y.value is not None)
 
 
@@ -479,8 +476,7 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
     if not runs:
         return None
     found = [
-        np.mean([_outcomes(entry.run, name, one.threshold) for name, one in entry.quadrants.items()], axis=0)
-        for entry in runs
+        np.mean([_outcomes(of.run, name, one.threshold) for name, one in of.quadrants.items()], axis=0) for of in runs
     ]
     over = mean_over(len(runs), max(len(entry.quadrants) for entry in runs))
     hit, near, elsewhere, missed, silent = np.mean(found, axis=0).tolist()

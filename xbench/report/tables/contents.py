@@ -100,17 +100,8 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
                 yield of_dataset(analysis, dataset, _per_finding(dataset, key))
     yield from answer_tables(analysis)
     yield _best_and_worst_findings(analysis)
-    for per_dataset in (
-        _protocols,
-        _turned,
-        _calibration,
-        comparisons,
-        _quadrants,
-        _by_area,
-        _by_position,
-        _phrases,
-        _rewordings,
-    ):
+    first = (_protocols, _turned, _calibration, comparisons, _quadrants)
+    for per_dataset in (*first, _by_area, _by_position, _phrases, _rewordings):
         for dataset in analysis.datasets:
             yield of_dataset(analysis, dataset, per_dataset(dataset))
     yield _correlations(analysis)
@@ -383,13 +374,8 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
         ["Number", "Scored", *(NUMBERS[key].title for key in SCORES), "Absent", "False alarms"],
         [
             row(
-                entry.run.label,
-                part.name,
-                part.phrases,
-                part.scored,
-                *map(part.scores.get, SCORES),
-                part.absent,
-                part.false_alarms,
+                *(entry.run.label, part.name, part.phrases, part.scored),
+                *(*map(part.scores.get, SCORES), part.absent, part.false_alarms),
             )
             for entry in in_order(dataset.runs).values()
             for part in entry.phrases

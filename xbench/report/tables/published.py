@@ -95,10 +95,7 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
 
 def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
     """Yield how many images are behind the number of each finding: ours, and what the published digits imply."""
-    numbers = {
-        tuple(entry.run.results.grounding.per_class[finding].count for finding in dataset.findings)
-        for entry in dataset.runs
-    }
+    numbers = {tuple(one.run.results.grounding.per_class[f].count for f in dataset.findings) for one in dataset.runs}
     for scored in sorted(numbers):
         yield row("Images scored, ours", None, *scored, kind="count")
     for entry in paper()["positives"][dataset.dataset]:

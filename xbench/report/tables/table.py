@@ -157,19 +157,13 @@ def table_of(
 
 def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, table: Table) -> Table:
     """Return a table of a dataset, named after it and with its notes."""
-    return replace(
-        table,
-        name=f"{table.name}_{analysis.slug(dataset)}",
-        title=f"{table.title} {analysis.heading(dataset)}",
-        notes=(*notes_of(analysis, dataset), *table.notes),
-    )
+    name, title = f"{table.name}_{analysis.slug(dataset)}", f"{table.title} {analysis.heading(dataset)}"
+    return replace(table, name=name, title=title, notes=(*notes_of(analysis, dataset), *table.notes))
 
 
 def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
     """Return the notes of some datasets, or of all."""
-    return tuple(
-        f"{analysis.heading(dataset)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
-    )
+    return tuple(f"{analysis.heading(of)}: {note}" for of in datasets or analysis.datasets for note in of.notes)
 
 
 def cells_of(dataset: DatasetAnalysis, key: str, finding: str | None = None, ranked: bool = True) -> dict[str, Cell]:
