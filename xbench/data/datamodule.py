@@ -131,11 +131,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             owners = [owner for owner in type(self).__mro__ if issubclass(owner, ChestXrayDataModule)]
             names = [name for owner in owners for name in inspect.signature(owner.__init__).parameters]
             given = {name: getattr(self, name) for name in sorted({*names}) if hasattr(self, name)}
-        return {
-            name: plain(value)
-            for name, value in given.items()
-            if name not in self.neutral_options and not _is_place(value)
-        }
+        moving = {name: value for name, value in given.items() if name not in self.neutral_options}
+        return {name: plain(value) for name, value in moving.items() if not _is_place(value)}
 
     @abstractmethod
     def read_records(self, annotated: bool) -> Sequence[Record]:
@@ -246,12 +243,10 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         else:
             preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
             rank, processes = trainer.global_rank, trainer.world_size
-        counter = partial(shared_counter, "dealt batches")
+        dealt = partial(shared_counter, "dealt batches")
         return DataLoader(
             self.samples(preprocessing),
-            batch_sampler=DealtBatchSampler(
-                len(self.records), self.batch_size, rank, processes, self.finished, counter
-            ),
+            batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes, self.finished, dealt),
             num_workers=self.num_workers,
             # One batch per worker and not the usual two: those that wait are large on the native grid, and what a slow
             # process has taken the others have to wait for.

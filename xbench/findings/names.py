@@ -58,11 +58,7 @@ def _fold(name: str) -> str:
     return " ".join(name.replace("_", " ").split()).casefold()
 
 
-_CANONICAL = {
-    _fold(name): finding.name
-    for finding in TABLE
-    for name in (finding.name, *finding.synonyms, *finding.spelled.values())
-}
+_CANONICAL = {_fold(name): one.name for one in TABLE for name in (one.name, *one.synonyms, *one.spelled.values())}
 
 
 def names_of(finding: str) -> list[str]:
@@ -85,9 +81,7 @@ def spellings(dataset: str) -> dict[str, str]:
     return dict(sorted(written.items(), key=lambda item: item[1]))
 
 
-FINDINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {dataset: tuple(spellings(dataset)) for dataset in _DATASETS}
-)
+FINDINGS: Mapping[str, tuple[str, ...]] = MappingProxyType({name: tuple(spellings(name)) for name in _DATASETS})
 """Canonical names of the findings of each dataset, in the order of its results."""
 
 CHESTXRAY14_CLASSES = (

@@ -57,11 +57,8 @@ def length_group(text: str) -> str:
 
 def length_groups() -> list[str]:
     """Return the names of the groups by length, the shortest first."""
-    least = [1, *(most + 1 for most in LENGTHS)]
-    return [
-        *(f"{low} to {most} words" for low, most in zip(least, LENGTHS, strict=False)),
-        f"{least[-1]} words or more",
-    ]
+    lows = [1, *(most + 1 for most in LENGTHS)]
+    return [*(f"{low} to {most} words" for low, most in zip(lows, LENGTHS, strict=False)), f"{lows[-1]} words or more"]
 
 
 def reworded(query: Query, others: Sequence[Query], wording: Wording) -> Query | None:

@@ -161,11 +161,9 @@ class DownloadedDataset(ChestXrayDataModule):
 
     def compare(self, found: Mapping[str, int], published: Mapping[str, int]) -> None:
         """Print where counts of the annotation files differ from what their owners or users report."""
-        differing = {
-            what: (found.get(what, 0), count) for what, count in published.items() if found.get(what, 0) != count
-        }
-        if differing:
-            listed = "; ".join(f"{what}: {there:,} instead of {count:,}" for what, (there, count) in differing.items())
+        wrong = {what: (found.get(what, 0), count) for what, count in published.items() if found.get(what, 0) != count}
+        if wrong:
+            listed = "; ".join(f"{what}: {there:,} instead of {count:,}" for what, (there, count) in wrong.items())
             rank_zero_warn(
                 f"{self.name}: the annotation files do not hold what is reported of them ({listed}). Are they another "
                 "release, or a part? They are read as they are."
@@ -288,15 +286,9 @@ class DownloadedDataset(ChestXrayDataModule):
         # A link may lead nowhere.
         path = paths[0] if paths and os.path.exists(paths[0]) else None
         masks = tuple(a.drawn for a in case.annotations if isinstance(a.drawn, Path))
-        return Record(
-            name,
-            case.labels,
-            Source(path, case.annotations, case.size, case.others, self.percentiles),
-            missing=path is None,
-            files=(path, *masks) if path else None,
-            patient_id=self.patient_of(name),
-            queries=case.queries,
-        )
+        source = Source(path, case.annotations, case.size, case.others, self.percentiles)
+        files, patient = (path, *masks) if path else None, self.patient_of(name)
+        return Record(name, case.labels, source, path is None, files, patient_id=patient, queries=case.queries)
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
         # Where there is a folder of the split, nothing else is taken: a copy or mask elsewhere may have the same name.

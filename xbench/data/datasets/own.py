@@ -170,11 +170,7 @@ class OwnDataset(DownloadedDataset):
             if patient := row.get(self.patient):
                 self._patients[image] = patient
             flags = {finding: [row.flag(name) for name in columns[finding]] for finding in self.findings}
-            labels[image] = {
-                finding: int(1 in found)
-                for finding, found in flags.items()
-                if 1 in found or (found and None not in found)
-            }
+            labels[image] = {f: int(1 in own) for f, own in flags.items() if 1 in own or (own and None not in own)}
         return labels
 
     def read_records(self, annotated: bool) -> Sequence[Record]:

@@ -119,14 +119,11 @@ class CocoDataset(OwnDataset):
                 raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None
         for image in boxed if outlined else ():
             self.note("a box drawn for want of an outline, which other annotations of the file have", image)
-        cases = [
-            phrases[number].case(image, sizes[number])
-            if self.text is not None
-            else ImageAnnotations(
-                image, {f: int(f in present[number]) for f in self.findings}, tuple(drawn[number]), sizes[number]
-            )
-            for number, (image, _) in images.items()
-        ]
+        cases = []
+        for number, (image, _) in images.items():
+            flags = {finding: int(finding in present[number]) for finding in self.findings}
+            case = ImageAnnotations(image, flags, tuple(drawn[number]), sizes[number])
+            cases.append(case if self.text is None else phrases[number].case(image, sizes[number]))
         self.check_sizes(path, cases, "Write each bbox as x, y, width and height.")
         return cases
 
@@ -185,9 +182,7 @@ class CocoDataset(OwnDataset):
 
 def _polygon(part: Any) -> Shape:
     if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
-        raise ValueError(
-            "a polygon is to be a list of at least three points, [x1, y1, x2, y2, x3, y3], within the list of parts"
-        )
+        raise ValueError("a polygon must be at least three points, [x1, y1, x2, y2, x3, y3], within the list of parts")
     polygon = Shape.from_points(zip(part[::2], part[1::2], strict=True), outline=False)
     if not np.ptp(polygon.coordinates.reshape(-1, 2), axis=0).all():
         raise ValueError("a polygon encloses nothing")
