@@ -38,13 +38,8 @@ class ExperimentLogging(Callback):
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         model: SaliencyModel = pl_module  # type: ignore[assignment]
-        config: dict[str, Any] = {
-            "model_name": model.name,
-            "dataset_name": data.name,
-            "split": data.split,
-            "precision": str(trainer.precision),
-            "prompts": prompt_style(model),
-        }
+        config: dict[str, Any] = {"model_name": model.name, "dataset_name": data.name, "split": data.split}
+        config |= {"precision": str(trainer.precision), "prompts": prompt_style(model)}
         if (saved := saved_config(trainer)) is not None:
             config |= saved.config.as_dict()
         for logger in trainer.loggers:

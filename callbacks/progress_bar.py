@@ -35,9 +35,8 @@ class RunProgressBar(RichProgressBar):
         spent = getattr(pl_module, "spent", 0)
         if spent and self.progress is not None and self.test_progress_bar_id is not None:
             whose = " (process 0)" if trainer.world_size > 1 else ""
-            self.progress.update(
-                self.test_progress_bar_id, description=f"{self.test_description}, {spent:,} tokens{whose}"
-            )
+            text = f"{self.test_description}, {spent:,} tokens{whose}"
+            self.progress.update(self.test_progress_bar_id, description=text)
         super().on_test_batch_end(trainer, pl_module, outputs, batch, self._count())
 
     def on_predict_batch_end(

@@ -58,16 +58,8 @@ class WandbLogger(loggers.WandbLogger):
             raise UsageError(f"--trainer.logger.pictures {pictures} is negative; give 0 for none.")
         self._pictures = pictures
         self._wanted_offline = offline
-        super().__init__(
-            project=project,
-            save_dir=save_dir or ".",
-            offline=bool(offline),
-            entity=entity,
-            name=name,
-            group=group,
-            job_type=job_type,
-            tags=list(tags),
-        )
+        about: dict[str, Any] = {"entity": entity, "group": group, "job_type": job_type, "tags": list(tags)}
+        super().__init__(name, save_dir or ".", project=project, offline=bool(offline), **about)
         self._wandb_init.pop("anonymous", None)  # wandb has dropped it and would warn
 
     def describe(self, model: SaliencyModel, data: ChestXrayDataModule, precision: str) -> None:

@@ -60,9 +60,8 @@ def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:
     parts = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND ...", prog="xbench", required=True)
     for name, about in COMMANDS.items():
         summary = about["summary"]
-        part = parts.add_parser(
-            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=about.get("notes")
-        )
+        sentence = f"{summary[0].upper()}{summary[1:]}."
+        part = parts.add_parser(name, help=summary, description=sentence, epilog=about.get("notes"))
         if about["function"].startswith("run:run_"):
             part.add_argument("--help-all", action="store_true", help="show all options, several screens")
         for title, options in about["options"].items():
@@ -138,10 +137,7 @@ _PATHS = ("RUN", "RUNS", "DIR", "FILE")
 _TYPES: dict[str, Callable[[str], Any]] = {"N": _count, "SHARE": float, "JSON": _names, **dict.fromkeys(_PATHS, Path)}
 _CHOICES: dict[str, Callable[[], Iterable[str]]] = {"PROTOCOL": _protocols}
 _OFFERED: dict[str, Callable[[], Iterable[str]]] = {
-    "NAME|FILE": _pairs,
-    "BENCH|FILE": lambda: shipped("bench"),
-    "DATASET|FILE": lambda: shipped("data"),
-    "DATASET": lambda: shipped("data"),
-    "MODEL": lambda: shipped("models"),
+    **{"NAME|FILE": _pairs, "BENCH|FILE": lambda: shipped("bench"), "MODEL": lambda: shipped("models")},
+    **dict.fromkeys(("DATASET|FILE", "DATASET"), lambda: shipped("data")),
     **_CHOICES,
 }

@@ -251,9 +251,8 @@ def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[t
 def outlined(radiograph: Radiograph, finding: str) -> NDArray[np.uint8]:
     """Return a radiograph in a square (SIDE, SIDE, 3), with the outline of a region."""
     film = cv2.cvtColor(shown(radiograph.image), cv2.COLOR_GRAY2RGB)
-    covered = cv2.resize(
-        radiograph.regions[finding].astype(np.float32), film.shape[1::-1], interpolation=cv2.INTER_AREA
-    )
+    region = radiograph.regions[finding].astype(np.float32)
+    covered = cv2.resize(region, film.shape[1::-1], interpolation=cv2.INTER_AREA)
     # Whatever is covered at all, so that the smallest lesion shows.
     contours, _ = cv2.findContours((covered > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
     cv2.drawContours(film, contours, -1, _OUTLINE, 1, cv2.LINE_8)

@@ -109,16 +109,14 @@ def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "d
         raise UsageError(f"{command} cannot begin. Missing: {'; '.join(texts)}. {''.join(hints)}".strip())
 
 
-def check_options(
-    command: str, composed: Composed, arguments_of: Callable[[str], Mapping[str, Any] | None]
-) -> list[str]:
+def check_options(command: str, given: Composed, arguments_of: Callable[[str], Mapping[str, Any] | None]) -> list[str]:
     """Refuse all options that do not exist or have a wrong value; return the words, with `true` for bare switches.
 
     `arguments_of` gives the annotations of the arguments of a class by name, None if it cannot tell.
     """
-    known = {part: arguments_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
+    known = {part: arguments_of(name) for part, name in [*given.classes.items(), ("trainer", TRAINER)]}
     problems, bare = [], set()
-    for place, name, value in composed.options:
+    for place, name, value in given.options:
         part, option, *deeper = [*name.rstrip("+").split("."), ""]
         arguments = known.get(part)
         annotation = (arguments or {}).get(option, "") if option else TOP.get(part, "")
@@ -126,7 +124,7 @@ def check_options(
             near = did_you_mean(name, [*TOP, *(f"{part}.{one}" for part in known for one in known[part] or ())], "--")
             problems.append(f"{command}: there is no option --{name}.{near} See xbench {command} -h.")
         elif arguments is not None and option not in ("", "class_path", "init_args", "dict_kwargs", *arguments):
-            owner = composed.classes.get(part, TRAINER).rpartition(".")[2]
+            owner = given.classes.get(part, TRAINER).rpartition(".")[2]
             near = did_you_mean(option, arguments, f"--{part}.")
             if (owner, option) == ("PhantomCXR", "root"):
                 near = " Phantoms are drawn: for films of your own, take a dataset, or --config demo_folder to predict."
@@ -141,7 +139,7 @@ def check_options(
             problems.append(wrong_value(name, annotation, value))
     if text := " ".join(filter(None, dict.fromkeys(problems))):
         raise UsageError(text)
-    return [f"{word}=true" if place in bare else word for place, word in enumerate(composed.words)]
+    return [f"{word}=true" if place in bare else word for place, word in enumerate(given.words)]
 
 
 def members(annotation: Any) -> Sequence[Any]:

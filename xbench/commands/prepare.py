@@ -33,9 +33,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
             f"{data.name}: its images come from no files, or it does not say from which, so there is nothing to "
             "prepare; `test` does without."
         )
-    samples = Samples(
-        data.records, data.load, data.findings, preprocessing, data.grid, data.gamma, timeout=data.timeout
-    )
+    samples = Samples(data.records, data.load, data.findings, preprocessing, data.grid, data.gamma, None, data.timeout)
     outcomes: Counter[str] = Counter()
     failures: list[_Outcome] = []
     loader = DataLoader(_Work(samples, store), batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread)
@@ -54,8 +52,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
                 bar.advance(task)
         except KeyboardInterrupt:
             raise UserError(
-                f"Interrupted after {outcomes.total()} of {len(samples)} images. They are kept: run the command again "
-                "to go on.",
+                f"Interrupted after {outcomes.total()} of {len(samples)} images. They are kept: run it again to go on.",
                 exit_status=130,
             ) from None
     seconds, console = time.perf_counter() - started, Console(markup=False, highlight=False)

@@ -109,8 +109,7 @@ def _clear(out: Path) -> Iterator[None]:
     ours = [name for name in ("index.html", "report.md", *_ENDINGS) if (out / name).exists()]
     if ours and not (out / _RECORD).is_file():
         raise UsageError(
-            f"{out} holds {', '.join(ours)}, but no {_RECORD}, so it is no earlier report: give another folder with "
-            "--out."
+            f"{out} holds {', '.join(ours)} but no {_RECORD}, so it is no earlier report: give another with --out."
         )
     try:
         for name, endings in _ENDINGS.items():

@@ -12,7 +12,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -78,7 +78,7 @@ def rescore(given: Namespace) -> None:
     tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
     same = rules == run.rules and read_as == _reading(run, None, None)
     if names and given.images is None and given.out is None and same:
-        _add_protocols(run, names, every, tuning, workers)
+        _add_scores(run, names, every, tuning, workers)
         return
     images = None if given.images is None else given.images.expanduser()
     chosen = None if images is None else _chosen(run, images)
@@ -102,12 +102,10 @@ def rescore(given: Namespace) -> None:
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     if names:
-        _add_protocols(FinishedRun.open(folder), names, every, tuning, workers)
+        _add_scores(FinishedRun.open(folder), names, every, tuning, workers)
 
 
-def _add_protocols(
-    run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int
-) -> None:
+def _add_scores(run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int) -> None:
     """Score a run by protocols, all that its predictions allow if `every`, and write their files into its folder."""
     view, refused = run_view(run), {}
     for name in names:
@@ -178,9 +176,7 @@ def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int) -> di
     for _, tables in _by_batches(run, None, workers, partial(score_images, run, of_maps)) if of_maps else ():
         for name, table in tables.items():
             parts.setdefault(name, []).append(table)
-    joined = {
-        name: {key: np.concatenate([part[key] for part in some]) for key in some[0]} for name, some in parts.items()
-    }
+    joined = {name: {key: np.concatenate([part[key] for part in own]) for key in own[0]} for name, own in parts.items()}
     return score_without_maps(run, [name for name in names if name not in of_maps]) | joined
 
 
@@ -198,9 +194,7 @@ def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[st
 
 def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
-        raise UsageError(
-            f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101."
-        )
+        raise UsageError(f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3.")
     if gamma is not None and not 0 < gamma <= 1:
         raise UsageError(f"--gamma {gamma} must lie in (0, 1].")
     changes: dict[str, Any] = {"thresholds": thresholds, "ties": ties, "gamma": gamma}
@@ -215,9 +209,8 @@ def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
     known = {*run.rows.image_ids}
     unknown = [name for name in names if name not in known]
     if not names or unknown:
-        problem = (
-            f"names {len(unknown)} images that the run did not score (first: {unknown[0]})" if names else "is empty"
-        )
+        foreign = f"names {len(unknown)} images that the run did not score"
+        problem = f"{foreign} (first: {unknown[0]})" if names else "is empty"
         raise UsageError(f"--images {path} {problem}: it must hold names of images one a line, as in {PAIRS}.")
     if not is_name(path.stem):
         raise UsageError(f"--images {path}: the results are named after the file, which has no fit name.")
@@ -266,18 +259,13 @@ def _score(
         yield from ({IMAGES: table} for table in run.image_tables(chosen))
         batches = merge(*map(of_condition, run.under_conditions), key=itemgetter(0))
         for _, parts in groupby(batches, key=itemgetter(0)):
-            first, *others = (tables for _, tables in parts)
+            main, *rest = (tables for _, tables in parts)
             stopwatch.lap("metrics")
-            yield {
-                name: in_order([table, *(other[name] for other in others if name in other)])
-                for name, table in first.items()
-            }
+            yield {name: in_order([table, *(one[name] for one in rest if name in one)]) for name, table in main.items()}
             stopwatch.lap("logging")
 
     count = len(run.rows.image_ids) if chosen is None else len(chosen)
-    bar: Iterable[dict[str, pa.Table]] = track(
-        scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True
-    )
+    bar = track(scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True)
     digests = write_tables(folder, bar, [*SCHEMAS], about_tables(stored.findings, rules.gamma, provenance))
     changed: dict[str, Any] = {
         "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},

@@ -62,9 +62,8 @@ def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
         raise UsageError(f"bench: {wrong[0]} is no option of it. See xbench bench --help.")
     if given.jobs == 0:
         raise UsageError("bench --jobs 0: give at least 1.")
-    models, datasets = (
-        [*dict.fromkeys(filter(None, ",".join(names).split(",")))] for names in (given.models, given.datasets)
-    )
+    chosen = (given.models, given.datasets)
+    models, datasets = ([*dict.fromkeys(filter(None, ",".join(names).split(",")))] for names in chosen)
     config = read_bench(given.config, models, datasets)
     out = Path(given.out or config.out or "runs").expanduser()
     jobs = plan(config, out, more)

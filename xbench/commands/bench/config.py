@@ -70,12 +70,8 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
         problems = [_explain(problem) for problem in error.errors()]
     if problems:
         raise UsageError(" ".join(dict.fromkeys([f"bench {' '.join(names)}:", *problems])))
-    update = {
-        section: {name: getattr(config, section).get(name, {}) for name in wanted}
-        for section, wanted in chosen.items()
-        if wanted
-    }
-    return config.model_copy(update=update)
+    kept = {key: {name: getattr(config, key).get(name, {}) for name in names} for key, names in chosen.items() if names}
+    return config.model_copy(update=kept)
 
 
 def _read(name: str) -> dict[str, Any]:

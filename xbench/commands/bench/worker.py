@@ -373,12 +373,9 @@ def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         macro: Mapping[str, float | None] = {} if outcome.results is None else outcome.results.macro
         numbers = (macro.get(name) for name in ("pointing_game", "dice_fixed", "auroc", "dice_best"))
-        table.add_row(
-            outcome.job.name,
-            Text(outcome.status, _STYLES[outcome.status]),
-            "" if outcome.seconds is None else _duration(outcome.seconds),
-            *("-" if number is None else f"{number:.3f}" for number in numbers),
-        )
+        texts = ("-" if number is None else f"{number:.3f}" for number in numbers)
+        status, took = Text(outcome.status, _STYLES[outcome.status]), outcome.seconds
+        table.add_row(outcome.job.name, status, "" if took is None else _duration(took), *texts)
     console.print("", table)
     for outcome in outcomes:
         if outcome.reason and outcome.status not in ("finished", "skipped"):
