@@ -263,10 +263,7 @@ def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[f
                 break
         else:
             found.append((x, y, [point.name]))
-    return [
-        (x, y, ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others")
-        for x, y, names in found
-    ]
+    return [(x, y, ", ".join(who) if len(who) < 3 else f"{who[0]} and {len(who) - 1} others") for x, y, who in found]
 
 
 def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:

@@ -392,11 +392,8 @@ class Analysis:
         """Return the lines over models or over findings, each with the heading of its dataset or `All datasets`."""
         # One per dataset, in their order: with several splits the name alone would not tell which.
         places = iter(self.datasets)
-        return [
-            (line, "All datasets" if line.dataset is None else self.heading(next(places)))
-            for line in self.correlations
-            if line.scope == scope
-        ]
+        lines = [line for line in self.correlations if line.scope == scope]
+        return [(line, "All datasets" if line.dataset is None else self.heading(next(places))) for line in lines]
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,7 @@ from itertools import combinations
 from typing import Literal
 
 from xbench.report.names import dataset_title, model_title
-from xbench.report.schema import (
-    NEAR,
-    NUMBERS,
-    Analysis,
-    DatasetAnalysis,
-    Estimate,
-    ProtocolScores,
-    RunAnalysis,
-    floor_of,
-    in_order,
-)
+from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of, in_order
 from xbench.report.statistics.phrases import SCORES
 from xbench.report.tables.answered import answer_tables
 from xbench.report.tables.published import published_tables
@@ -26,7 +16,6 @@ from xbench.report.tables.table import (
     INTERVALS,
     Cell,
     Column,
-    Mark,
     Table,
     cells_of,
     decimal,
@@ -130,8 +119,13 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
 
 
 def _protocols(dataset: DatasetAnalysis) -> Table:
-    columns = [Column(PROTOCOLS[scores.name].heading, _title(scores)) for scores in dataset.protocols]
-    cells = [_with_ranks(scores) for scores in dataset.protocols]
+    columns, cells = [], list[dict[str, Cell]]()
+    for scores, title in zip(dataset.protocols, _titles(dataset), strict=True):
+        columns.append(Column(PROTOCOLS[scores.name].heading, title))
+        cells.append({name: number(Estimate(value)) for name, value in {**scores.references, **scores.values}.items()})
+        for label, rank in scores.ranks.items() if len(scores.ranks) > 1 else ():
+            cell = cells[-1][label]
+            cells[-1][label] = replace(cell, text=f"{cell.text} ({rank})", mark="best" if rank == 1 else None)
     rows = rows_of_models(_labels_of_protocols(dataset), cells, dataset.references)
     caption = (
         "Each protocol's headline number in per cent, and the model's rank by it; numbers of two columns do not "
@@ -140,14 +134,6 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
     )
     notes = [_rule_and_flaw(PROTOCOLS[one.name]) for one in dataset.protocols]
     return table_of("protocols", "The same maps as others score them on", caption, ["Model"], columns, rows, notes)
-
-
-def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:
-    cells = {title: number(Estimate(value)) for title, value in {**scores.references, **scores.values}.items()}
-    for label, rank in scores.ranks.items() if len(scores.ranks) > 1 else ():
-        best: Mark = "best" if rank == 1 else None
-        cells[label] = replace(cells[label], text=f"{cells[label].text} ({rank})", mark=best)
-    return cells
 
 
 def _rule_and_flaw(protocol: Protocol) -> str:
@@ -181,21 +167,22 @@ def _labels_of_protocols(dataset: DatasetAnalysis) -> list[str]:
     return [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
 
 
-def _title(scores: ProtocolScores) -> str:
-    return f"{PROTOCOLS[scores.name].title}{'' if scores.in_frame else '*'}"
+def _titles(dataset: DatasetAnalysis) -> list[str]:
+    return [f"{PROTOCOLS[one.name].title}{'' if one.in_frame else '*'}" for one in dataset.protocols]
 
 
 def _turned(dataset: DatasetAnalysis) -> Table:
     rows = []
     for first, second in combinations(_labels_of_protocols(dataset), 2):
-        leads = [(scores, lead) for scores in dataset.protocols if (lead := scores.lead(first, second))]
-        if len({lead > 0 for _, lead in leads}) < 2:
+        of_all = zip(dataset.protocols, _titles(dataset), strict=True)
+        leads = [(scores, title, lead) for scores, title in of_all if (lead := scores.lead(first, second))]
+        if len({lead > 0 for *_, lead in leads}) < 2:
             continue
-        for scores, lead in leads:
+        for scores, title, lead in leads:
             lower, upper = sorted((first, second))
             ahead = "first" if lead > 0 else "second"
             p = scores.p.get(lower, {}).get(upper)
-            rows.append(row(first, second, _title(scores), ahead, number(Estimate(abs(lead))), p_value(p)))
+            rows.append(row(first, second, title, ahead, number(Estimate(abs(lead))), p_value(p)))
     caption = (
         "Pairs of models that one protocol ranks one way and another the other way. Under each: who is ahead, by how "
         "many percentage points, and the p of a paired test, two-sided, exchanging the models patient by patient, not "

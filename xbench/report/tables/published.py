@@ -142,11 +142,8 @@ def _rows(runs: Sequence[RunAnalysis], columns: Sequence[_Beside]) -> list[Row]:
         published = [numbers.get(model) for *_, numbers in columns]
         differences = [_signed(cell.value, value) for cell, value in zip(ours, published, strict=True)]
         if any(cell.value is not None for cell in differences):
-            rows += [
-                row(label, *ours),
-                row(f"{label}, published", *published, kind="published"),
-                row(f"{label}, difference", *differences, kind="difference"),
-            ]
+            rows += [row(label, *ours), row(f"{label}, published", *published, kind="published")]
+            rows += [row(f"{label}, difference", *differences, kind="difference")]
     return rows
 
 

@@ -229,10 +229,8 @@ def to_csv(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """Write a table as GitHub shows it: best bold, second underlined, intervals in small print beneath the values."""
-    headings = [
-        f"{escaped(column.group)}<br>{escaped(column.title)}" if column.group else escaped(column.title)
-        for column in table.columns
-    ]
+    names = [(escaped(column.group), escaped(column.title)) for column in table.columns]
+    headings = [f"{group}<br>{title}" if group else title for group, title in names]
     rules = ["---:" if column.numeric else ":---" for column in table.columns]
     rows = [[_markdown_cell(cell) for cell in row.cells] for row in table.rows]
     lines = [f"| {' | '.join(cells)} |" for cells in [headings, rules, *rows]]
