@@ -51,21 +51,16 @@ class Architecture:
     recognises: bool = True  # whether it can be asked if a finding is there
 
 
+_LLAVA = {"llava_onevision": "LlavaOnevisionForConditionalGeneration"}
+_GEMMA = {"gemma3": "Gemma3ForConditionalGeneration"}
 _FLORENCE = {"florence2": "Florence2ForConditionalGeneration"}
 _QWEN = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
-        "radvlm": Architecture(
-            {"llava_onevision": "LlavaOnevisionForConditionalGeneration"},
-            "KrauthammerLab/RadVLM",
-            tokens=1500,
-            text_first=True,
-        ),
+        "radvlm": Architecture(_LLAVA, "KrauthammerLab/RadVLM", tokens=1500, text_first=True),
         # It thinks before it answers: there is no first token that says yes or no.
-        "medgemma": Architecture(
-            {"gemma3": "Gemma3ForConditionalGeneration"}, "google/medgemma-1.5-4b-it", tokens=1000, recognises=False
-        ),
+        "medgemma": Architecture(_GEMMA, "google/medgemma-1.5-4b-it", tokens=1000, recognises=False),
         "qwen25vl": Architecture({"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}, "Qwen/Qwen2.5-VL-7B-Instruct"),
         "qwen3vl": Architecture(_QWEN, "Qwen/Qwen3-VL-8B-Instruct"),
         "internvl": Architecture({"internvl": "InternVLForConditionalGeneration"}, "OpenGVLab/InternVL3_5-8B-HF"),

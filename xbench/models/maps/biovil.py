@@ -30,6 +30,7 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.types import MapScale, ModelOutput
 
 _WIDTH, _CELL, _CHANNELS = 128, 32, 2048
+_UNUSED_TEXT = ("cls.predictions.*", "bert.embeddings.position_ids")
 
 # What the authors' example of zero-shot classification says of pneumonia, present and absent.
 _FINDINGS = ("consistent with", "suggesting", "are most compatible with")
@@ -235,6 +236,3 @@ class _TextModel(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return cast(Tensor, self.cls_projection_head(self.bert(input_ids, attention_mask).last_hidden_state[:, 0]))
-
-
-_UNUSED_TEXT = ("cls.predictions.*", "bert.embeddings.position_ids")

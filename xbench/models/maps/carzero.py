@@ -9,6 +9,7 @@ two. The map is the cross-attention of direction A.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
 from typing import Any
@@ -25,6 +26,17 @@ from xbench.types import ModelOutput
 
 _TOKENISER = "Laihaoran/BioClinicalMPBERT"
 _WIDTH, _LAYERS, _HEADS, _PATCH = 768, 4, 4, 16
+_SOURCE = (
+    "It is CARZero_best_model.ckpt, linked from the README of github.com/laihaoran/CARZero; no licence is stated for "
+    "the weights."
+)
+_UNUSED = (
+    "text_encoder.model.pooler.*",
+    "text_encoder.model.embeddings.position_ids",
+    "fusion_module.logit_scale",
+    "fusion_module.decoder.layers.*.self_attn.*",
+    "fusion_module.decoder.layers.*.norm1.*",
+)
 
 OFFICIAL_NAMES = {
     "Calcification": "Tissue Calcification",
@@ -67,7 +79,7 @@ class CARZero(DecoderModel):
         # Official names have the module `CARZero` of the training script in front.
         tensors = {name.rpartition("CARZero.")[2]: tensor for name, tensor in read_tensors(path).items()}
         first = tensors.get("fusion_module.mlp_head.0.weight")
-        self.img_encoder = undrawn(lambda: _ImageEncoder(ViTB16(224)))
+        self.img_encoder = undrawn(lambda: nn.Sequential(OrderedDict(model=ViTB16(224, flat=True))))
         self.fusion_module = undrawn(lambda: _Fusion(linear_head=first is not None and len(first) == 1))
         self.text_encoder = ReportText(tensors, text_encoder, "CARZero", _TOKENISER)
         tensors = with_first_names(tensors, {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."})
@@ -112,18 +124,6 @@ class CARZero(DecoderModel):
         return ModelOutput(logits, torch.sigmoid(logits), saliency.unflatten(-1, (rows, -1)))
 
 
-class _ImageEncoder(nn.Module):
-    """A network behind the name `model`, as in the authors' file."""
-
-    def __init__(self, model: ViTB16) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the normed tokens (B, 1 + N, 768) of images, the class token first."""
-        return self.model.forward_features(images)
-
-
 class _Fusion(nn.Module):
     """The decoder and the head that both directions share, with the names of the authors' file."""
 
@@ -153,17 +153,3 @@ def preprocessing(image_size: int) -> Preprocessing:
     """Return the authors' preprocessing: fitted on a black square canvas, of which the border is cropped away."""
     canvas = image_size + 2 * round(image_size * 16 / 224)
     return Preprocessing(on_black_canvas(canvas, image_size), mean=(0.4978,) * 3, std=(0.2449,) * 3)
-
-
-_SOURCE = (
-    "It is CARZero_best_model.ckpt, linked from the README of github.com/laihaoran/CARZero; no licence is stated for "
-    "the weights."
-)
-
-_UNUSED = (
-    "text_encoder.model.pooler.*",
-    "text_encoder.model.embeddings.position_ids",
-    "fusion_module.logit_scale",
-    "fusion_module.decoder.layers.*.self_attn.*",
-    "fusion_module.decoder.layers.*.norm1.*",
-)

@@ -28,15 +28,10 @@ _SOURCE = "Archives such as r50_mcc.tar are linked from the README of github.com
 _LABELS = {"mc": ("CheXpert",), "mcc": ("CheXpert", "chestxray14")}
 _UNUSED = ("logit_scale", "*.relative_position_index", "*.embeddings.position_ids")
 # Names of transformers 4 and what transformers 5 calls the same parts of a Swin.
-_RENAMED = {
-    "attention.self.query.": "attention.q_proj.",
-    "attention.self.key.": "attention.k_proj.",
-    "attention.self.value.": "attention.v_proj.",
-    "attention.self.relative_position_bias_table": "attention.relative_position_bias.relative_position_bias_table",
-    "attention.output.dense.": "attention.o_proj.",
-    "intermediate.dense.": "mlp.fc1.",
-    "output.dense.": "mlp.fc2.",
-}
+_RENAMED = {f"attention.self.{name}.": f"attention.{name[0]}_proj." for name in ("query", "key", "value")}
+_RENAMED["attention.self.relative_position_bias_"] = "attention.relative_position_bias.relative_position_bias_"
+_RENAMED |= {"attention.output.dense.": "attention.o_proj."}  # before the shorter one
+_RENAMED |= {"intermediate.dense.": "mlp.fc1.", "output.dense.": "mlp.fc2."}
 
 
 class CXRCLIP(DualEncoder):

@@ -26,6 +26,12 @@ from xbench.types import MapScale, ModelOutput
 _TOKENISER = "emilyalsentzer/Bio_ClinicalBERT"
 # Side of the input in pixels, and to what the network enlarges it.
 _INPUT, _ENLARGED = 224, 299
+_UNUSED = (
+    "text_encoder.model.embeddings.position_ids",
+    # AFLoc's further projections, for training.
+    "img_encoder.local2_embedder.weight",
+    "img_encoder.local_f_embedder.weight",
+)
 
 
 class LocalGlobal(VLM):
@@ -183,11 +189,3 @@ def _cosine(one: Tensor, other: Tensor) -> Tensor:
     lengths = torch.linalg.vector_norm(one, dim=-1) * torch.linalg.vector_norm(other, dim=-1)
     product: Tensor = torch.linalg.vecdot(one, other)
     return product.div(lengths.clamp(min=1e-8))
-
-
-_UNUSED = (
-    "text_encoder.model.embeddings.position_ids",
-    # AFLoc's further projections, for training.
-    "img_encoder.local2_embedder.weight",
-    "img_encoder.local_f_embedder.weight",
-)

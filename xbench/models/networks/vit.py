@@ -18,13 +18,13 @@ _PATCH = 16
 
 
 class ViTB16(VisionTransformer):
-    """ViT-B/16 that gives its patch tokens; parameters have the names of timm's `vit_base_patch16_224`, less the head.
+    """ViT-B/16 that gives its tokens; parameters have the names of timm's `vit_base_patch16_224`, less the head.
 
     Position embeddings are for images of `image_size` pixels, and interpolated for others. Without the final norm there
     are no parameters for it either.
     """
 
-    def __init__(self, image_size: int, *, norm_eps: float = 1e-6, final_norm: bool = True) -> None:
+    def __init__(self, image_size: int, *, norm_eps: float = 1e-6, final_norm: bool = True, flat: bool = False) -> None:
         super().__init__(
             img_size=image_size,
             patch_size=_PATCH,
@@ -35,11 +35,13 @@ class ViTB16(VisionTransformer):
         )
         if not final_norm:
             self.norm = nn.Identity()
+        self._flat = flat
 
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the patch tokens of images (B, 3, H, W), without the class token: (B, H / 16, W / 16, 768)."""
+        """Return patch tokens of images (B, 3, H, W) as (B, H / 16, W / 16, 768), or if `flat` all (B, 1 + N, 768)."""
+        tokens: Tensor = self.forward_features(images)
         grid = (images.shape[-2] // _PATCH, images.shape[-1] // _PATCH)
-        return self.forward_features(images)[:, 1:].unflatten(1, grid)  # type: ignore[no-any-return]
+        return tokens if self._flat else tokens[:, 1:].unflatten(1, grid)
 
 
 def side_of(tensors: Mapping[str, Tensor]) -> int:
