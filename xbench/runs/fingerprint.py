@@ -26,15 +26,8 @@ if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule
     from xbench.models.base import SaliencyModel
 
-IMAGE_PACKAGES: tuple[str, ...] = (
-    "albumentations",
-    "albucore",
-    "opencv-python-headless",
-    "pydicom",
-    "pylibjpeg",
-    "pylibjpeg-libjpeg",
-)
-IMAGE_PACKAGES += ("pylibjpeg-openjpeg", "pycocotools", "pillow", "numpy")
+IMAGE_PACKAGES: tuple[str, ...] = ("albumentations", "albucore", "opencv-python-headless", "pydicom", "pylibjpeg")
+IMAGE_PACKAGES += ("pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pycocotools", "pillow", "numpy")
 """Those that turn files into what a model sees."""
 _PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "open_clip_torch", "timm", "transformers")
 # Parts of a configuration that move no number, and options of Lightning's trainer, which cannot say so itself.

@@ -28,9 +28,7 @@ def collect_outputs(trainer: pl.Trainer, model: SaliencyModel) -> dict[str, Any]
     """Describe what, with the images, determines logits and maps: the parts that `outputs_depend_on` names."""
     details = model.provenance()
     of_model: dict[str, Any] = {"saliency_upsample": model.saliency_upsample, "map_scale": model.map_scale}
-    of_model |= {"exploratory": model.exploratory} if model.exploratory else {}
-    of_model |= {"trained_on": model.trained_on} if model.trained_on else {}
-    of_model |= {"map_sigma": model.map_sigma} if model.map_sigma else {}
+    of_model |= {name: value for name in ("exploratory", "trained_on", "map_sigma") if (value := getattr(model, name))}
     outputs: dict[str, Any] = plain(
         {
             "precision": str(trainer.precision),

@@ -121,11 +121,10 @@ class Measurer:
         """
         scores = scores or (saliency.new_zeros(len(saliency)),) * 2
         given = saliency.detach(), regions, views, thresholds, mode, scores
-        if len(limits):
-            return Measures(measure_on_host(*given, limits).numpy(), len(limits))
-        kernel = (self._kernel or _kernel(saliency.device.type)) if thresholds <= MOST_THRESHOLDS else None
+        counted = thresholds <= MOST_THRESHOLDS and not len(limits)
+        kernel = (self._kernel or _kernel(saliency.device.type)) if counted else None
         if kernel is None or self.problem is not None or not len(saliency):
-            return Measures(measure_on_host(*given).numpy())
+            return Measures(measure_on_host(*given, limits).numpy(), len(limits))
         try:
             table = kernel(*given)
         except Exception as error:  # compilers and drivers raise what they like

@@ -64,11 +64,8 @@ def mean(total: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.float
 
 def pointing_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
     """Return the sums of the pointing game over scored rows; `group` has a code per row (R,)."""
-    scored = rows.counts.row
-    return {
-        "count": counted(group[scored], groups),
-        "hit_sum": summed(rows["pointing_hit"][scored], group[scored], groups),
-    }
+    scored, own = rows.counts.row, group[rows.counts.row]
+    return {"count": counted(own, groups), "hit_sum": summed(rows["pointing_hit"][scored], own, groups)}
 
 
 def pointing_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
@@ -82,17 +79,14 @@ def pointing_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
 def sweep_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
     """Return the sums of Dice and IoU at each threshold over scored rows; `group` has a code per row (R,)."""
     counts = rows.counts
-    sums = {
-        "count": counted(group[counts.row], groups),
-        **{name: np.zeros((groups, counts.mask.shape[1]), np.int64) for name in ("dice_sum", "iou_sum")},
-    }
+    sums = {name: np.zeros((groups, counts.mask.shape[1]), np.int64) for name in ("dice_sum", "iou_sum")}
     for start in range(0, len(counts.row), _AT_A_TIME):
         part = slice(start, start + _AT_A_TIME)
         own = group[counts.row[part]]
         mask, overlap, region = counts.mask[part], counts.overlap[part], counts.region[part, None]
         sums["dice_sum"] += summed(dice(mask, overlap, region), own, groups)
         sums["iou_sum"] += summed(iou(mask, overlap, region), own, groups)
-    return sums
+    return sums | {"count": counted(group[counts.row], groups)}
 
 
 def own_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:

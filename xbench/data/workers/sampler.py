@@ -15,9 +15,8 @@ def deal(count: int, batch_size: int, world_size: int) -> list[range]:
     batches = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
     if len(batches) < world_size:
         raise UserError(
-            f"{count} images in batches of {batch_size} make {len(batches)} "
-            f"{'batch' if len(batches) == 1 else 'batches'}, too few for "
-            f"{world_size} processes: lower --data.batch_size or --trainer.devices."
+            f"{count} images in batches of {batch_size} make {len(batches)} batch{'es' if len(batches) != 1 else ''}, "
+            f"too few for {world_size} processes: lower --data.batch_size or --trainer.devices."
         )
     return batches
 

@@ -39,10 +39,8 @@ class Lesions(Protocol):
         sizes = sizes_of(np.array([mask.mean() for mask in lesions]))
         counts = {"found": int(found.sum()), "lesions": len(lesions), "images": 1}
         for place, size in enumerate(SIZES):
-            counts |= {
-                f"found_{size}": int(found[sizes == place].sum()),
-                f"lesions_{size}": int((sizes == place).sum()),
-            }
+            counts[f"found_{size}"] = int(found[sizes == place].sum())
+            counts[f"lesions_{size}"] = int((sizes == place).sum())
         return counts | {"false": int((covered.max(axis=1, initial=0) == 0).sum())}
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
