@@ -63,13 +63,9 @@ def _table(results: Results) -> Table:
         # Not more than fit on eighty characters.
         asked = {name: title for name, title in _COLUMNS.items() if name in recognition}
         columns = _OF_BOXES | (asked if answers.recognition else _OF_LESIONS)
-    table = Table(
-        title=f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}",
-        caption=f"n: images with the finding and its region. Point.: pointing game.{boxes if answers else best}",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0),
-        collapse_padding=True,
-    )
+    title = f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}"
+    caption = f"n: images with the finding and its region. Point.: pointing game.{boxes if answers else best}"
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 0), collapse_padding=True)
     table.add_column("Finding", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True, min_width=5)
     for name, heading in columns.items():

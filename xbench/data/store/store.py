@@ -126,10 +126,8 @@ def unpack(content: bytes) -> PreparedImage | None:
         return None
     arrays = load(arrays_only)
     about, display = json.loads(arrays["about"].tobytes()), arrays["display"]
-    coverage = (
-        Coverage(display.shape, *(arrays[f"{number} {part}"] for part in _COVERAGE))
-        for number in range(len(about["findings"]))
-    )
+    parts = ([arrays[f"{number} {part}"] for part in _COVERAGE] for number in range(len(about["findings"])))
+    coverage = (Coverage(display.shape, *of_finding) for of_finding in parts)
     instances = {
         finding: tuple(
             Shape(kind, tuple(size), np.array(numbers, np.float64), reader, outline)
@@ -137,14 +135,7 @@ def unpack(content: bytes) -> PreparedImage | None:
         )
         for finding, items in about["instances"].items()
     }
-    return PreparedImage(
-        arrays["pixels"],
-        tuple(about["view"]),
-        display,
-        tuple(about["findings"]),
-        tuple(coverage),
-        tuple(about["notes"]),
-        {finding: tuple(scores) for finding, scores in about["reader_agreement"].items()},
-        about["image_size"] and tuple(about["image_size"]),
-        instances,
-    )
+    view, found, notes = (tuple(about[name]) for name in ("view", "findings", "notes"))
+    agreement = {finding: tuple(scores) for finding, scores in about["reader_agreement"].items()}
+    size = about["image_size"] and tuple(about["image_size"])
+    return PreparedImage(arrays["pixels"], view, display, found, tuple(coverage), notes, agreement, size, instances)

@@ -137,19 +137,11 @@ def _charts(results: Results) -> dict[str, Any]:
     charts: dict[str, Any] = {}
     # Boxes are one mask: there is nothing to sweep.
     for kind, title in (("dice", "Dice"), ("iou", "IoU")) if grounded and results.masks > 1 else ():
-        charts[f"{kind}_curve"] = wandb.plot.line_series(
-            xs=results.grounding.thresholds,
-            ys=[getattr(scores, f"{kind}_curve") for scores in grounded.values()],
-            keys=list(grounded),
-            title=f"Mean {title} by threshold",
-            xname="threshold",
-            split_table=True,
-        )
-    points = [
-        [finding, auroc, scores.pointing_game]
-        for finding, scores in grounded.items()
-        if (auroc := results.classification.per_class[finding].auroc) is not None
-    ]
+        name, x = f"{kind}_curve", results.grounding.thresholds
+        ys, title = [getattr(scores, name) for scores in grounded.values()], f"Mean {title} by threshold"
+        charts[name] = wandb.plot.line_series(x, ys, [*grounded], title, "threshold", split_table=True)
+    auroc = {finding: results.classification.per_class[finding].auroc for finding in grounded}
+    points = [[name, auroc[name], one.pointing_game] for name, one in grounded.items() if auroc[name] is not None]
     if points:
         charts["auroc_pointing_game"] = scatter(["finding"], points, "Pointing game by AUROC, a point per finding")
     return charts
