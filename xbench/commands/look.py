@@ -30,14 +30,8 @@ _PLACES = {"root", "annotations", "image_list", "labels"}
 _FILE = re.compile(r"\.(json|ya?ml|csv|txt|ckpt|pth?|bin|safetensors)$")
 # Types of plain values, and what they are called; what else an option takes is said before None, which is left out.
 _WORDS: Mapping[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    Path: "a path",
-    Any: "any",
-    list: "a list",
-    tuple: "{} values in a list",
+    **{int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"},
+    **{Any: "any", list: "a list", tuple: "{} values in a list"},
     **dict.fromkeys((dict, collections.abc.Mapping), "a mapping"),
     **dict.fromkeys((type(None), None, Literal), ""),
 }
