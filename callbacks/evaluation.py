@@ -113,9 +113,7 @@ class Evaluation(Callback):
             problem = unread if lost else model.input_problem(batch, model.seen)
             odd = f"{EXPLORATORY_NOTE}: {model.exploratory}" if model.exploratory else None
             trained = training_of(model.trained_on, data.name) if model.trained_on else None
-            for said in (problem, odd, trained and f"{SUPERVISED_NOTE}: it was {trained}"):
-                if said is None:
-                    continue
+            for said in filter(None, (problem, odd, trained and f"{SUPERVISED_NOTE}: it was {trained}")):
                 # In the batch, whose notes the journal keeps for a run that goes on.
                 images = batch.truth.image_ids or [failure.image_id for failure in batch.failures]
                 batch.notes += [Note(said, image_id) for image_id in images]

@@ -144,7 +144,6 @@ class PredictionWriter(Callback):
 
 
 def _to_draw(overlays: bool | list[str] | str, findings: Sequence[str]) -> list[str]:
-    """Return the findings that are drawn."""
     if isinstance(overlays, bool):
         return [*findings] if overlays else []
     wanted = chosen(overlays)

@@ -138,7 +138,6 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
 
 
 def _check_class(part: str, path: str) -> None:
-    """Refuse what is no model or no dataset."""
     base, example = _BASES[part]
     try:
         found = resolve_class(path)

@@ -162,6 +162,5 @@ def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) 
     for aside in analysis.set_aside:
         console.print(f"Left out: {aside.folder}: {aside.reason}", style="yellow", soft_wrap=True, markup=False)
     console.print(f"Tables and the page took {seconds:.0f} s.\n", style="dim")
-    # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(in_a_line(facts_of(analysis)), style="bold", soft_wrap=True)
     console.print(f"Report: {out / 'index.html'}", soft_wrap=True)

@@ -59,6 +59,7 @@ from xbench.scoring.rows import in_order
 _USUAL_WORKERS, _MOST_WORKERS = 16, 64
 
 _Scored = TypeVar("_Scored")
+_Chosen = frozenset[str] | None  # names of images; None for all of the run
 
 
 def rescore(given: Namespace) -> None:
@@ -207,10 +208,9 @@ def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--images {path} cannot be read: {error}.") from None
     known = {*run.rows.image_ids}
-    unknown = [name for name in names if name not in known]
-    if not names or unknown:
-        foreign = f"names {len(unknown)} images that the run did not score"
-        problem = f"{foreign} (first: {unknown[0]})" if names else "is empty"
+    strays = [name for name in names if name not in known]
+    if not names or strays:
+        problem = f"names {len(strays)} images that the run did not score (first: {strays[0]})" if names else "is empty"
         raise UsageError(f"--images {path} {problem}: it must hold names of images one a line, as in {PAIRS}.")
     if not is_name(path.stem):
         raise UsageError(f"--images {path}: the results are named after the file, which has no fit name.")
@@ -231,13 +231,7 @@ def _new_folder(run: Path, out: Path | None) -> Path:
 
 
 def _score(
-    run: FinishedRun,
-    rules: Rules,
-    chosen: frozenset[str] | None,
-    split: str,
-    workers: int,
-    folder: Path,
-    read_as: Mapping[str, str],
+    run: FinishedRun, rules: Rules, chosen: _Chosen, split: str, workers: int, folder: Path, read_as: Mapping[str, str]
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
     import xbench.scoring.measure  # noqa: F401  # before processes are forked; protocols alone need no torch
@@ -297,7 +291,7 @@ def _score(
 
 
 def _by_batches(
-    run: FinishedRun, chosen: frozenset[str] | None, workers: int, score: Callable[[Sequence[SavedImage]], _Scored]
+    run: FinishedRun, chosen: _Chosen, workers: int, score: Callable[[Sequence[SavedImage]], _Scored]
 ) -> Iterator[tuple[list[SavedImage], _Scored]]:
     """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing."""
     import xbench.scoring.host  # noqa: F401  # before processes are forked

@@ -130,7 +130,6 @@ def _problems(config: BenchConfig, chosen: Mapping[str, Sequence[str]]) -> Itera
 
 
 def _explain(problem: Any) -> str:
-    """Write one of pydantic's errors as a sentence."""
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     if problem["type"] == "extra_forbidden":
         return _unknown(".".join(path), path[-1], (BenchConfig if len(path) == 1 else Variant).model_fields)

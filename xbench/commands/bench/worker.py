@@ -217,7 +217,7 @@ class Process:
     """
 
     def __init__(self, command: Sequence[str], log: Path, lock: int, share: Share) -> None:
-        self._log = log
+        self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {"WANDB_NAME": log.stem, **os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
         environment |= {} if share.gpus is None else {"CUDA_VISIBLE_DEVICES": share.gpus}
@@ -247,7 +247,7 @@ class Process:
 
     def last_words(self) -> str:
         """Return, once it has ended, what it said last, an error first of all."""
-        with self._log.open("rb") as stream:
+        with self.log.open("rb") as stream:
             stream.seek(max(self._begin, os.fstat(stream.fileno()).st_size - 100_000))
             lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
         if (status := self.poll() or 0) < 0:
@@ -345,8 +345,7 @@ class Worker:
         if status or found is None:
             why = process.last_words() if status else "it left no results"
             results = None if found is None or plan.changed else found.results
-            log = self._folder / "logs" / f"{job.name}.log"
-            return Outcome(job, "failed", f"{why} (log: {log})", seconds, results)
+            return Outcome(job, "failed", f"{why} (log: {process.log})", seconds, results)
         if plan.changed:
             return Outcome(job, "changed", f"while the benchmark was going on: {plan.changed}", seconds, found.results)
         anew = f"anew, for this has changed: {before}" if before else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.random import Generator
 
 from xbench.data.phantom.anatomy import Anatomy, Lung, Rib, heart_layer, rib_contrast, rib_layer
 from xbench.data.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_step
@@ -24,7 +25,7 @@ _CUT = 0.12
 _SLACK = 12
 
 _Change = tuple[Layer, Mask]
-_Choice = Callable[[np.random.Generator, float], Points]
+_Choice = Callable[[Generator, float], Points]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Place:
 
 
 def draw_lesions(
-    rng: np.random.Generator, anatomy: Anatomy, places: Iterator[Place] | None = None
+    rng: Generator, anatomy: Anatomy, places: Iterator[Place] | None = None
 ) -> tuple[Layer, dict[str, Mask], list[Place]]:
     """The lesions of one chest; `places` are those of the same lesions in a drawing of another size, to be taken over.
 
@@ -75,12 +76,7 @@ def _soft(profile: Layer, strength: Layer | float) -> _Change:
 
 
 def _place(
-    anatomy: Anatomy,
-    room: Mask,
-    places: Iterator[Place] | None,
-    chosen: list[Place],
-    rng: np.random.Generator,
-    margin: float,
+    anatomy: Anatomy, room: Mask, places: Iterator[Place] | None, chosen: list[Place], rng: Generator, margin: float
 ) -> Points:
     """A point (2,) of the patient's frame, uniform over the free lung at least `margin` inside of it."""
     if places is not None:
@@ -96,9 +92,7 @@ def _place(
     return chosen[-1].point
 
 
-def _ball(
-    rng: np.random.Generator, anatomy: Anatomy, at: Points, radius: float, solid: float, density: float
-) -> _Change:
+def _ball(rng: Generator, anatomy: Anatomy, at: Points, radius: float, solid: float, density: float) -> _Change:
     """A rounded body whose radius varies by a tenth, and whose edge fades from the share `solid` of it."""
     frame, part = anatomy.frame.window(at, 1.4 * radius)
     x, y = frame.grid()
@@ -115,17 +109,17 @@ def _ball(
     return change, mask
 
 
-def _nodule(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _nodule(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.024, 0.052)
     return _ball(rng, anatomy, place(rng, 1.3 * radius), radius, 0.3, rng.uniform(0.62, 0.85))
 
 
-def _mass(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _mass(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.085, 0.155)
     return _ball(rng, anatomy, place(rng, 0.7 * radius), radius, 0.35, rng.uniform(0.7, 0.95))
 
 
-def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _consolidation(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
     centre = place(rng, 0.05)
     lung = _lung_at(anatomy, centre)
@@ -148,7 +142,7 @@ def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -
     return _soft(profile, np.clip(density * anatomy.aeration() - bronchi, 0.15, None))
 
 
-def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _atelectasis(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
     centre = place(rng, 0.08)
     lung = _lung_at(anatomy, centre)
@@ -181,13 +175,13 @@ def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> 
     return _soft(profile, rng.uniform(0.45, 0.65))
 
 
-def _effusion(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _effusion(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     sides = [(0,), (1,), (0, 1)][rng.choice(3, p=[0.36, 0.36, 0.28])]
     changes, masks = zip(*(_effusion_of(rng, anatomy, anatomy.lungs[side]) for side in sides), strict=True)
     return np.sum(changes, axis=0), np.any(masks, axis=0)
 
 
-def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Change:
+def _effusion_of(rng: Generator, anatomy: Anatomy, lung: Lung) -> _Change:
     x, y = anatomy.frame.grid()
     outer, floor = np.abs(lung.contour[:, 0]).max(), lung.contour[:, 1].max()
     # The largest leave only the apex aerated.
@@ -209,7 +203,7 @@ def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Cha
     return _soft(profile, np.maximum(fluid - 0.8 * anatomy.vessels - 0.7 * anatomy.bones, 0.03))
 
 
-def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _pneumothorax(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
     lung = anatomy.lungs[rng.integers(2)]
     points = lung.contour
@@ -234,7 +228,7 @@ def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) ->
     return np.where(mask, emptied + line, 0).astype(np.float32), mask
 
 
-def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _cardiomegaly(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     normal = anatomy.heart
     breadth, tallness = rng.uniform(1.36, 1.62), rng.uniform(1.02, 1.12)
     middle, bottom = float(normal[:, 0].mean()) - 0.05, float(normal[:, 1].max())
@@ -248,7 +242,7 @@ def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) ->
     return np.where(mask, change, 0).astype(np.float32), mask
 
 
-def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _fracture(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     """A broken rib: a gap, a step, and broken ends that stand off the line."""
     rib, at = _site(rng, anatomy)
     frame, part = anatomy.frame.window(rib.curve[at], 4 * rib.width)
@@ -289,7 +283,7 @@ def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Ch
     return whole
 
 
-def _site(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Rib, int]:
+def _site(rng: Generator, anatomy: Anatomy) -> tuple[Rib, int]:
     frame = anatomy.frame
     lowest = max(lung.contour[:, 1].max() for lung in anatomy.lungs) - 0.12
     margin = 0.03 * min(frame.height, frame.width)
@@ -310,7 +304,7 @@ def _lung_at(anatomy: Anatomy, point: Points) -> Lung:
 
 
 # In the order of drawing (what fills a whole side first), with the chances of one, two, ... lesions.
-_PLAN: tuple[tuple[str, Callable[[np.random.Generator, Anatomy, _Choice], _Change], tuple[float, ...]], ...] = (
+_PLAN: tuple[tuple[str, Callable[[Generator, Anatomy, _Choice], _Change], tuple[float, ...]], ...] = (
     ("Cardiomegaly", _cardiomegaly, (1.0,)),
     ("Pleural Effusion", _effusion, (1.0,)),
     ("Pneumothorax", _pneumothorax, (1.0,)),

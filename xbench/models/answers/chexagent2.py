@@ -48,9 +48,7 @@ class CheXagent2(Local):
         **options: Those of `xbench.models.Local`.
     """
 
-    families: ClassVar[Mapping[str, Architecture]] = {
-        "chexagent2": Architecture({"phi": "", "chexagent": ""}, EXAMPLE, tokens=512)
-    }
+    families: ClassVar = {"chexagent2": Architecture({"phi": "", "chexagent": ""}, EXAMPLE, tokens=512)}
 
     def __init__(self, checkpoint: str | None = None, dtype: Dtype = "bfloat16", **options: Any) -> None:
         super().__init__("chexagent2", checkpoint, processor=None, dtype=dtype, **options)

@@ -368,15 +368,12 @@ def _seconds(text: str | None) -> float | None:
     """Return the seconds of a Retry-After, which is a number or a date."""
     if text is None:
         return None
-    try:
+    with suppress(ValueError):
         number = float(text)
         return max(0.0, number) if math.isfinite(number) else None
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError, OverflowError):
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
+    return None
 
 
 def _message(body: bytes, without_key: Callable[[Any], Any]) -> str:
