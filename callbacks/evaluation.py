@@ -63,8 +63,7 @@ class Evaluation(Callback):
                 f"Evaluation: thresholds={thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, "
                 "such as 101."
             )
-        self.thresholds = thresholds
-        self.ties = ties
+        self.thresholds, self.ties = thresholds, ties
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "test":
@@ -78,9 +77,8 @@ class Evaluation(Callback):
         self._groups = data.groups
         self.results = self.rows = None
         self._answering = model.answers
-        self._metrics = metrics_of(len(self._groups), 1 if self._answering else self.thresholds)
-        for metric in self._metrics.values():
-            metric.to(model.device)
+        metrics = metrics_of(len(self._groups), 1 if self._answering else self.thresholds)
+        self._metrics = {name: metric.to(model.device) for name, metric in metrics.items()}
         self._measurer = Measurer()
         self._waiting: list[pa.Table] = []
         self._tables: list[pa.Table] = []
@@ -187,7 +185,6 @@ class Evaluation(Callback):
             return
         tables, of_done, of_failures, of_notes, of_answers, of_problems = zip(*gathered, strict=True)
         failures = sorted(chain(*of_failures), key=lambda failure: failure.index)
-        problems = [problem for problem in of_problems if problem is not None]
         done = [*chain(*of_done)]
         check_each_once(done + [failure.index for failure in failures], len(data.records))
         if not done:
@@ -208,7 +205,7 @@ class Evaluation(Callback):
             collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
             | {
                 "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
-                "kernel_not_used": problems[0] if problems else None,
+                "kernel_not_used": next(filter(None, of_problems), None),
                 "batches_of_earlier_attempts": self._restored,
             },
             [*chain(*of_answers)] if self._answering else None,

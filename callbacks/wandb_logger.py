@@ -56,8 +56,7 @@ class WandbLogger(loggers.WandbLogger):
     ) -> None:
         if pictures is not None and pictures < 0:
             raise UsageError(f"--trainer.logger.pictures {pictures} is negative; give 0 for none.")
-        self._pictures = pictures
-        self._wanted_offline = offline
+        self._pictures, self._wanted_offline = pictures, offline
         about: dict[str, Any] = {"entity": entity, "group": group, "job_type": job_type, "tags": list(tags)}
         super().__init__(name, save_dir or ".", project=project, offline=bool(offline), **about)
         self._wandb_init.pop("anonymous", None)  # wandb has dropped it and would warn

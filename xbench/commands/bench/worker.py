@@ -355,15 +355,11 @@ class Worker:
 def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Print a table with a row per run, and below why some were not done."""
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _STYLES}
-    table = Table(
-        title="Runs: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count),
-        title_justify="left",
-        caption="Means over findings. Point.: pointing game. Best: at the threshold with the largest mean, chosen on "
-        "these same images.",
-        caption_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
+    table = Table(title_justify="left", caption_justify="left", box=None, pad_edge=False, header_style="dim")
+    table.title = "Runs: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    table.caption = (
+        "Means over findings. Point.: pointing game. Best: at the threshold with the largest mean, chosen on these "
+        "same images."
     )
     table.add_column("run", style="bold", overflow="fold")
     table.add_column("", no_wrap=True)

@@ -84,8 +84,7 @@ def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: 
 
     Processing, window and scatter are taken from the healthy chest, so that they carry no hint of the lesions.
     """
-    frame = anatomy.frame
-    shape = (frame.height, frame.width)
+    frame, shape = anatomy.frame, (anatomy.frame.height, anatomy.frame.width)
     flatten = np.float32(rng.uniform(0.25, 0.5)) * blur(healthy, frame.length(0.22))
     sample = (healthy - flatten)[::4, ::4]
     low, high = np.quantile(sample[healthy[::4, ::4] > 0.25], [0.02, 0.985])

@@ -158,8 +158,7 @@ def _atelectasis(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
         outline.append(middle - 0.3 * spread * across)
         profile = blur(frame.fill(np.stack(outline)), frame.length(0.02))
         return _soft(profile * smooth_step(lung.air, 0.1, 0.4), 0.5 * np.maximum(anatomy.aeration(), 0.4))
-    slope = rng.normal(0, 0.35)
-    half = rng.uniform(0.11, 0.20)
+    slope, half = rng.normal(0, 0.35), rng.uniform(0.11, 0.20)
     direction = np.array([np.cos(slope), np.sin(slope)])
     normal = np.array([-direction[1], direction[0]])
     sag = rng.normal(0, 0.025)
@@ -210,8 +209,7 @@ def _pneumothorax(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     low, high = points[:, 1].min(), points[:, 1].max()
     level = (points[:, 1] - low) / (high - low)
     outer = np.abs(points[:, 0]) / np.abs(points[:, 0]).max()
-    depth = rng.uniform(0.2, 0.48)
-    reach = rng.uniform(0.55, 0.86)
+    depth, reach = rng.uniform(0.2, 0.48), rng.uniform(0.55, 0.86)
     fade = np.clip((reach - level) / 0.35, 0, 1) * np.clip((outer - 0.15 - 0.5 * level) / 0.25, 0, 1)
     inward = (depth * fade)[:, None] * (lung.hilum + np.array([0.0, 0.08]) - points)
     around = np.concatenate([inward[-_SLACK:], inward, inward[:_SLACK]])
@@ -258,8 +256,7 @@ def _fracture(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     position = (dense - point) @ along
     near = np.hypot(*(dense - point).T) < 4 * rib.width
     offset = rng.choice([-1, 1]) * rng.uniform(0.65, 1.05) * rib.width
-    angle = rng.normal(0, 0.18)
-    gap = rng.uniform(0.010, 0.020)
+    angle, gap = rng.normal(0, 0.18), rng.uniform(0.010, 0.020)
     far = near & (position > gap)
     moved = dense[far] + offset * across + angle * position[far, None] * across
     stays = dense[near & (position < -gap)]

@@ -66,8 +66,7 @@ def read_reply(response: Any) -> Reply:
         raise ValueError("a message that is no text")
     if not content and finish == "content_filter":
         raise ValueError("a refusal of its content filter, without a word")
-    usage = response.get("usage")
-    counts = usage if isinstance(usage, dict) else {}
+    counts = usage if isinstance(usage := response.get("usage"), dict) else {}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return Reply(
         content,
