@@ -19,20 +19,12 @@ from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
 from xbench.predictions.asking import Question
 from xbench.predictions.conventions import Convention
+from xbench.runs import images as saved
 from xbench.runs.answers import AnswerRow, read_answers
 from xbench.runs.by_finding import Images
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH, Table, reading
 from xbench.runs.fingerprint import outputs_depend_on
-from xbench.runs.images import (
-    SavedImage,
-    ScoredPairs,
-    coverage_of,
-    no_maps,
-    read_saved_images,
-    shapes_of,
-    size_of,
-    stated_gamma,
-)
+from xbench.runs.images import SavedImage, ScoredPairs
 from xbench.runs.results import Results, read_results
 from xbench.runs.tables import read_rows
 from xbench.scoring.rows import Rows
@@ -119,22 +111,22 @@ class FinishedRun:
         """
         with reading(self.folder):
             rows = Table(self.folder / TRUTH).rows()
-            return {(row["image_id"], row["query"]): shapes_of(row) for row in rows if row["shapes"]}
+            return {(row["image_id"], row["query"]): saved.shapes_of(row) for row in rows if row["shapes"]}
 
     def regions(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
         """Go through the annotated regions: image, finding, and the region as it was scored (H, W)."""
         with reading(self.folder):
             truth = Table(self.folder / TRUTH)
-            gamma = stated_gamma(truth)
+            gamma = saved.stated_gamma(truth)
             for row in truth.rows(["image_id", "query", *Coverage.__slots__]):
-                yield row["image_id"], row["query"], coverage_of(row).at(gamma)
+                yield row["image_id"], row["query"], saved.coverage_of(row).at(gamma)
 
     @cached_property
     def image_sizes(self) -> dict[str, tuple[int, int] | None]:
         """Height and width of each image as it was decoded, of `images.parquet`; None where nobody knows."""
         with reading(self.folder):
             rows = Table(self.folder / IMAGES).rows()
-            return {row["image_id"]: size_of(row) for row in rows if row["failure"] is None}
+            return {row["image_id"]: saved.size_of(row) for row in rows if row["failure"] is None}
 
     @cached_property
     def draws_maps(self) -> bool:
@@ -176,7 +168,7 @@ class FinishedRun:
         present = rows_of["has_region"] & (rows_of["label"] == 1)
         with reading(self.folder):
             rows = iter(range(len(rows_of.image_ids)))
-            for image in read_saved_images(self.folder, self.queries, self.condition):
+            for image in saved.read_saved_images(self.folder, self.queries, self.condition):
                 if not image.queries:
                     continue
                 row = next(rows, None)
@@ -275,7 +267,7 @@ class FinishedRun:
         prediction = Prediction(logits, probabilities, None) if asked else Prediction(None, None, None)
         if drawn := [image.saliency for image in images if image.saliency is not None]:
             maps = np.concatenate(drawn)
-            prediction.shown = Maps(torch.from_numpy(maps), torch.from_numpy(no_maps(maps)))
+            prediction.shown = Maps(torch.from_numpy(maps), torch.from_numpy(saved.no_maps(maps)))
         if read_as := self.results.read_as:
             by = family_named(family or read_as["family"])
             numbers = Convention.named(frame or read_as["frame"])

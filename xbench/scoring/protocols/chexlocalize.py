@@ -17,18 +17,8 @@ from numpy.typing import NDArray
 from xbench.geometry.grid import places_on_grid
 from xbench.scoring.maps import Region
 from xbench.scoring.numbers import iou
-from xbench.scoring.protocols.base import (
-    Group,
-    Number,
-    PairTruth,
-    PairView,
-    Protocol,
-    Table,
-    Tuned,
-    mean,
-    mean_of,
-    ratio_of_sums,
-)
+from xbench.scoring.protocols import base
+from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Protocol, Table, Tuned
 from xbench.scoring.protocols.common import Mask
 
 RULES = ("otsu", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
@@ -90,7 +80,7 @@ def cutoffs_of(finding: str) -> tuple[float, ...]:
 
 def tuned_threshold(group: Group) -> str | None:
     """Return the rule with the largest mean IoU of true positives of one finding, the lowest of equals."""
-    means = {rule: mean(ious(group, rule)) for rule in RULES[1:]}
+    means = {rule: base.mean(ious(group, rule)) for rule in RULES[1:]}
     known = {rule: value for rule, value in means.items() if value is not None}
     return max(known, key=lambda rule: known[rule]) if known else None
 
@@ -104,7 +94,7 @@ def tuned_cutoff(group: Group) -> float | None:
     p = group["probability"]
     if np.isnan(p).any():
         return None
-    means = {cutoff: mean(ious(group, "otsu", ~(p > cutoff), full=True)) for cutoff in cutoffs_of(group.finding)}
+    means = {cutoff: base.mean(ious(group, "otsu", ~(p > cutoff), full=True)) for cutoff in cutoffs_of(group.finding)}
     known = {cutoff: round(value, 3) for cutoff, value in means.items() if value is not None}
     return max(known, key=lambda cutoff: known[cutoff]) if known else None
 
@@ -155,10 +145,10 @@ class CheXlocalize(Protocol):
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
         slices = [name for name in groups[0].columns if name.startswith("iou")]
-        numbers = {name: mean_of(groups, name) for name in (*slices, "hit")}
+        numbers = {name: base.mean_of(groups, name) for name in (*slices, "hit")}
         ratios = {
             "precision": ("overlap_otsu", "mask_otsu"),
             "recall": ("overlap_otsu", "region"),
             "specificity": ("clear_otsu", "outside"),
         }
-        return numbers | {name: ratio_of_sums(groups, *parts) for name, parts in ratios.items()}
+        return numbers | {name: base.ratio_of_sums(groups, *parts) for name, parts in ratios.items()}
