@@ -192,34 +192,31 @@ def _image_model(temporal: bool) -> nn.Sequential:
     """Return the image model, with the names of the authors' files: (B, 3, H, W) to (B, 128, H / 32, W / 32)."""
     first, last = nn.Conv2d(512 if temporal else _CHANNELS, _WIDTH, 1, bias=False), nn.Conv2d(_WIDTH, _WIDTH, 1)
     head = nn.Sequential(first, nn.BatchNorm2d(_WIDTH), nn.ReLU(), last)
-    encoder = _TemporalEncoder() if temporal else _Encoder()
-    return nn.Sequential(OrderedDict(encoder=encoder, projector=nn.Sequential(OrderedDict(model=head))))
+    return nn.Sequential(OrderedDict(encoder=_Encoder(temporal), projector=nn.Sequential(OrderedDict(model=head))))
 
 
 class _Encoder(nn.Module):
-    """A ResNet-50 to the end of its last stage."""
+    """A ResNet-50 to the end of its last stage.
 
-    def __init__(self) -> None:
+    If `temporal`, compressed to 256 channels, and 256 of the change since a prior image, constant without one.
+    """
+
+    def __init__(self, temporal: bool) -> None:
         super().__init__()
         self.encoder = torchvision.models.resnet50()
         self.encoder.fc = nn.Identity()
+        self._temporal = temporal
+        if temporal:
+            self.backbone_to_vit = nn.Conv2d(_CHANNELS, 256, 1, bias=False)
+            self.missing_previous_emb = nn.Parameter(torch.zeros(1, 256, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         net = self.encoder
-        features = net.maxpool(net.relu(net.bn1(net.conv1(images))))
-        return cast(Tensor, net.layer4(net.layer3(net.layer2(net.layer1(features)))))
-
-
-class _TemporalEncoder(_Encoder):
-    """The same compressed to 256 channels, and 256 of the change since a prior image, constant without one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone_to_vit = nn.Conv2d(_CHANNELS, 256, 1, bias=False)
-        self.missing_previous_emb = nn.Parameter(torch.zeros(1, 256, 1, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        static = self.backbone_to_vit(super().forward(images))
+        features: Tensor = net.layer1(net.maxpool(net.relu(net.bn1(net.conv1(images)))))
+        features = net.layer4(net.layer3(net.layer2(features)))
+        if not self._temporal:
+            return features
+        static = self.backbone_to_vit(features)
         return torch.cat([static, self.missing_previous_emb.to(static.dtype).expand_as(static)], dim=1)
 
 

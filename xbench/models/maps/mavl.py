@@ -74,9 +74,8 @@ class MAVL(BookModel):
                 "--model.concepts with the other texts on the same entries."
             )
         super().__init__(model, path, texts=texts, concepts=concepts, book=book, **options)
-        self.mode = mode
+        self.mode, self.merge = mode, merge
         self.aspects = [0] if merge == "global" else choose("aspects", aspects, texts)
-        self.merge = merge
         self.saliency |= {"aspects": self.aspects, "merge": merge}
         if merge == "max":
             self.map_scale = "none"

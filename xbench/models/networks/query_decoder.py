@@ -68,10 +68,8 @@ class _Layer(nn.Module):
             self.self_attn = _Attention(width, heads)
             self.norm1 = nn.LayerNorm(width)
         self.multihead_attn = _Attention(width, heads)
-        self.linear1 = nn.Linear(width, feedforward)
-        self.linear2 = nn.Linear(feedforward, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.norm3 = nn.LayerNorm(width)
+        self.linear1, self.linear2 = nn.Linear(width, feedforward), nn.Linear(feedforward, width)
+        self.norm2, self.norm3 = nn.LayerNorm(width), nn.LayerNorm(width)
         self._self_attention = self_attention
 
     def forward(self, queries: Tensor, memory: KeysValues, wanted: bool) -> tuple[Tensor, Tensor | None]:
@@ -137,10 +135,8 @@ class DecoderModel(VLM):
     ) -> None:
         super().__init__(**options)
         check_image_size(image_size, cell)
-        self.checkpoint = checkpoint
         # `text_encoder` is the name of the network in some checkpoints.
-        self.text_source = text_encoder
-        self.image_size = image_size
+        self.checkpoint, self.text_source, self.image_size = checkpoint, text_encoder, image_size
         self.layers = choose("layers", layers, decoder[0])
         self.heads = choose("heads", heads, decoder[1])
         self.saliency = {"kind": "cross-attention", "layers": self.layers, "heads": self.heads}
