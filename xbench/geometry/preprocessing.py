@@ -99,8 +99,10 @@ class Preprocessing:
         deviations, from 0.1 to 5, and for crops. A scale that is wrong by 255 is far off these limits, however dark or
         bright the film. Constants of another model are not found.
 
-        This preprocessing made images (B, 3, h, w), B at least 1, of the radiographs (H, W), uint8. The network itself
-        gets what was `seen` (B, 3, h, w), if that is known, else the images.
+        Args:
+            images: Model inputs that this preprocessing made (B, 3, h, w), B at least 1.
+            radiographs: Of the B grey radiographs (H, W), uint8.
+            seen: What the network itself gets, if that is known (B, 3, h, w); the model inputs if None.
         """
         made = images.float().cpu()
         pixels = made * self._std + self._mean

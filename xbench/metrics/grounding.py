@@ -89,7 +89,11 @@ class PointingGame(_PerClass):
 
     A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size); a pair
     hits if the map's maximum lies in the region. Tied maxima are frequent, so their rule is an option, described at
-    `pointing_hits`. Sums are exact, as in `ThresholdSweep`. `num_classes` is C, the number of findings, at least 1.
+    `pointing_hits`. Sums are exact, as in `ThresholdSweep`.
+
+    Args:
+        num_classes: C, the number of findings, at least 1.
+        ties: `"share"`, `"any"` or `"first"`.
 
     Examples:
         >>> metric = PointingGame(num_classes=2)
@@ -122,8 +126,11 @@ class ThresholdSweep(_PerClass):
     averaged over the valid pairs of a class.
 
     The sums are kept as whole multiples of 2**-40. So neither the order of the batches nor the number of processes
-    changes a bit of the result, and casting the metric to half precision does not touch them. `num_classes` is C, the
-    number of findings, at least 1; `thresholds` T, from 0 to 1, both included.
+    changes a bit of the result, and casting the metric to half precision does not touch them.
+
+    Args:
+        num_classes: C, the number of findings, at least 1.
+        thresholds: T, the number of thresholds from 0 to 1, both included.
 
     Examples:
         >>> metric = ThresholdSweep(num_classes=1, thresholds=3)
@@ -217,8 +224,12 @@ class LesionDetections(Metric):
     """FROC and COCO's mean average precision of scored detections, boxes or connected parts of maps, per class.
 
     Detections of all images are kept with what they find at each overlap, and put in the order of images before
-    anything is counted, so that neither the order of updates nor processes change a bit. A detection finds a lesion at
-    the overlaps `ious`, and of an image so many (`most`) count, those with the highest scores, as in COCO.
+    anything is counted, so that neither the order of updates nor processes change a bit.
+
+    Args:
+        num_classes: C, the number of findings, at least 1.
+        ious: Overlaps at which a detection finds a lesion.
+        most: How many detections of an image count, those with the highest scores, as in COCO.
     """
 
     full_state_update = False

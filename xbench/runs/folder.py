@@ -57,11 +57,16 @@ def open_journaled_folder(
     batches: int,
     resume: bool,
 ) -> RunFolder:
-    """Create a run's folder with a journal. Every process must call it.
+    """Create a run's folder with a journal, or go on with an unfinished one. Every process must call it.
 
-    With `resume`, go on with the newest unfinished run of the same model and dataset, if there is one. `depends_on`
-    returns the run's fingerprint, None for a run that cannot be resumed; only the first process asks, for it reads
-    whole checkpoints. The dataset has so many `batches`.
+    Args:
+        trainer: The trainer of the run.
+        model: Name of the model.
+        dataset: Name of the dataset.
+        depends_on: Returns the run's fingerprint; only the first process asks, for it reads whole checkpoints. None
+            for a run that cannot be resumed.
+        batches: How many the dataset has.
+        resume: Go on with the newest unfinished run of the same model and dataset, if there is one.
     """
 
     def choose() -> RunFolder:

@@ -31,8 +31,13 @@ def holds_predictions(path: Path) -> bool:
 class StoredPredictions(Source):
     """Stored predictions, which state what part of an image a map shows, how maps are enlarged, and their scale.
 
-    They lie in `files`; `map_sigma` is the standard deviation in cells that maps were smoothed by. A UserError if they
-    are answers, or cannot be read.
+    Attributes:
+        files: What they lie in.
+        upsampling: How maps are enlarged.
+        map_scale: What their values are; `map_sigma`, the standard deviation in cells that they were smoothed by.
+
+    Raises:
+        UserError: They are answers, or cannot be read.
     """
 
     def __init__(self, path: Path, names: Names) -> None:

@@ -199,7 +199,11 @@ def stored_protocols(run: Path) -> list[str]:
 
 
 def read_protocol(run: Path, name: str) -> dict[str, Any]:
-    """Read the numbers of a protocol; a UserError if the file cannot be read, or holds what no run writes."""
+    """Read the numbers of a protocol.
+
+    Raises:
+        UserError: The file cannot be read, or holds what no run writes.
+    """
     with reading(run):
         content = json.loads((run / FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.get("schema") != 1 or content.get("protocol") != name:
@@ -208,7 +212,11 @@ def read_protocol(run: Path, name: str) -> dict[str, Any]:
 
 
 def read_protocol_pairs(run: Path, name: str) -> Table:
-    """Read the table of pairs of a protocol by column, null as NaN; a UserError if the file cannot be read."""
+    """Read the table of pairs of a protocol by column; what is null is NaN.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
     with reading(run):
         table = TableFile(run / FOLDER / f"{name}.parquet").read()
         columns = {}

@@ -348,7 +348,8 @@ def write_results(path: Path, results: Results) -> None:
 def read_results(path: Path) -> Results:
     """Read `results.json`, which may come from a stranger.
 
-    An OSError or a ValueError if it cannot be read, is of another schema, or holds what no run writes.
+    Raises:
+        OSError, ValueError: It cannot be read, is of another schema, or holds what no run writes.
     """
     about = path.stat()
     if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:

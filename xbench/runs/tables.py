@@ -42,10 +42,16 @@ def write_tables(
     names: Sequence[str],
     about: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, str]:
-    """Write the named tables of a run, each whole or not at all, and return the SHA-256 of each file.
+    """Write the named tables of a run; each appears whole or not at all.
 
-    `batches` are tables by name, in the dataset's order, and `about` is what each file says beside its rows, as plain
-    values by key.
+    Args:
+        folder: Of the run.
+        batches: Tables by name, in the dataset's order.
+        names: Tables to write; the others of a batch are left out.
+        about: By file, what it says beside its rows, as plain values by key.
+
+    Returns:
+        The SHA-256 of each file.
     """
     metadata = {name: {key: json.dumps(value) for key, value in about.get(name, {}).items()} for name in names}
     waiting: dict[str, list[pa.Table]] = {name: [] for name in names}
@@ -88,7 +94,9 @@ _MAX_ROWS = 2 * 10**7
 def read_rows(path: Path, findings: Sequence[str], condition: str = "") -> Rows:
     """Read the rows of a condition in `pairs.parquet` of a run with these findings.
 
-    An OSError, a ValueError or a pyarrow.ArrowInvalid if it cannot be read, or holds what no such run writes.
+    Raises:
+        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run with these findings
+            writes.
     """
     with Table(path, PAIRS) as file:
         if file.metadata.num_rows > _MAX_ROWS:

@@ -28,7 +28,8 @@ class Busy(Exception):
 def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
     """Hold a folder, which is created if need be, while a benchmark runs in it; others may share a `shared` one.
 
-    A UserError if another benchmark is at work there, or the folder cannot be written to.
+    Raises:
+        UserError: Another benchmark is at work there, or the folder cannot be written to.
     """
     path = folder / "lock"
     try:
@@ -49,10 +50,15 @@ def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
 def try_lock(path: Path, shared: bool = False, inherited: bool = True) -> int:
     """Take a lock and return its descriptor, whose end ends the lock.
 
-    The folder of its file is created if need be. Others may hold a `shared` lock at the same time, if they share it as
-    well. If `inherited`, processes that inherit the descriptor hold it too, after this one has ended; otherwise this
-    process alone: its data workers outlive it by seconds if it is killed. `Busy` if another process holds it, an
-    OSError if the file cannot be written.
+    Args:
+        path: The file that stands for the lock; its folder is created if need be.
+        shared: Others may hold it at the same time, if they share it as well.
+        inherited: Processes that inherit the descriptor hold the lock too, after this one has ended. Otherwise this
+            process alone: its data workers outlive it by seconds if it is killed.
+
+    Raises:
+        Busy: Another process holds it.
+        OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -18,6 +18,7 @@ class _Outlet(io.FileIO):
         self.refused: OSError | None = None  # the first error
 
     def write(self, data: Any, /) -> int:
+        """Write, or drop what cannot be written."""
         if self.refused is None:
             try:
                 return super().write(data)

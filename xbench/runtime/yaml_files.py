@@ -25,7 +25,10 @@ _Loader.add_implicit_resolver(
 def load_yaml(source: Path | str) -> Any:
     """Return what a YAML file, or a text, holds.
 
-    A yaml.YAMLError as of `check_yaml`, an OSError if the file cannot be read, a UnicodeDecodeError if it is not UTF-8.
+    Raises:
+        yaml.YAMLError: It has too many entries or levels with its aliases filled in, or its syntax is wrong.
+        OSError: The file cannot be read.
+        UnicodeDecodeError: It is not UTF-8.
     """
     text = source if isinstance(source, str) else source.read_text(encoding="utf-8-sig")
     check_yaml(text)
@@ -39,8 +42,10 @@ def load_yaml(source: Path | str) -> Any:
 def check_yaml(text: str) -> None:
     """Refuse YAML that no file of the user's can be: ten lines of aliases (`*name`) can stand for 10^10 entries.
 
-    Reads events, not nodes: the C loader crashes on deep nests. A yaml.YAMLError if it has too many entries or levels
-    with its aliases filled in, or its syntax is wrong.
+    Reads events, not nodes: the C loader crashes on deep nests.
+
+    Raises:
+        yaml.YAMLError: It has too many entries or levels with its aliases filled in, or its syntax is wrong.
     """
     count = 0.0
     starts: list[tuple[str | None, float]] = []

@@ -59,7 +59,9 @@ def counted(group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
 
 def mean(total: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the means of scores with these sums (groups, ...); NaN for a group without rows."""
-    return _ratio(total.astype(np.float64) / ONE, count.reshape(-1, *[1] * (total.ndim - 1)))
+    with np.errstate(invalid="ignore"):
+        means: NDArray[np.float64] = total.astype(np.float64) / ONE / count.reshape(-1, *[1] * (total.ndim - 1))
+    return means
 
 
 def pointing_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
@@ -201,8 +203,9 @@ def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.floa
     NaN, which means that the model does not say whether the finding is there. Ranking is exact: tied pairs count one
     half, and the area is a whole number. Average precision is a sum of steps.
 
-    Labels (N,) are 1 present, 0 absent; -1 is left out. Probabilities (N,) lie in [0, 1]; take float64, for in float32
-    confident scores near 1 tie.
+    Args:
+        labels: (N,), 1 present, 0 absent; -1 is left out.
+        probabilities: (N,) in [0, 1]. Take float64: in float32, confident scores near 1 tie.
     """
     known = labels >= 0
     present, scores = labels[known] == 1, probabilities[known]
@@ -290,8 +293,11 @@ def sign_tests(rows: Rows) -> tuple[list[float | None], float | None]:
     A pair votes for the minimum if at least half of the tied minima but not of the tied maxima lie in the region, for
     the maximum if it is the other way round, and else for neither. Each patient has one vote, that of the majority of
     the pairs. For maps that know nothing both are equally likely, so the number of patients for the minimum is compared
-    with tosses of a coin (Dixon and Mood 1946). Return the p-value of each finding, and of all findings together, one-
-    sided and corrected after Holm for all tests of the run; None without a scored pair.
+    with tosses of a coin (Dixon and Mood 1946). p-values are one-sided and corrected after Holm for all tests of the
+    run.
+
+    Returns:
+        The corrected p-value of each finding, and of all findings together; None without a scored pair.
     """
     row = rows.counts.row
     votes = (rows["minimum_hit"][row] >= 0.5).astype(np.int64) - (rows["pointing_hit"][row] >= 0.5)

@@ -86,8 +86,9 @@ class Rows:
     def of(cls, table: pa.Table, findings: Sequence[str], condition: str = "") -> Rows:
         """Read the rows of one condition from a table of `SCHEMA`.
 
-        A ValueError if a finding is unknown, a pair of image and query is there twice, or rows of one image differ in
-        its name or patient.
+        Raises:
+            ValueError: A finding is unknown, a pair of image and query is there twice, or rows of one image differ in
+                its name or patient.
         """
         table = table.filter(pc.equal(table["condition"], condition)).combine_chunks()
         index, first, image = np.unique(table["index"].to_numpy(), return_index=True, return_inverse=True)

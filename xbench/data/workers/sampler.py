@@ -28,11 +28,14 @@ class DealtBatchSampler(Sampler[list[int]]):
     is the same whichever process gets it, results depend neither on the number of processes nor on which of them was
     faster. (Lightning's own sampler repeats images until every process has as many, and so counts some twice.)
 
-    So many images are dealt in batches, the last perhaps smaller, to `world_size` processes, of which this one is
-    `rank`, 0-based. Fewer batches are a `UserError`, for the others would wait for ever. Batches with the numbers
-    `finished` were done before and are left out; at least one is left for each process. `new_counter` makes the counter
-    of an iteration, which all processes share: whichever calls it first gets 0, the next call gives 1, and so on. A
-    process alone needs none.
+    Args:
+        count: Number of images.
+        batch_size: Images per batch; the last batch may be smaller.
+        rank: This process, 0-based.
+        world_size: Number of processes. Fewer batches are a `UserError`, for the others would wait for ever.
+        finished: Numbers of batches that were done before and are left out; at least one is left for each process.
+        new_counter: Makes the counter of an iteration. All processes share it: whichever calls it first gets 0, the
+            next call gives 1, and so on. A process alone needs none.
     """
 
     def __init__(
@@ -50,7 +53,8 @@ class DealtBatchSampler(Sampler[list[int]]):
             raise ValueError(f"{len(self._left)} batches are left for {world_size} processes")
         if new_counter is None and world_size > 1:
             raise ValueError(f"{world_size} processes need a counter that they share")
-        self._rank, self._world_size = rank, world_size
+        self._rank = rank
+        self._world_size = world_size
         self._new_counter = new_counter or (lambda: itertools.count().__next__)
 
     def __len__(self) -> int:

@@ -57,8 +57,10 @@ def sharpened(saliency: Map) -> NDArray[Any]:
 def score(saliency: Map, region: Region) -> dict[str, float]:
     """Score the kept pixels of a map (H, W) in float32 against those of a region as AFLoc and KAF-Ground do.
 
-    Return what `overlaps` does; `cnr`, signed, 0 where nothing varies on either side; and `hit`. NaN where the official
-    code skips a pair or stops: the region is empty (`hit` is 0 then), or the map is constant.
+    Returns:
+        `iou_0.1` to `iou_0.5`, their mean `miou`, and `mdice`; `cnr`, signed, 0 where nothing varies on either side;
+        `hit`. NaN where the official code skips a pair or stops: the region is empty (`hit` is 0 then), or the map is
+        constant.
     """
     span = saliency.max() - saliency.min()
     if not span:

@@ -242,9 +242,12 @@ _AVERAGES: Mapping[str, Callable[[Sequence[list[float]]], float | None]] = {
 def mean_of(groups: Sequence[Group], name: str, average: str = "findings", of_negatives: bool = False) -> Number:
     """Return the mean of a column over pairs.
 
-    By `average` it is taken over the pairs of a finding, then over `findings`; over all `pairs`; or, by `squares`, over
-    all pairs, each weighing as much as its finding has pairs. If `of_negatives`, pairs without the finding should have
-    the number, instead of those with a region.
+    Args:
+        groups: The findings.
+        name: Of the column.
+        average: `findings`: over the pairs of a finding, then over findings. `pairs`: over all pairs. `squares`: over
+            all pairs, each weighing as much as its finding has pairs.
+        of_negatives: Pairs without the finding should have the number, instead of those with a region.
     """
     combine, missing = _AVERAGES[average], []
     defined: list[list[float]] = []

@@ -20,21 +20,32 @@ Labels = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class CalibrationScores:
-    """Calibration of one finding, or of several pooled; None without a known label."""
+    """Calibration of one finding, or of several pooled; None without a known label.
 
-    ece: float | None  # expected calibration error, sum over bins of |sum of p - positives| / N
-    mce: float | None  # largest |mean p - share of positives| of a bin that is not empty
-    brier: float | None  # mean of (p - y)^2
-    count: int  # images with a known label, N
-    positives: int  # those of them with the finding
-    bins: tuple[tuple[int, float, float], ...]  # of each that is not empty: images, mean p, share of positives
+    Args:
+        ece: Expected calibration error, sum over bins of |sum of p - positives| / N.
+        mce: Largest |mean p - share of positives| of a bin that is not empty.
+        brier: Mean of (p - y)^2.
+        count: Images with a known label, N.
+        positives: Those of them with the finding.
+        bins: Of each bin that is not empty: number of images, mean probability, share of positives.
+    """
+
+    ece: float | None
+    mce: float | None
+    brier: float | None
+    count: int
+    positives: int
+    bins: tuple[tuple[int, float, float], ...]
 
 
 def calibration(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> CalibrationScores:
     """Score probabilities (N,) of labels (N,): 1 positive, 0 negative, -1 unknown and left out.
 
-    Bins are of equal width and closed on the right. Naeini et al., AAAI 2015; Brier 1950. A ValueError if the
-    probability of a known label is not in [0, 1].
+    Bins are of equal width and closed on the right. Naeini et al., AAAI 2015; Brier 1950.
+
+    Raises:
+        ValueError: A known probability is not in [0, 1].
 
     Examples:
         >>> calibration(np.array([1, 0, 1, -1]), np.array([0.75, 0.25, 0.5, 0.1]), 2)  # doctest: +NORMALIZE_WHITESPACE

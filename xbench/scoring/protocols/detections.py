@@ -100,8 +100,10 @@ def average_precision(scores: Floats, hits: Mask, lesions: int) -> float | None:
 def ranked(scores: Floats, iou: Floats, areas: Floats) -> dict[str, Any]:
     """Return the columns of a pair: its detections, highest score first, and what each finds at each overlap.
 
-    Scores (D,) are those of the detections, `iou` (D, L) is theirs with the lesions, which take the shares `areas` (L,)
-    of the radiograph.
+    Args:
+        scores: Of D detections.
+        iou: With L lesions, (D, L).
+        areas: Shares of the radiograph that the lesions take (L,).
     """
     kept = np.argsort(-scores, kind="stable")[:MOST]
     scores, iou, sizes = scores[kept], iou[kept], sizes_of(areas)

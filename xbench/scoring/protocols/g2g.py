@@ -98,9 +98,11 @@ def cells_of_mask(cells: Map, limit: float) -> Mask:
 def score(mask: Mask, saliency: Map, region: Region) -> dict[str, float]:
     """Score a mask and a map on the grid.
 
-    `iou`; `miou`, the mean with the IoU of the complements; `bboxiou`, `bboxmiou`, of the mask's bounding box, whose
-    last row and column are left out; `cnr` with sample variances; `top1`; `aucroc`; `distance` in pixels between the
-    centres of the bounding boxes. All are 0 if the mask is empty, as in the official code, `distance` too.
+    Returns:
+        `iou`; `miou`, the mean with the IoU of the complements; `bboxiou`, `bboxmiou`, of the mask's bounding box,
+        whose last row and column are left out; `cnr` with sample variances; `top1`; `aucroc`; `distance` in pixels
+        between the centres of the bounding boxes. All are 0 if the mask is empty, as in the official code, `distance`
+        too.
     """
     if not mask.any():
         return dict.fromkeys(NUMBERS, 0.0)

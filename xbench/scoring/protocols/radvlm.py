@@ -17,9 +17,10 @@ from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Pr
 def score(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
     """Score boxes (N, 4), in the order of the answer, against (M, 4).
 
-    `iou_sum` and `iou_pairs`: IoU summed over all pairs of a predicted and a true box, and their number. `map`: the
-    area under the interpolated curve of precision; a box is right if the true one it overlaps most is free and overlaps
-    by at least half. 0 if either side has no box, even if neither has.
+    Returns:
+        `iou_sum` and `iou_pairs`: IoU summed over all pairs of a predicted and a true box, and their number. `map`: the
+        area under the interpolated curve of precision; a box is right if the true one it overlaps most is free and
+        overlaps by at least half. 0 if either side has no box, even if neither has.
     """
     from xbench.scoring.boxes import pairwise_iou
 
