@@ -36,8 +36,7 @@ from xbench.types import Answers, Batch, Failure, Note, Prediction, Rules, TieRu
 
 from .checks import check_each_once, check_no_limit, check_values
 
-_AT_A_TIME = 1024
-"""Rows that the metrics take together: those of one batch cost nearly as much."""
+_AT_A_TIME = 1024  # rows that the metrics take together: those of one batch cost nearly as much
 
 
 class Evaluation(Callback):
@@ -92,9 +91,7 @@ class Evaluation(Callback):
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.stopwatch.lap("text")
 
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, *place: int) -> None:
         self.stopwatch.lap("loading", until=_parts(trainer)[1].batch_arrived)
         self.stopwatch.lap("transfer")
         self._decode += batch.seconds

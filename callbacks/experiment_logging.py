@@ -21,8 +21,7 @@ from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
 from .wandb_logger import FAILED, WandbLogger, prompt_style
 
-_EVERY = 30.0
-"""Seconds between two entries of progress."""
+_EVERY = 30.0  # seconds between two entries of progress
 
 
 class ExperimentLogging(Callback):
@@ -49,9 +48,7 @@ class ExperimentLogging(Callback):
         self._count, self._failed = shared_counter("logged batches"), False
         self._began = self._latest = self._logged = time.monotonic()
 
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
-    ) -> None:
+    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, *about: Any) -> None:
         batches, self._latest = self._count() + 1, time.monotonic()  # of all processes
         if self._failed or self._latest - self._logged < _EVERY:
             return

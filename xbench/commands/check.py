@@ -35,8 +35,7 @@ from xbench.runtime.errors import UserError
 from xbench.runtime.files import writing
 from xbench.types import Failure, Note
 
-# What is listed on the screen of one kind; all are in the file.
-_LISTED = 20
+_LISTED = 20  # of one kind on the screen; all are in the file
 
 # Pictures of the contact sheet, and the colour of outlines.
 _MOST = 48

@@ -55,8 +55,7 @@ from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
 from xbench.scoring.rows import in_order
 
-# By default, and far more than one process can read for.
-_USUAL_WORKERS, _MOST_WORKERS = 16, 64
+_USUAL_WORKERS, _MOST_WORKERS = 16, 64  # by default, and far more than one process can read for
 
 _Scored = TypeVar("_Scored")
 _Chosen = frozenset[str] | None  # names of images; None for all of the run

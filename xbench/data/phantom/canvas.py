@@ -17,8 +17,7 @@ Points = NDArray[np.float64]
 Layer = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 
-# OpenCV takes fixed-point coordinates with this many fractional bits.
-_SHIFT = 4
+_SHIFT = 4  # fractional bits of the fixed-point coordinates that OpenCV takes
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from xbench.data.phantom.anatomy import Anatomy, draw_anatomy
 from xbench.data.phantom.canvas import Layer, Mask, blur
 from xbench.data.phantom.lesions import Place, draw_lesions
 
-# The shorter side of a phantom, if nothing else is asked for.
-_SIDE = 320
+_SIDE = 320  # pixels of the shorter side of a phantom, if nothing else is asked for
 
 
 @dataclass(frozen=True)

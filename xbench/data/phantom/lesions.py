@@ -20,9 +20,7 @@ _PREVALENCE = 0.16
 
 # Below this share of its peak a soft-edged lesion is cut off: what nobody can see belongs neither to film nor mask.
 _CUT = 0.12
-
-# The pleural line is smoothed over this many points to each side.
-_SLACK = 12
+_SLACK = 12  # points to each side over which the pleural line is smoothed
 
 _Change = tuple[Layer, Mask]
 _Choice = Callable[[Generator, float], Points]

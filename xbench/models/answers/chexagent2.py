@@ -1,8 +1,4 @@
-"""CheXagent-2: a SigLIP of radiographs, whose patches Phi-2 reads as words.
-
-Published with code of its own, which is not run: the parts are transformers', put together here under the names that
-the published tensors have.
-"""
+"""CheXagent-2: a SigLIP of radiographs, whose patches Phi-2 reads as words."""
 
 from __future__ import annotations
 
@@ -55,8 +51,9 @@ class CheXagent2(Local):
 
     def _load(self, dtype: str) -> tuple[Any, Any]:
         config = _config(self.checkpoint)
-        advice = f"Give the files of {EXAMPLE}."
-        network = load_network(CheXagent2Network, self.checkpoint, dtype, advice, config=config)
+        network = load_network(
+            CheXagent2Network, self.checkpoint, dtype, f"Give the files of {EXAMPLE}.", config=config
+        )
         tokenizer = _tokenizer(self.checkpoint)
         network.image_token = tokenizer.convert_tokens_to_ids(IMAGE)
         network.generation_config.eos_token_id = tokenizer.eos_token_id

@@ -110,8 +110,7 @@ class Local(AnsweringModel):
                 f"--model.family {family}: transformers' own classes run {', '.join(ARCHITECTURES)}. {WAYS_OUT}"
             )
         self.architecture = self.families[family]
-        self.recognises = self.architecture.recognises
-        self.name = family
+        self.recognises, self.name = self.architecture.recognises, family
         super().__init__(family, **options)
         check_at_least_one(max_tokens=max_tokens, together=together)
         if not checkpoint:
