@@ -47,11 +47,24 @@ class ConsoleSummary(Callback):
             console.print(f"Results: {writer.folder / 'results.json'}", soft_wrap=True, highlight=False)
 
 
-_COLUMNS = {"pointing_game": "Point.", "dice_fixed": "Dice\n@0.5", "dice_best": "Dice\nbest"}
-_COLUMNS |= {"iou_fixed": "IoU\n@0.5", "iou_best": "IoU\nbest"}
-_COLUMNS |= {"auroc": "AUROC", "average_precision": "AP", "f1": "F1", "accuracy": "Acc."}
-_OF_BOXES = {"pointing_game": "Point.", "dice_fixed": "Dice", "iou_fixed": "IoU"}
-_OF_BOXES |= {"box_iou": "Box\nIoU", "acc_50": "IoU\n>0.5"}
+_COLUMNS = {
+    "pointing_game": "Point.",
+    "dice_fixed": "Dice\n@0.5",
+    "dice_best": "Dice\nbest",
+    "iou_fixed": "IoU\n@0.5",
+    "iou_best": "IoU\nbest",
+    "auroc": "AUROC",
+    "average_precision": "AP",
+    "f1": "F1",
+    "accuracy": "Acc.",
+}
+_OF_BOXES = {
+    "pointing_game": "Point.",
+    "dice_fixed": "Dice",
+    "iou_fixed": "IoU",
+    "box_iou": "Box\nIoU",
+    "acc_50": "IoU\n>0.5",
+}
 _OF_LESIONS = {"recall_50": "Rec.\n@0.5", "precision_50": "Prec.\n@0.5"}
 
 

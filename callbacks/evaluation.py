@@ -36,7 +36,8 @@ from xbench.types import Answers, Batch, Failure, Note, Prediction, Rules, TieRu
 
 from .checks import check_each_once, check_no_limit, check_values
 
-_AT_A_TIME = 1024  # rows that the metrics take together: those of one batch cost nearly as much
+_AT_A_TIME = 1024
+"""Rows that the metrics take together: those of one batch cost nearly as much."""
 
 
 class Evaluation(Callback):
@@ -62,7 +63,8 @@ class Evaluation(Callback):
                 f"Evaluation: thresholds={thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, "
                 "such as 101."
             )
-        self.thresholds, self.ties = thresholds, ties
+        self.thresholds = thresholds
+        self.ties = ties
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "test":
@@ -76,8 +78,9 @@ class Evaluation(Callback):
         self._groups = data.groups
         self.results = self.rows = None
         self._answering = model.answers
-        metrics = metrics_of(len(self._groups), 1 if self._answering else self.thresholds)
-        self._metrics = {name: metric.to(model.device) for name, metric in metrics.items()}
+        self._metrics = metrics_of(len(self._groups), 1 if self._answering else self.thresholds)
+        for metric in self._metrics.values():
+            metric.to(model.device)
         self._measurer = Measurer()
         self._waiting: list[pa.Table] = []
         self._tables: list[pa.Table] = []
@@ -91,7 +94,9 @@ class Evaluation(Callback):
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.stopwatch.lap("text")
 
-    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, *place: int) -> None:
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         self.stopwatch.lap("loading", until=_parts(trainer)[1].batch_arrived)
         self.stopwatch.lap("transfer")
         self._decode += batch.seconds
@@ -108,7 +113,9 @@ class Evaluation(Callback):
             problem = unread if lost else model.input_problem(batch, model.seen)
             odd = f"{EXPLORATORY_NOTE}: {model.exploratory}" if model.exploratory else None
             trained = training_of(model.trained_on, data.name) if model.trained_on else None
-            for said in filter(None, (problem, odd, trained and f"{SUPERVISED_NOTE}: it was {trained}")):
+            for said in (problem, odd, trained and f"{SUPERVISED_NOTE}: it was {trained}"):
+                if said is None:
+                    continue
                 # In the batch, whose notes the journal keeps for a run that goes on.
                 images = batch.truth.image_ids or [failure.image_id for failure in batch.failures]
                 batch.notes += [Note(said, image_id) for image_id in images]
@@ -182,6 +189,7 @@ class Evaluation(Callback):
             return
         tables, of_done, of_failures, of_notes, of_answers, of_problems = zip(*gathered, strict=True)
         failures = sorted(chain(*of_failures), key=lambda failure: failure.index)
+        problems = [problem for problem in of_problems if problem is not None]
         done = [*chain(*of_done)]
         check_each_once(done + [failure.index for failure in failures], len(data.records))
         if not done:
@@ -202,7 +210,7 @@ class Evaluation(Callback):
             collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
             | {
                 "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
-                "kernel_not_used": next(filter(None, of_problems), None),
+                "kernel_not_used": problems[0] if problems else None,
                 "batches_of_earlier_attempts": self._restored,
             },
             [*chain(*of_answers)] if self._answering else None,

@@ -21,7 +21,8 @@ from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
 from .wandb_logger import FAILED, WandbLogger, prompt_style
 
-_EVERY = 30.0  # seconds between two entries of progress
+_EVERY = 30.0
+"""Seconds between two entries of progress."""
 
 
 class ExperimentLogging(Callback):
@@ -37,8 +38,13 @@ class ExperimentLogging(Callback):
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         model: SaliencyModel = pl_module  # type: ignore[assignment]
-        config: dict[str, Any] = {"model_name": model.name, "dataset_name": data.name, "split": data.split}
-        config |= {"precision": str(trainer.precision), "prompts": prompt_style(model)}
+        config: dict[str, Any] = {
+            "model_name": model.name,
+            "dataset_name": data.name,
+            "split": data.split,
+            "precision": str(trainer.precision),
+            "prompts": prompt_style(model),
+        }
         if (saved := saved_config(trainer)) is not None:
             config |= saved.config.as_dict()
         for logger in trainer.loggers:
@@ -48,7 +54,9 @@ class ExperimentLogging(Callback):
         self._count, self._failed = shared_counter("logged batches"), False
         self._began = self._latest = self._logged = time.monotonic()
 
-    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, *about: Any) -> None:
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
+    ) -> None:
         batches, self._latest = self._count() + 1, time.monotonic()  # of all processes
         if self._failed or self._latest - self._logged < _EVERY:
             return

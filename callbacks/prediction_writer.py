@@ -135,12 +135,16 @@ class PredictionWriter(Callback):
         for text, names in odd.items():
             console.print(f"{text[0].upper()}{text[1:]}: {len(names)} (first: {names[0]}).", style="yellow")
         count = len(data.records) - len(skipped)
-        place = f"Look at {self.folder / 'sheets'}; overlays, maps and scores lie beside it."
-        place = place if self._drawn and count else f"Predictions: {self.folder}"
-        console.print(f"{count} image{'' if count == 1 else 's'}. {place}", soft_wrap=True)
+        said = f"{count} image{'' if count == 1 else 's'}"
+        if self._drawn and count:
+            said += f". Look at {self.folder / 'sheets'}; overlays, maps and scores lie beside it."
+        else:
+            said += f". Predictions: {self.folder}"
+        console.print(said, soft_wrap=True)
 
 
 def _to_draw(overlays: bool | list[str] | str, findings: Sequence[str]) -> list[str]:
+    """Return the findings that are drawn."""
     if isinstance(overlays, bool):
         return [*findings] if overlays else []
     wanted = chosen(overlays)

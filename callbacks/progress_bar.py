@@ -29,16 +29,21 @@ class RunProgressBar(RichProgressBar):
         super().setup(trainer, pl_module, stage)
         self._count = shared_counter("finished batches")
 
-    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, *about: Any) -> None:
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
+    ) -> None:
         spent = getattr(pl_module, "spent", 0)
         if spent and self.progress is not None and self.test_progress_bar_id is not None:
             whose = " (process 0)" if trainer.world_size > 1 else ""
-            text = f"{self.test_description}, {spent:,} tokens{whose}"
-            self.progress.update(self.test_progress_bar_id, description=text)
-        super().on_test_batch_end(trainer, pl_module, None, None, self._count())
+            self.progress.update(
+                self.test_progress_bar_id, description=f"{self.test_description}, {spent:,} tokens{whose}"
+            )
+        super().on_test_batch_end(trainer, pl_module, outputs, batch, self._count())
 
-    def on_predict_batch_end(self, trainer: Trainer, pl_module: LightningModule, *about: Any) -> None:
-        super().on_predict_batch_end(trainer, pl_module, None, None, self._count())
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
+    ) -> None:
+        super().on_predict_batch_end(trainer, pl_module, outputs, batch, self._count())
 
     # At the end the bar shows the batches that other processes finished after the last one of this process.
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -49,8 +49,14 @@ class ResultsWriter(Callback):
                 self._depends_on = fingerprint(config, type(pl_module), data)  # type: ignore[arg-type]
             return self._depends_on
 
-        batches, resume = -(-len(data.records) // data.batch_size), getattr(trainer, "resume", False)
-        self._run = open_journaled_folder(trainer, str(pl_module.name), data.name, depends_on, batches, resume)
+        self._run = open_journaled_folder(
+            trainer,
+            str(pl_module.name),
+            data.name,
+            depends_on,
+            batches=-(-len(data.records) // data.batch_size),
+            resume=getattr(trainer, "resume", False),
+        )
         self.folder = self._run.path
         data.finished = frozenset(self._run.finished)
 

@@ -56,9 +56,18 @@ class WandbLogger(loggers.WandbLogger):
     ) -> None:
         if pictures is not None and pictures < 0:
             raise UsageError(f"--trainer.logger.pictures {pictures} is negative; give 0 for none.")
-        self._pictures, self._wanted_offline = pictures, offline
-        about: dict[str, Any] = {"entity": entity, "group": group, "job_type": job_type, "tags": list(tags)}
-        super().__init__(name, save_dir or ".", project=project, offline=bool(offline), **about)
+        self._pictures = pictures
+        self._wanted_offline = offline
+        super().__init__(
+            project=project,
+            save_dir=save_dir or ".",
+            offline=bool(offline),
+            entity=entity,
+            name=name,
+            group=group,
+            job_type=job_type,
+            tags=list(tags),
+        )
         self._wandb_init.pop("anonymous", None)  # wandb has dropped it and would warn
 
     def describe(self, model: SaliencyModel, data: ChestXrayDataModule, precision: str) -> None:

@@ -10,7 +10,6 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,8 +59,10 @@ def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:
     parser.add_argument("--version", action="version", version=f"xbench {xbench.__version__}")
     parts = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND ...", prog="xbench", required=True)
     for name, about in COMMANDS.items():
-        line = about["summary"]
-        part = parts.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.", epilog=about.get("notes"))
+        summary = about["summary"]
+        part = parts.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=about.get("notes")
+        )
         if about["function"].startswith("run:run_"):
             part.add_argument("--help-all", action="store_true", help="show all options, several screens")
         for title, options in about["options"].items():
@@ -123,6 +124,10 @@ def _names(text: str) -> dict[str, str]:
     return names
 
 
+def _pairs() -> Iterable[str]:
+    return [*shipped("runs"), *(f"{model}_{data}" for model in shipped("models") for data in shipped("data"))]
+
+
 def _protocols() -> Iterable[str]:
     files = (Path(xbench.__file__).parent / "scoring" / "protocols").glob("*.py")
     return [*sorted(file.stem for file in files if file.stem not in ("__init__", "base", "common")), "all"]
@@ -133,8 +138,10 @@ _PATHS = ("RUN", "RUNS", "DIR", "FILE")
 _TYPES: dict[str, Callable[[str], Any]] = {"N": _count, "SHARE": float, "JSON": _names, **dict.fromkeys(_PATHS, Path)}
 _CHOICES: dict[str, Callable[[], Iterable[str]]] = {"PROTOCOL": _protocols}
 _OFFERED: dict[str, Callable[[], Iterable[str]]] = {
-    "NAME|FILE": lambda: [*shipped("runs"), *map("_".join, product(shipped("models"), shipped("data")))],
-    **{"BENCH|FILE": lambda: shipped("bench"), "MODEL": lambda: shipped("models")},
-    **dict.fromkeys(("DATASET|FILE", "DATASET"), lambda: shipped("data")),
+    "NAME|FILE": _pairs,
+    "BENCH|FILE": lambda: shipped("bench"),
+    "DATASET|FILE": lambda: shipped("data"),
+    "DATASET": lambda: shipped("data"),
+    "MODEL": lambda: shipped("models"),
     **_CHOICES,
 }

@@ -33,20 +33,23 @@ from xbench.models.base import SaliencyModel
 from xbench.report.tiles import SIDE, film_tile, sheet, shown
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import writing
-from xbench.types import Failure, Note
+from xbench.types import Failure, Note, Sample
 
-_LISTED = 20  # of one kind on the screen; all are in the file
+# What is listed on the screen of one kind; all are in the file.
+_LISTED = 20
 
 # Pictures of the contact sheet, and the colour of outlines.
 _MOST = 48
 _OUTLINE = (255, 196, 0)
 
 
-def check(data: ChestXrayDataModule | UserError, model: SaliencyModel | UserError, out: Path, progress: bool) -> None:
+def check(
+    data: ChestXrayDataModule | UserError, model: SaliencyModel | UserError, folder: Path, progress: bool
+) -> None:
     """Look at files, annotations, checkpoint and versions, and print everything that is wrong with them at once.
 
     The data module is not set up yet. In place of a part that could not be built stands the reason. The contact sheet
-    and the full list of problems go to `out`. Raise a `UserError` if something is wrong.
+    and the full list of problems go to `folder`. Raise a `UserError` if something is wrong.
     """
     console = Console(markup=False, highlight=False)
     problems = check_versions() + [str(part) for part in (model, data) if isinstance(part, UserError)]
@@ -64,19 +67,19 @@ def check(data: ChestXrayDataModule | UserError, model: SaliencyModel | UserErro
             )
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
-            write_contact_sheet(out / "contact_sheet.png", data, cells)
-            console.print(f"Annotations to look at: {out / 'contact_sheet.png'}", soft_wrap=True)
+            write_contact_sheet(folder / "contact_sheet.png", data, cells)
+            console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)
         problems += report.problems
         if not isinstance(model, UserError):
             problems += model.problems(data.findings)
-    listing = out / "problems.txt"
+    listing = folder / "problems.txt"
     if not problems:
         listing.unlink(missing_ok=True)
         console.print("Nothing is wrong.")
         return
     for problem in problems[:_LISTED]:
         console.print(f"- {problem}", style="red", soft_wrap=True, markup=False)
-    out.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     # On the screen the first of them stand for all.
     named = [f"Image {image} has no file." for image in report.missing]
     listing.write_text("".join(f"{line}\n" for line in (*problems, *named)), encoding="utf-8")
@@ -143,7 +146,9 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
     # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
     steps = preprocessing or Preprocessing(stretch((224, 224)))
     samples = Samples(present, data.load, data.findings, steps, data.grid, data.gamma, timeout=data.timeout)
-    loader = DataLoader(samples, batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread)
+    loader: DataLoader[Sample | Failure] = DataLoader(
+        samples, batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread
+    )
     bar = track(loader, "Reading images", len(present), disable=not progress, transient=True)
     for record, sample in zip(present, bar, strict=True):
         if isinstance(sample, Failure):
@@ -246,9 +251,11 @@ def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[t
 def outlined(radiograph: Radiograph, finding: str) -> NDArray[np.uint8]:
     """Return a radiograph in a square (SIDE, SIDE, 3), with the outline of a region."""
     film = cv2.cvtColor(shown(radiograph.image), cv2.COLOR_GRAY2RGB)
-    shares = cv2.resize(radiograph.regions[finding].astype(np.float32), film.shape[1::-1], interpolation=cv2.INTER_AREA)
+    covered = cv2.resize(
+        radiograph.regions[finding].astype(np.float32), film.shape[1::-1], interpolation=cv2.INTER_AREA
+    )
     # Whatever is covered at all, so that the smallest lesion shows.
-    contours, _ = cv2.findContours((shares > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
+    contours, _ = cv2.findContours((covered > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
     cv2.drawContours(film, contours, -1, _OUTLINE, 1, cv2.LINE_8)
     below, right = SIDE - film.shape[0], SIDE - film.shape[1]
     return np.asarray(cv2.copyMakeBorder(film, 0, below, 0, right, cv2.BORDER_CONSTANT), np.uint8)

@@ -28,7 +28,10 @@ Kind = Literal["models", "data", "runs", "bench"]
 
 TOP: Mapping[str, str] = {
     **dict.fromkeys(("model", "data", "trainer"), ""),
-    **{"seed_everything": "bool | int", "threads": "int", "oversubscribe": "bool", "resume": "bool"},
+    "seed_everything": "bool | int",
+    "threads": "int",
+    "oversubscribe": "bool",
+    "resume": "bool",
     "overlays": "bool | list[str] | str",
 }
 """What a configuration may have, with the types of plain values; `overlays` is for `predict`."""

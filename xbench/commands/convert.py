@@ -41,4 +41,5 @@ def convert(given: Namespace, more: Sequence[str]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, target, metadata=remarks)
     size = target.stat().st_size / 1e6
+    # soft_wrap: a path that the terminal breaks cannot be copied.
     Console(highlight=False).print(f"{len(tensors)} tensors, {size:.1f} MB in {target}", soft_wrap=True)

@@ -30,8 +30,14 @@ _PLACES = {"root", "annotations", "image_list", "labels"}
 _FILE = re.compile(r"\.(json|ya?ml|csv|txt|ckpt|pth?|bin|safetensors)$")
 # Types of plain values, and what they are called; what else an option takes is said before None, which is left out.
 _WORDS: Mapping[Any, str] = {
-    **{int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"},
-    **{Any: "any", list: "a list", tuple: "{} values in a list"},
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    Any: "any",
+    list: "a list",
+    tuple: "{} values in a list",
     **dict.fromkeys((dict, collections.abc.Mapping), "a mapping"),
     **dict.fromkeys((type(None), None, Literal), ""),
 }
@@ -103,14 +109,16 @@ def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "d
         raise UsageError(f"{command} cannot begin. Missing: {'; '.join(texts)}. {''.join(hints)}".strip())
 
 
-def check_options(command: str, given: Composed, arguments_of: Callable[[str], Mapping[str, Any] | None]) -> list[str]:
+def check_options(
+    command: str, composed: Composed, arguments_of: Callable[[str], Mapping[str, Any] | None]
+) -> list[str]:
     """Refuse all options that do not exist or have a wrong value; return the words, with `true` for bare switches.
 
     `arguments_of` gives the annotations of the arguments of a class by name, None if it cannot tell.
     """
-    known = {part: arguments_of(name) for part, name in [*given.classes.items(), ("trainer", TRAINER)]}
+    known = {part: arguments_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
     problems, bare = [], set()
-    for place, name, value in given.options:
+    for place, name, value in composed.options:
         part, option, *deeper = [*name.rstrip("+").split("."), ""]
         arguments = known.get(part)
         annotation = (arguments or {}).get(option, "") if option else TOP.get(part, "")
@@ -118,7 +126,7 @@ def check_options(command: str, given: Composed, arguments_of: Callable[[str], M
             near = did_you_mean(name, [*TOP, *(f"{part}.{one}" for part in known for one in known[part] or ())], "--")
             problems.append(f"{command}: there is no option --{name}.{near} See xbench {command} -h.")
         elif arguments is not None and option not in ("", "class_path", "init_args", "dict_kwargs", *arguments):
-            owner = given.classes.get(part, TRAINER).rpartition(".")[2]
+            owner = composed.classes.get(part, TRAINER).rpartition(".")[2]
             near = did_you_mean(option, arguments, f"--{part}.")
             if (owner, option) == ("PhantomCXR", "root"):
                 near = " Phantoms are drawn: for films of your own, take a dataset, or --config demo_folder to predict."
@@ -133,7 +141,7 @@ def check_options(command: str, given: Composed, arguments_of: Callable[[str], M
             problems.append(wrong_value(name, annotation, value))
     if text := " ".join(filter(None, dict.fromkeys(problems))):
         raise UsageError(text)
-    return [f"{word}=true" if place in bare else word for place, word in enumerate(given.words)]
+    return [f"{word}=true" if place in bare else word for place, word in enumerate(composed.words)]
 
 
 def members(annotation: Any) -> Sequence[Any]:

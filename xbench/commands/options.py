@@ -138,6 +138,7 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
 
 
 def _check_class(part: str, path: str) -> None:
+    """Refuse what is no model or no dataset."""
     base, example = _BASES[part]
     try:
         found = resolve_class(path)
@@ -150,8 +151,9 @@ def _check_class(part: str, path: str) -> None:
         module, _, name = path.rpartition(".")
         with suppress(Exception):
             there = import_module(module)
-            near = did_you_mean(name, getattr(there, "__all__", dir(there)), f"{module}.")
-            problem = f"{module} has no {name}.{near}"
+            problem = (
+                f"{module} has no {name}.{did_you_mean(name, getattr(there, '__all__', dir(there)), f'{module}.')}"
+            )
     raise UsageError(
         f"--{part} {path}: {problem} Give a class by its full path, such as {example}, or a file, or the name of a "
         "shipped model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim."

@@ -20,20 +20,22 @@ from xbench.geometry.preprocessing import Preprocessing
 from xbench.runtime.errors import UserError
 
 
-def prepare(data: ChestXrayDataModule, steps: Preprocessing, progress: bool) -> None:
+def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: bool) -> None:
     """Decode and resize the images that the store does not hold yet, in worker processes, and print what became of all.
 
     Whatever ends it, the next call goes on from there. The data module is not set up yet. Raise a `UserError` if images
     cannot be prepared or written; or, once all others are done, if one cannot be read and `on_error` is `stop`.
     """
     data.setup("prepare")
-    store = data.store_for(steps)
+    store = data.store_for(preprocessing)
     if all(record.files is None for record in data.records):
         raise UserError(
             f"{data.name}: its images come from no files, or it does not say from which, so there is nothing to "
             "prepare; `test` does without."
         )
-    samples = Samples(data.records, data.load, data.findings, steps, data.grid, data.gamma, timeout=data.timeout)
+    samples = Samples(
+        data.records, data.load, data.findings, preprocessing, data.grid, data.gamma, timeout=data.timeout
+    )
     outcomes: Counter[str] = Counter()
     failures: list[_Outcome] = []
     loader = DataLoader(_Work(samples, store), batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread)
@@ -52,13 +54,15 @@ def prepare(data: ChestXrayDataModule, steps: Preprocessing, progress: bool) -> 
                 bar.advance(task)
         except KeyboardInterrupt:
             raise UserError(
-                f"Interrupted after {outcomes.total()} of {len(samples)} images. They are kept: run it again to go on.",
+                f"Interrupted after {outcomes.total()} of {len(samples)} images. They are kept: run the command again "
+                "to go on.",
                 exit_status=130,
             ) from None
     seconds, console = time.perf_counter() - started, Console(markup=False, highlight=False)
     console.print(", ".join(f"{kind}: {count}" for kind, count in sorted(outcomes.items())))
     if made := outcomes["prepared"]:
         console.print(f"{made / seconds:.1f} images a second")
+    # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"{store.size / 1e6:.1f} MB in {store.folder}", soft_wrap=True)
     if failures:
         first = failures[0]

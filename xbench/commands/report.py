@@ -109,7 +109,8 @@ def _clear(out: Path) -> Iterator[None]:
     ours = [name for name in ("index.html", "report.md", *_ENDINGS) if (out / name).exists()]
     if ours and not (out / _RECORD).is_file():
         raise UsageError(
-            f"{out} holds {', '.join(ours)} but no {_RECORD}, so it is no earlier report: give another with --out."
+            f"{out} holds {', '.join(ours)}, but no {_RECORD}, so it is no earlier report: give another folder with "
+            "--out."
         )
     try:
         for name, endings in _ENDINGS.items():
@@ -162,5 +163,6 @@ def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) 
     for aside in analysis.set_aside:
         console.print(f"Left out: {aside.folder}: {aside.reason}", style="yellow", soft_wrap=True, markup=False)
     console.print(f"Tables and the page took {seconds:.0f} s.\n", style="dim")
+    # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(in_a_line(facts_of(analysis)), style="bold", soft_wrap=True)
     console.print(f"Report: {out / 'index.html'}", soft_wrap=True)

@@ -67,8 +67,9 @@ def reproduce(given: Namespace, more: Sequence[str]) -> None:
 def numbers_of(stored: Results, again: Results) -> list[Compared]:
     """Return every number of two runs beside the other's, those of curves one by one."""
     parts = ("counts", "grounding", "classification")
-    sides = ([asdict(getattr(one, name)) for one in (stored, again)] for name in parts)
-    return [number for name, both in zip(parts, sides, strict=True) for number in compared(name, *both)]
+    return [
+        number for name in parts for number in compared(name, *(asdict(getattr(one, name)) for one in (stored, again)))
+    ]
 
 
 def drifts(stored: Results, again: Results) -> list[Compared]:

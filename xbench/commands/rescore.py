@@ -12,7 +12,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -55,10 +55,10 @@ from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
 from xbench.scoring.rows import in_order
 
-_USUAL_WORKERS, _MOST_WORKERS = 16, 64  # by default, and far more than one process can read for
+# By default, and far more than one process can read for.
+_USUAL_WORKERS, _MOST_WORKERS = 16, 64
 
 _Scored = TypeVar("_Scored")
-_Chosen = frozenset[str] | None  # names of images; None for all of the run
 
 
 def rescore(given: Namespace) -> None:
@@ -78,7 +78,7 @@ def rescore(given: Namespace) -> None:
     tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
     same = rules == run.rules and read_as == _reading(run, None, None)
     if names and given.images is None and given.out is None and same:
-        _add_scores(run, names, every, tuning, workers)
+        _add_protocols(run, names, every, tuning, workers)
         return
     images = None if given.images is None else given.images.expanduser()
     chosen = None if images is None else _chosen(run, images)
@@ -102,10 +102,12 @@ def rescore(given: Namespace) -> None:
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     if names:
-        _add_scores(FinishedRun.open(folder), names, every, tuning, workers)
+        _add_protocols(FinishedRun.open(folder), names, every, tuning, workers)
 
 
-def _add_scores(run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int) -> None:
+def _add_protocols(
+    run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int
+) -> None:
     """Score a run by protocols, all that its predictions allow if `every`, and write their files into its folder."""
     view, refused = run_view(run), {}
     for name in names:
@@ -176,7 +178,9 @@ def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int) -> di
     for _, tables in _by_batches(run, None, workers, partial(score_images, run, of_maps)) if of_maps else ():
         for name, table in tables.items():
             parts.setdefault(name, []).append(table)
-    joined = {name: {key: np.concatenate([part[key] for part in own]) for key in own[0]} for name, own in parts.items()}
+    joined = {
+        name: {key: np.concatenate([part[key] for part in some]) for key in some[0]} for name, some in parts.items()
+    }
     return score_without_maps(run, [name for name in names if name not in of_maps]) | joined
 
 
@@ -194,7 +198,9 @@ def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[st
 
 def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
-        raise UsageError(f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3.")
+        raise UsageError(
+            f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101."
+        )
     if gamma is not None and not 0 < gamma <= 1:
         raise UsageError(f"--gamma {gamma} must lie in (0, 1].")
     changes: dict[str, Any] = {"thresholds": thresholds, "ties": ties, "gamma": gamma}
@@ -207,9 +213,11 @@ def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--images {path} cannot be read: {error}.") from None
     known = {*run.rows.image_ids}
-    strays = [name for name in names if name not in known]
-    if not names or strays:
-        problem = f"names {len(strays)} images that the run did not score (first: {strays[0]})" if names else "is empty"
+    unknown = [name for name in names if name not in known]
+    if not names or unknown:
+        problem = (
+            f"names {len(unknown)} images that the run did not score (first: {unknown[0]})" if names else "is empty"
+        )
         raise UsageError(f"--images {path} {problem}: it must hold names of images one a line, as in {PAIRS}.")
     if not is_name(path.stem):
         raise UsageError(f"--images {path}: the results are named after the file, which has no fit name.")
@@ -230,7 +238,13 @@ def _new_folder(run: Path, out: Path | None) -> Path:
 
 
 def _score(
-    run: FinishedRun, rules: Rules, chosen: _Chosen, split: str, workers: int, folder: Path, read_as: Mapping[str, str]
+    run: FinishedRun,
+    rules: Rules,
+    chosen: frozenset[str] | None,
+    split: str,
+    workers: int,
+    folder: Path,
+    read_as: Mapping[str, str],
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
     import xbench.scoring.measure  # noqa: F401  # before processes are forked; protocols alone need no torch
@@ -252,13 +266,18 @@ def _score(
         yield from ({IMAGES: table} for table in run.image_tables(chosen))
         batches = merge(*map(of_condition, run.under_conditions), key=itemgetter(0))
         for _, parts in groupby(batches, key=itemgetter(0)):
-            main, *rest = (tables for _, tables in parts)
+            first, *others = (tables for _, tables in parts)
             stopwatch.lap("metrics")
-            yield {name: in_order([table, *(one[name] for one in rest if name in one)]) for name, table in main.items()}
+            yield {
+                name: in_order([table, *(other[name] for other in others if name in other)])
+                for name, table in first.items()
+            }
             stopwatch.lap("logging")
 
     count = len(run.rows.image_ids) if chosen is None else len(chosen)
-    bar = track(scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True)
+    bar: Iterable[dict[str, pa.Table]] = track(
+        scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True
+    )
     digests = write_tables(folder, bar, [*SCHEMAS], about_tables(stored.findings, rules.gamma, provenance))
     changed: dict[str, Any] = {
         "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
@@ -290,7 +309,7 @@ def _score(
 
 
 def _by_batches(
-    run: FinishedRun, chosen: _Chosen, workers: int, score: Callable[[Sequence[SavedImage]], _Scored]
+    run: FinishedRun, chosen: frozenset[str] | None, workers: int, score: Callable[[Sequence[SavedImage]], _Scored]
 ) -> Iterator[tuple[list[SavedImage], _Scored]]:
     """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing."""
     import xbench.scoring.host  # noqa: F401  # before processes are forked

@@ -251,6 +251,7 @@ def _one_end(command: str, trainer: Trainer) -> Iterator[None]:
 
 
 def _folder(trainer: Trainer) -> Path | None:
+    """Return the run's folder, once a callback has made it."""
     folders = (getattr(callback, "folder", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     return next((folder for folder in folders if isinstance(folder, Path)), None)
 

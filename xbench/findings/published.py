@@ -43,8 +43,11 @@ def inconsistencies(dataset: str, table: str) -> tuple[str, ...]:
 
     `table` is `grounding` or `pointing_game`, a part of `paper`.
     """
-    of_table = (entry for entry in paper()["inconsistencies"] if table in entry["tables"])
-    return tuple(entry["text"] for entry in of_table if dataset in entry.get("datasets", paper()["splits"]))
+    return tuple(
+        entry["text"]
+        for entry in paper()["inconsistencies"]
+        if table in entry["tables"] and dataset in entry.get("datasets", paper()["splits"])
+    )
 
 
 def _fraction(percentage: float) -> float:

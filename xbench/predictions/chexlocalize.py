@@ -104,7 +104,10 @@ def decoded(mask: Any) -> NDArray[np.float32]:
 
 
 def read_tuned(
-    paths: Sequence[Path], findings: Sequence[str], thresholds: Sequence[str], cutoffs: Callable[[str], Sequence[float]]
+    paths: Sequence[Path],
+    findings: Sequence[str],
+    thresholds: Sequence[str],
+    cutoffs_of: Callable[[str], Sequence[float]],
 ) -> Tuned:
     """Read `tuning_results.csv` (threshold, task) and `probability_tuning_results.csv` (prob_threshold, mIoU, task).
 
@@ -132,7 +135,7 @@ def read_tuned(
                     continue
                 if kind == "cutoff":
                     cutoff, score = decimal(row["prob_threshold"]), decimal(row["mIoU"])
-                    if cutoff in cutoffs(finding) and score > best.get(finding, -math.inf):
+                    if cutoff in cutoffs_of(finding) and score > best.get(finding, -math.inf):
                         tuned[finding]["cutoff"], best[finding] = cutoff, score
                     continue
                 threshold = f"{(number := decimal(row['threshold'])):.1f}"

@@ -122,8 +122,10 @@ class CheXagent2(Family):
         return text
 
     def _write(self, boxes: list[list[str]], finding: str) -> str:
-        text = "".join(f"<|box|>({x0},{y0}),({x1},{y1})<|/box|>" for x0, y0, x1, y1 in boxes)
-        return f"<|ref|>{finding}<|/ref|>{text}" if boxes else f"No {finding} detected."
+        if not boxes:
+            return f"No {finding} detected."
+        texts = (f"<|box|>({x0},{y0}),({x1},{y1})<|/box|>" for x0, y0, x1, y1 in boxes)
+        return f"<|ref|>{finding}<|/ref|>{''.join(texts)}"
 
 
 class RadVLM(Family):
@@ -136,8 +138,9 @@ class RadVLM(Family):
         return text
 
     def _write(self, boxes: list[list[str]], finding: str) -> str:
-        places = " and ".join(_list(box) for box in boxes)
-        return f"{finding} is located at {places}." if boxes else f"There is no {finding}."
+        if not boxes:
+            return f"There is no {finding}."
+        return f"{finding} is located at {' and '.join(_list(box) for box in boxes)}."
 
 
 class InternVL(Family):

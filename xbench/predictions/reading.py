@@ -81,9 +81,13 @@ class Reading:
         return bool(self._boxes or self._points)
 
     def add_box(
-        self, values: Sequence[float], stated: float | None = None, zeros_are_none: bool = True, x_first: bool = False
+        self,
+        values: Sequence[float],
+        confidence: float | None = None,
+        zeros_are_none: bool = True,
+        x_first: bool = False,
     ) -> None:
-        """Take four numbers as two corners, x first or in the order of the convention; `stated` is the confidence."""
+        """Take four numbers as two corners, in the order of the convention unless `x_first`."""
         if zeros_are_none and not any(values):
             self.none = True
             return
@@ -95,7 +99,7 @@ class Reading:
         elif box in self._boxes:
             self._duplicates += 1
         else:
-            self._boxes[box] = stated
+            self._boxes[box] = confidence
 
     def add_list(self, content: str) -> None:
         """Take the content of a list for a box; an empty list states that there is none."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from xbench.findings.names import canonical, names_of
 from xbench.predictions.chexlocalize import Pair, decoded, drawn_in, read_drawn, read_pickle
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
-from xbench.predictions.tables import Ids, Scores, read_answered, read_scores
+from xbench.predictions.tables import Ids, read_answered, read_scores
 from xbench.runtime.errors import UsageError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
@@ -90,7 +90,10 @@ class Source:
     maps: Collection[Pair] = ()  # the pairs that have a map
 
     def __init__(
-        self, scores: Scores | None = None, texts: Mapping[Pair, str] | None = None, unknown: Sequence[Pair | str] = ()
+        self,
+        scores: Mapping[Pair, tuple[float, float]] | None = None,
+        texts: Mapping[Pair, str] | None = None,
+        unknown: Sequence[Pair | str] = (),
     ) -> None:
         self.scores = scores or {}  # logit and probability of the pairs that have them
         self.texts = texts or {}  # answers about pairs, as a model would have written them
@@ -190,7 +193,7 @@ class MapFiles(Source):
                 maps[finding] = as_map(arrays[next(iter(arrays)) if key is None else key])
         return maps
 
-    def _pickled_scores(self) -> Scores:
+    def _pickled_scores(self) -> dict[Pair, tuple[float, float]]:
         scores = {}
         for (image, finding), (name, _) in self._pairs.items():
             if name.lower().endswith(".pkl"):

@@ -75,7 +75,9 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
         check_readable(path, _LARGEST)
         if suffix == ".json" and drawn_in(path) == "points":
             drawn = read_points(path)
-            return "boxes", {pair: json.dumps({"points" if of else "boxes": of}) for pair, of in drawn.items()}
+            return "boxes", {
+                pair: json.dumps({"points" if points else "boxes": points}) for pair, points in drawn.items()
+            }
         for where, entry in _entries(path, suffix):
             try:
                 if not isinstance(entry, dict):

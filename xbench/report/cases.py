@@ -97,8 +97,10 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
                     if len(chosen) < count:
                         chosen[pair] = [reason]
                     break
-    scores_of = {at: {label: of[at] for label, of in table.items()} for at in chosen}
-    return tuple(ChosenCase(*pairs[at][:2], tuple(reasons), scores_of[at]) for at, reasons in chosen.items())
+    return tuple(
+        ChosenCase(*pairs[at][:2], tuple(reasons), {label: of[at] for label, of in table.items()})
+        for at, reasons in chosen.items()
+    )
 
 
 def _rankings(findings: Sequence[str], scores: Mapping[str, Sequence[CaseScores]]) -> Iterator[_Rankings]:

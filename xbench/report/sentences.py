@@ -262,8 +262,11 @@ def _settings(found: Standings) -> Sentence:
     if changed:
         which = "setting changes" if len(changed) == 1 else "settings change"
         lead = f"{in_words(len(changed)).capitalize()} {which} where it points:"
-        ways = [("falls" if row.value < own.value else "rises", setting(row), row) for row in changed]
-        moves = [f"{'at' if to[0].isdigit() else 'with'} {to} it {way} to {_percent(row)}" for way, to, row in ways]
+        moves = [
+            f"{'at' if setting(row)[0].isdigit() else 'with'} {setting(row)} it "
+            f"{'falls' if row.value < own.value else 'rises'} to {_percent(row)}"
+            for row in changed
+        ]
         texts.append(f"{lead} {listed(moves)}.")
     if same and changed:
         texts.append(f"{begin(same)} {'makes' if len(same) == 1 else 'make'} no significant difference to that.")
@@ -288,9 +291,12 @@ def _labels_only(facts: Facts, who: str) -> Answer:
     if best.score.low is not None and best.score.high is not None:
         limits = f" ({whole(best.score.low)} to {whole(best.score.high)}, 95% interval)"
     whose = "AUROC is" if len(found.rows) == 1 else f"The highest AUROC is that of {best.label}:"
-    text = "These runs have no annotated regions or no maps, so they cannot show where the model looks."
-    auroc = Sentence(f"{whose} {whole(best.value)}{limits}{over}; a coin flip has 50.", whole(best.value))
-    return Answer(f"{who} recognise findings?", text, auroc, *_supervised(facts))
+    return Answer(
+        f"{who} recognise findings?",
+        "These runs have no annotated regions or no maps, so they cannot show where the model looks.",
+        Sentence(f"{whose} {whole(best.value)}{limits}{over}; a coin flip has 50.", whole(best.value)),
+        *_supervised(facts),
+    )
 
 
 def what_was_run(facts: Facts) -> tuple[str, str]:
@@ -475,8 +481,11 @@ def thresholds(facts: Facts) -> Answer:
     over = f", averaged over {in_words(len(of_label))} datasets" if len(of_label) > 1 else ""
     cost = f"there {_name(found, row)} loses {points} of Dice against the best threshold of each finding{over}"
     flatters = "Choosing the best threshold on the very films that are scored overstates Dice by"
-    more = "" if optimism is None else f"{flatters} {100 * optimism:.1f} points."
-    return Answer(question, f"{'Not 0.5' if gap >= 0.05 else '0.5 is a fair choice'}: {cost}.", more)
+    return Answer(
+        question,
+        f"{'Not 0.5' if gap >= 0.05 else '0.5 is a fair choice'}: {cost}.",
+        "" if optimism is None else f"{flatters} {100 * optimism:.1f} points.",
+    )
 
 
 def follows_words(facts: Facts) -> Answer | None:
@@ -547,8 +556,11 @@ def differences(facts: Facts) -> Answer:
 
 def answered(analysis: Analysis) -> str:
     """Say of how many answers something could be scored, of the model that lost most; empty without answers."""
-    answers = [(run.run.label, run.run.results.answers) for run in analysis.runs]
-    lost = [(1 - (of.overall["answered"] or 0.0), label) for label, of in answers if of and of.overall["pairs"]]
+    lost = [
+        (1 - (answers.overall["answered"] or 0.0), run.run.label)
+        for run in analysis.runs
+        if (answers := run.run.results.answers) is not None and answers.overall["pairs"]
+    ]
     if not lost:
         return ""
     most, label = max(lost)

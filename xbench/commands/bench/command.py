@@ -62,8 +62,10 @@ def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
         raise UsageError(f"bench: {wrong[0]} is no option of it. See xbench bench --help.")
     if given.jobs == 0:
         raise UsageError("bench --jobs 0: give at least 1.")
-    chosen = [[*dict.fromkeys(filter(None, ",".join(names).split(",")))] for names in (given.models, given.datasets)]
-    config = read_bench(given.config, *chosen)
+    models, datasets = (
+        [*dict.fromkeys(filter(None, ",".join(names).split(",")))] for names in (given.models, given.datasets)
+    )
+    config = read_bench(given.config, models, datasets)
     out = Path(given.out or config.out or "runs").expanduser()
     jobs = plan(config, out, more)
     return out, jobs if given.part is None else part_of(jobs, given.part)
@@ -125,6 +127,7 @@ def _dry_run(jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[s
 
 
 def _check(jobs: Sequence[Job], planned: Sequence[Planned], problems: Iterable[str], console: Console) -> None:
+    """Look at models and images as well."""
     from xbench.commands.bench.worker import check_all
 
     texts = [*dict.fromkeys([*problems, *check_all(planned, console)])]

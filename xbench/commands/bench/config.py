@@ -70,8 +70,12 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
         problems = [_explain(problem) for problem in error.errors()]
     if problems:
         raise UsageError(" ".join(dict.fromkeys([f"bench {' '.join(names)}:", *problems])))
-    kept = {key: {name: getattr(config, key).get(name, {}) for name in names} for key, names in chosen.items() if names}
-    return config.model_copy(update=kept)
+    update = {
+        section: {name: getattr(config, section).get(name, {}) for name in wanted}
+        for section, wanted in chosen.items()
+        if wanted
+    }
+    return config.model_copy(update=update)
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -130,6 +134,7 @@ def _problems(config: BenchConfig, chosen: Mapping[str, Sequence[str]]) -> Itera
 
 
 def _explain(problem: Any) -> str:
+    """Write one of pydantic's errors as a sentence."""
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     if problem["type"] == "extra_forbidden":
         return _unknown(".".join(path), path[-1], (BenchConfig if len(path) == 1 else Variant).model_fields)

@@ -217,7 +217,7 @@ class Process:
     """
 
     def __init__(self, command: Sequence[str], log: Path, lock: int, share: Share) -> None:
-        self.log = log
+        self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {"WANDB_NAME": log.stem, **os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
         environment |= {} if share.gpus is None else {"CUDA_VISIBLE_DEVICES": share.gpus}
@@ -247,7 +247,7 @@ class Process:
 
     def last_words(self) -> str:
         """Return, once it has ended, what it said last, an error first of all."""
-        with self.log.open("rb") as stream:
+        with self._log.open("rb") as stream:
             stream.seek(max(self._begin, os.fstat(stream.fileno()).st_size - 100_000))
             lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
         if (status := self.poll() or 0) < 0:
@@ -345,7 +345,8 @@ class Worker:
         if status or found is None:
             why = process.last_words() if status else "it left no results"
             results = None if found is None or plan.changed else found.results
-            return Outcome(job, "failed", f"{why} (log: {process.log})", seconds, results)
+            log = self._folder / "logs" / f"{job.name}.log"
+            return Outcome(job, "failed", f"{why} (log: {log})", seconds, results)
         if plan.changed:
             return Outcome(job, "changed", f"while the benchmark was going on: {plan.changed}", seconds, found.results)
         anew = f"anew, for this has changed: {before}" if before else ""
@@ -355,11 +356,15 @@ class Worker:
 def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Print a table with a row per run, and below why some were not done."""
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _STYLES}
-    table = Table(title_justify="left", caption_justify="left", box=None, pad_edge=False, header_style="dim")
-    table.title = "Runs: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    table.caption = (
-        "Means over findings. Point.: pointing game. Best: at the threshold with the largest mean, chosen on these "
-        "same images."
+    table = Table(
+        title="Runs: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count),
+        title_justify="left",
+        caption="Means over findings. Point.: pointing game. Best: at the threshold with the largest mean, chosen on "
+        "these same images.",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
     )
     table.add_column("run", style="bold", overflow="fold")
     table.add_column("", no_wrap=True)
@@ -368,9 +373,12 @@ def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         macro: Mapping[str, float | None] = {} if outcome.results is None else outcome.results.macro
         numbers = (macro.get(name) for name in ("pointing_game", "dice_fixed", "auroc", "dice_best"))
-        texts = ("-" if number is None else f"{number:.3f}" for number in numbers)
-        status, took = Text(outcome.status, _STYLES[outcome.status]), outcome.seconds
-        table.add_row(outcome.job.name, status, "" if took is None else _duration(took), *texts)
+        table.add_row(
+            outcome.job.name,
+            Text(outcome.status, _STYLES[outcome.status]),
+            "" if outcome.seconds is None else _duration(outcome.seconds),
+            *("-" if number is None else f"{number:.3f}" for number in numbers),
+        )
     console.print("", table)
     for outcome in outcomes:
         if outcome.reason and outcome.status not in ("finished", "skipped"):

@@ -323,7 +323,8 @@ def _lung(frame: Frame, build: Build, side: int) -> Lung:
     base += [(0.25, 0.43 + down), (0.09, 0.50 + down)]
     # The left lung gives way to the arch of the aorta.
     aorta = [(0.15, -0.23), (0.185, -0.33), (0.15, -0.43)] if side == 1 else [(0.13, -0.25), (0.125, -0.42)]
-    medial = [(0.09, 0.50 + down), (0.085, 0.20), (0.10, -0.10), *aorta, (0.13, -0.56), (0.15, -0.66)]
+    medial = [(0.09, 0.50 + down), (0.085, 0.20), (0.10, -0.10), *aorta, (0.13, -0.56)]
+    medial += [(0.15, -0.66)]
     # Three separate curves, so that the costophrenic angle stays sharp.
     contour = np.concatenate([build.curve(part, side)[:-1] for part in (lateral, base, medial)])
     coverage = blur(frame.fill(contour), frame.length(0.006))

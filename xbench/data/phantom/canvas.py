@@ -17,7 +17,8 @@ Points = NDArray[np.float64]
 Layer = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 
-_SHIFT = 4  # fractional bits of the fixed-point coordinates that OpenCV takes
+# OpenCV takes fixed-point coordinates with this many fractional bits.
+_SHIFT = 4
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ def blur(layer: Layer, sigma: float) -> Layer:
     """Gaussian blur with sigma in pixels; a wide one works on a reduced copy, which nobody can see."""
     factor = max(1, int(sigma / 2))
     if factor == 1:
-        return np.asarray(cv2.GaussianBlur(layer, (0, 0), max(sigma, 0.1), borderType=cv2.BORDER_REPLICATE), np.float32)
+        blurred = cv2.GaussianBlur(layer, (0, 0), max(sigma, 0.1), borderType=cv2.BORDER_REPLICATE)
+        return np.asarray(blurred, np.float32)
     height, width = layer.shape
     size = (max(1, width // factor), max(1, height // factor))
     small = cv2.resize(layer, size, interpolation=cv2.INTER_AREA)

@@ -14,7 +14,8 @@ from xbench.data.phantom.anatomy import Anatomy, draw_anatomy
 from xbench.data.phantom.canvas import Layer, Mask, blur
 from xbench.data.phantom.lesions import Place, draw_lesions
 
-_SIDE = 320  # pixels of the shorter side of a phantom, if nothing else is asked for
+# The shorter side of a phantom, if nothing else is asked for.
+_SIDE = 320
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: 
 
     Processing, window and scatter are taken from the healthy chest, so that they carry no hint of the lesions.
     """
-    frame, shape = anatomy.frame, (anatomy.frame.height, anatomy.frame.width)
+    frame = anatomy.frame
+    shape = (frame.height, frame.width)
     flatten = np.float32(rng.uniform(0.25, 0.5)) * blur(healthy, frame.length(0.22))
     sample = (healthy - flatten)[::4, ::4]
     low, high = np.quantile(sample[healthy[::4, ::4] > 0.25], [0.02, 0.985])

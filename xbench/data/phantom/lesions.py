@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.random import Generator
 
 from xbench.data.phantom.anatomy import Anatomy, Lung, Rib, heart_layer, rib_contrast, rib_layer
 from xbench.data.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_step
@@ -20,10 +19,12 @@ _PREVALENCE = 0.16
 
 # Below this share of its peak a soft-edged lesion is cut off: what nobody can see belongs neither to film nor mask.
 _CUT = 0.12
-_SLACK = 12  # points to each side over which the pleural line is smoothed
+
+# The pleural line is smoothed over this many points to each side.
+_SLACK = 12
 
 _Change = tuple[Layer, Mask]
-_Choice = Callable[[Generator, float], Points]
+_Choice = Callable[[np.random.Generator, float], Points]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Place:
 
 
 def draw_lesions(
-    rng: Generator, anatomy: Anatomy, places: Iterator[Place] | None = None
+    rng: np.random.Generator, anatomy: Anatomy, places: Iterator[Place] | None = None
 ) -> tuple[Layer, dict[str, Mask], list[Place]]:
     """The lesions of one chest; `places` are those of the same lesions in a drawing of another size, to be taken over.
 
@@ -74,7 +75,12 @@ def _soft(profile: Layer, strength: Layer | float) -> _Change:
 
 
 def _place(
-    anatomy: Anatomy, room: Mask, places: Iterator[Place] | None, chosen: list[Place], rng: Generator, margin: float
+    anatomy: Anatomy,
+    room: Mask,
+    places: Iterator[Place] | None,
+    chosen: list[Place],
+    rng: np.random.Generator,
+    margin: float,
 ) -> Points:
     """A point (2,) of the patient's frame, uniform over the free lung at least `margin` inside of it."""
     if places is not None:
@@ -90,7 +96,9 @@ def _place(
     return chosen[-1].point
 
 
-def _ball(rng: Generator, anatomy: Anatomy, at: Points, radius: float, solid: float, density: float) -> _Change:
+def _ball(
+    rng: np.random.Generator, anatomy: Anatomy, at: Points, radius: float, solid: float, density: float
+) -> _Change:
     """A rounded body whose radius varies by a tenth, and whose edge fades from the share `solid` of it."""
     frame, part = anatomy.frame.window(at, 1.4 * radius)
     x, y = frame.grid()
@@ -107,17 +115,17 @@ def _ball(rng: Generator, anatomy: Anatomy, at: Points, radius: float, solid: fl
     return change, mask
 
 
-def _nodule(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _nodule(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.024, 0.052)
     return _ball(rng, anatomy, place(rng, 1.3 * radius), radius, 0.3, rng.uniform(0.62, 0.85))
 
 
-def _mass(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _mass(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.085, 0.155)
     return _ball(rng, anatomy, place(rng, 0.7 * radius), radius, 0.35, rng.uniform(0.7, 0.95))
 
 
-def _consolidation(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
     centre = place(rng, 0.05)
     lung = _lung_at(anatomy, centre)
@@ -140,7 +148,7 @@ def _consolidation(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     return _soft(profile, np.clip(density * anatomy.aeration() - bronchi, 0.15, None))
 
 
-def _atelectasis(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
     centre = place(rng, 0.08)
     lung = _lung_at(anatomy, centre)
@@ -156,7 +164,8 @@ def _atelectasis(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
         outline.append(middle - 0.3 * spread * across)
         profile = blur(frame.fill(np.stack(outline)), frame.length(0.02))
         return _soft(profile * smooth_step(lung.air, 0.1, 0.4), 0.5 * np.maximum(anatomy.aeration(), 0.4))
-    slope, half = rng.normal(0, 0.35), rng.uniform(0.11, 0.20)
+    slope = rng.normal(0, 0.35)
+    half = rng.uniform(0.11, 0.20)
     direction = np.array([np.cos(slope), np.sin(slope)])
     normal = np.array([-direction[1], direction[0]])
     sag = rng.normal(0, 0.025)
@@ -172,13 +181,13 @@ def _atelectasis(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     return _soft(profile, rng.uniform(0.45, 0.65))
 
 
-def _effusion(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _effusion(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     sides = [(0,), (1,), (0, 1)][rng.choice(3, p=[0.36, 0.36, 0.28])]
     changes, masks = zip(*(_effusion_of(rng, anatomy, anatomy.lungs[side]) for side in sides), strict=True)
     return np.sum(changes, axis=0), np.any(masks, axis=0)
 
 
-def _effusion_of(rng: Generator, anatomy: Anatomy, lung: Lung) -> _Change:
+def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Change:
     x, y = anatomy.frame.grid()
     outer, floor = np.abs(lung.contour[:, 0]).max(), lung.contour[:, 1].max()
     # The largest leave only the apex aerated.
@@ -200,14 +209,15 @@ def _effusion_of(rng: Generator, anatomy: Anatomy, lung: Lung) -> _Change:
     return _soft(profile, np.maximum(fluid - 0.8 * anatomy.vessels - 0.7 * anatomy.bones, 0.03))
 
 
-def _pneumothorax(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
     lung = anatomy.lungs[rng.integers(2)]
     points = lung.contour
     low, high = points[:, 1].min(), points[:, 1].max()
     level = (points[:, 1] - low) / (high - low)
     outer = np.abs(points[:, 0]) / np.abs(points[:, 0]).max()
-    depth, reach = rng.uniform(0.2, 0.48), rng.uniform(0.55, 0.86)
+    depth = rng.uniform(0.2, 0.48)
+    reach = rng.uniform(0.55, 0.86)
     fade = np.clip((reach - level) / 0.35, 0, 1) * np.clip((outer - 0.15 - 0.5 * level) / 0.25, 0, 1)
     inward = (depth * fade)[:, None] * (lung.hilum + np.array([0.0, 0.08]) - points)
     around = np.concatenate([inward[-_SLACK:], inward, inward[:_SLACK]])
@@ -224,7 +234,7 @@ def _pneumothorax(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     return np.where(mask, emptied + line, 0).astype(np.float32), mask
 
 
-def _cardiomegaly(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     normal = anatomy.heart
     breadth, tallness = rng.uniform(1.36, 1.62), rng.uniform(1.02, 1.12)
     middle, bottom = float(normal[:, 0].mean()) - 0.05, float(normal[:, 1].max())
@@ -238,7 +248,7 @@ def _cardiomegaly(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     return np.where(mask, change, 0).astype(np.float32), mask
 
 
-def _fracture(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
+def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     """A broken rib: a gap, a step, and broken ends that stand off the line."""
     rib, at = _site(rng, anatomy)
     frame, part = anatomy.frame.window(rib.curve[at], 4 * rib.width)
@@ -254,7 +264,8 @@ def _fracture(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     position = (dense - point) @ along
     near = np.hypot(*(dense - point).T) < 4 * rib.width
     offset = rng.choice([-1, 1]) * rng.uniform(0.65, 1.05) * rib.width
-    angle, gap = rng.normal(0, 0.18), rng.uniform(0.010, 0.020)
+    angle = rng.normal(0, 0.18)
+    gap = rng.uniform(0.010, 0.020)
     far = near & (position > gap)
     moved = dense[far] + offset * across + angle * position[far, None] * across
     stays = dense[near & (position < -gap)]
@@ -278,7 +289,7 @@ def _fracture(rng: Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     return whole
 
 
-def _site(rng: Generator, anatomy: Anatomy) -> tuple[Rib, int]:
+def _site(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Rib, int]:
     frame = anatomy.frame
     lowest = max(lung.contour[:, 1].max() for lung in anatomy.lungs) - 0.12
     margin = 0.03 * min(frame.height, frame.width)
@@ -299,7 +310,7 @@ def _lung_at(anatomy: Anatomy, point: Points) -> Lung:
 
 
 # In the order of drawing (what fills a whole side first), with the chances of one, two, ... lesions.
-_PLAN: tuple[tuple[str, Callable[[Generator, Anatomy, _Choice], _Change], tuple[float, ...]], ...] = (
+_PLAN: tuple[tuple[str, Callable[[np.random.Generator, Anatomy, _Choice], _Change], tuple[float, ...]], ...] = (
     ("Cardiomegaly", _cardiomegaly, (1.0,)),
     ("Pleural Effusion", _effusion, (1.0,)),
     ("Pneumothorax", _pneumothorax, (1.0,)),

@@ -1,4 +1,8 @@
-"""CheXagent-2: a SigLIP of radiographs, whose patches Phi-2 reads as words."""
+"""CheXagent-2: a SigLIP of radiographs, whose patches Phi-2 reads as words.
+
+Published with code of its own, which is not run: the parts are transformers', put together here under the names that
+the published tensors have.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +48,17 @@ class CheXagent2(Local):
         **options: Those of `xbench.models.Local`.
     """
 
-    families: ClassVar = {"chexagent2": Architecture({"phi": "", "chexagent": ""}, EXAMPLE, tokens=512)}
+    families: ClassVar[Mapping[str, Architecture]] = {
+        "chexagent2": Architecture({"phi": "", "chexagent": ""}, EXAMPLE, tokens=512)
+    }
 
     def __init__(self, checkpoint: str | None = None, dtype: Dtype = "bfloat16", **options: Any) -> None:
         super().__init__("chexagent2", checkpoint, processor=None, dtype=dtype, **options)
 
     def _load(self, dtype: str) -> tuple[Any, Any]:
         config = _config(self.checkpoint)
-        network = load_network(
-            CheXagent2Network, self.checkpoint, dtype, f"Give the files of {EXAMPLE}.", config=config
-        )
+        advice = f"Give the files of {EXAMPLE}."
+        network = load_network(CheXagent2Network, self.checkpoint, dtype, advice, config=config)
         tokenizer = _tokenizer(self.checkpoint)
         network.image_token = tokenizer.convert_tokens_to_ids(IMAGE)
         network.generation_config.eos_token_id = tokenizer.eos_token_id

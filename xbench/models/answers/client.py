@@ -66,7 +66,8 @@ def read_reply(response: Any) -> Reply:
         raise ValueError("a message that is no text")
     if not content and finish == "content_filter":
         raise ValueError("a refusal of its content filter, without a word")
-    counts = usage if isinstance(usage := response.get("usage"), dict) else {}
+    usage = response.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return Reply(
         content,
@@ -367,12 +368,15 @@ def _seconds(text: str | None) -> float | None:
     """Return the seconds of a Retry-After, which is a number or a date."""
     if text is None:
         return None
-    with suppress(ValueError):
+    try:
         number = float(text)
         return max(0.0, number) if math.isfinite(number) else None
-    with suppress(ValueError, OverflowError):
+    except ValueError:
+        pass
+    try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    return None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _message(body: bytes, without_key: Callable[[Any], Any]) -> str:

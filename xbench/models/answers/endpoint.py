@@ -240,6 +240,7 @@ class Endpoint(AnsweringModel):
             print(f"Asked {self.client.host} {asked:,} times{where}, with {spent}{money}; {kept:,} answers were known.")
 
     def _picture(self, batch: Batch, row: int) -> _Picture:
+        """Return an image as it is sent."""
         picture, frame = Image.fromarray(batch.radiographs[row].numpy()), None
         base = self.convention.base
         if base == "thousand_padded":

@@ -25,7 +25,6 @@ from PIL import Image
 from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.base import check_at_least_one
 from xbench.models.networks.checkpoint import explained, first_line
-from xbench.predictions.answer import Finish
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.recognition import first_tokens
 from xbench.runtime.digests import digest, files_sha256
@@ -110,7 +109,8 @@ class Local(AnsweringModel):
                 f"--model.family {family}: transformers' own classes run {', '.join(ARCHITECTURES)}. {WAYS_OUT}"
             )
         self.architecture = self.families[family]
-        self.recognises, self.name = self.architecture.recognises, family
+        self.recognises = self.architecture.recognises
+        self.name = family
         super().__init__(family, **options)
         check_at_least_one(max_tokens=max_tokens, together=together)
         if not checkpoint:
@@ -188,14 +188,23 @@ class Local(AnsweringModel):
         for place, tokens in enumerate(output.sequences[:, begin:].tolist()):
             end = next((at + 1 for at, token in enumerate(tokens) if token in self._ends), None)
             tokens = tokens[:end]
-            scores: dict[str, Any] = {"confidence": confidence[place]}
+            scores: dict[str, Any] = {}
             if first_token:
                 logits = output.logits[0][place].double()
                 mass = float(logits.softmax(0)[[*self._yes_no[0], *self._yes_no[1]]].sum())
-                scores |= {"yes_no": tuple(logits[ids].tolist() for ids in self._yes_no), "mass": min(1.0, mass)}
-            text = decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-            finish: Finish = "length" if end is None else "stop"
-            replies.append(Reply(text, finish, frame, digest(prompts[place]), sent[place], len(tokens), **scores))
+                scores = {"yes_no": tuple(logits[ids].tolist() for ids in self._yes_no), "mass": min(1.0, mass)}
+            replies.append(
+                Reply(
+                    decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False),
+                    finish="length" if end is None else "stop",
+                    frame=frame,
+                    prompt_sha256=digest(prompts[place]),
+                    tokens_in=sent[place],
+                    tokens_out=len(tokens),
+                    confidence=confidence[place],
+                    **scores,
+                )
+            )
         return replies
 
     def _inputs(self, image: Image.Image, queries: Sequence[Question]) -> tuple[list[str], Any]:
@@ -341,8 +350,10 @@ def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any
             output_loading_info=True,
             **options,
         )
-    wrong = {how: sorted(map(str, report.get(f"{how}_keys") or ())) for how in ("missing", "unexpected", "mismatched")}
-    if any(wrong.values()):
-        listed = "; ".join(f"{len(names)} {how} ({', '.join(names[:3])})" for how, names in wrong.items() if names)
+    misfits = {
+        kind: sorted(map(str, report.get(f"{kind}_keys") or ())) for kind in ("missing", "unexpected", "mismatched")
+    }
+    if any(misfits.values()):
+        listed = "; ".join(f"{len(names)} {kind} ({', '.join(names[:3])})" for kind, names in misfits.items() if names)
         raise UserError(f"The weights in {folder} do not fit {cls.__name__}: {listed}. {advice}")
     return network.eval().requires_grad_(False)

@@ -1,9 +1,13 @@
-"""MAIRA-2: a DINOv2 of radiographs, whose patches Vicuna reads as words."""
+"""MAIRA-2: a DINOv2 of radiographs, whose patches Vicuna reads as words.
+
+Published with code of its own, which is not run: the parts are transformers', put together here under the names that
+the published tensors have.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,7 +46,9 @@ class Maira2(Local):
         **options: Those of `xbench.models.Local`; in questions of your own, `<image>` stands where the image is shown.
     """
 
-    families: ClassVar = {"maira2": Architecture({"maira2": ""}, EXAMPLE, tokens=150, recognises=False)}
+    families: ClassVar[Mapping[str, Architecture]] = {
+        "maira2": Architecture({"maira2": ""}, EXAMPLE, tokens=150, recognises=False)
+    }
 
     def __init__(self, checkpoint: str | None = None, **options: Any) -> None:
         super().__init__("maira2", checkpoint, recognise=False, processor=None, **options)

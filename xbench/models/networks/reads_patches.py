@@ -1,8 +1,4 @@
-"""Language models that read the patches of an image in the place of as many tokens.
-
-MAIRA-2 and CheXagent-2 are published with code of their own, which is not run: the parts are transformers', put
-together under the names that the published tensors have.
-"""
+"""Language models that read the patches of an image in the place of as many tokens."""
 
 from __future__ import annotations
 

@@ -42,8 +42,11 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
         of_findings.append(_line("findings", dataset.dataset, findings))
         over_findings += [(f"{label} ({dataset_title(dataset.dataset)})", x, y) for label, x, y in findings]
     everywhere = sum(bool(line.points) for line in of_models)
-    whole = {title: [*of.values()] for title, of in sorted(of_model.items()) if len(of) == everywhere}
-    pooled = [(title, fmean(x for _, x, _ in points), fmean(y for *_, y in points)) for title, points in whole.items()]
+    pooled = [
+        (title, fmean(x for _, x, _ in points.values()), fmean(y for *_, y in points.values()))
+        for title, points in sorted(of_model.items())
+        if len(points) == everywhere
+    ]
     left_out = [title for title, points in sorted(of_model.items()) if len(points) < everywhere]
     note = (
         f"The correlation pooled over datasets leaves out {', '.join(left_out)}: not run on all {everywhere} datasets, "

@@ -64,11 +64,11 @@ class Measures:
     def curve(self) -> tuple[Estimate, ...]:
         """Return macro Dice at each threshold."""
         sample, found = self.sample, []
-        clusters, unseen = len(sample.clusters), _unseen(sample)
         of_findings = [np.flatnonzero(sample.pair_column == column) for column in np.unique(sample.pair_column)]
         for scores in sample.dice.T:
             spreads = [
-                intervals.mean(scores[mine], sample.pair_cluster[mine], clusters, unseen) for mine in of_findings
+                intervals.mean(scores[mine], sample.pair_cluster[mine], len(sample.clusters), _unseen(sample))
+                for mine in of_findings
             ]
             value = float(np.mean([spread.value for spread in spreads])) if spreads else float("nan")
             found.append(estimate(value, _combined(spreads)))

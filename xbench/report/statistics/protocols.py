@@ -24,8 +24,11 @@ def protocol_scores(
     runs: Sequence[Run], references: Sequence[Run], seed: int, ground: str
 ) -> tuple[ProtocolScores, ...]:
     """Compare models' runs by each protocol that at least one was scored by, in the order of `PROTOCOLS`."""
-    known = (pair for run in runs for pair in zip(run.images.image_ids, run.images.patient_ids, strict=True))
-    patients = {image_id: image_id if patient is None else patient for image_id, patient in known}
+    patients = {
+        image_id: image_id if patient is None else patient
+        for run in runs
+        for image_id, patient in zip(run.images.image_ids, run.images.patient_ids, strict=True)
+    }
     found = []
     for name, protocol in PROTOCOLS.items():
         if not protocol.takes & {"map", "boxes"}:

@@ -40,8 +40,12 @@ _EXAMPLES = 12
 
 def answer_tables(analysis: Analysis) -> Iterator[Table]:
     """Yield the tables of the models that answer; of none, if all have maps."""
-    entries = [(analysis.heading(of), entry) for of in analysis.datasets for entry in in_order(of.runs).values()]
-    runs = [(where, entry, answers) for where, entry in entries if (answers := entry.run.results.answers)]
+    runs = [
+        (analysis.heading(dataset), entry, entry.run.results.answers)
+        for dataset in analysis.datasets
+        for entry in in_order(dataset.runs).values()
+        if entry.run.results.answers
+    ]
     if not runs:
         return
     yield table_of(

@@ -72,9 +72,11 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         columns.append((column, ours, {model: of_model.get(finding) for model, of_model in published.items()}))
     known = [model for model in published if model in _published_models(dataset.runs).values()]
     cells = {model: fmean(published[model][finding] for finding in FINDINGS[dataset.dataset]) for model in known}
-    pairs = {model_title(model): (published[model][None], cells[model]) for model in known}
-    odd = {title: pair for title, pair in pairs.items() if abs(pair[0] - pair[1]) > 1.01e-4}
-    wrong = [f"{title} {100 * mean:.2f} (cells {100 * of_cells:.2f})" for title, (mean, of_cells) in odd.items()]
+    wrong = [
+        f"{model_title(model)} {100 * published[model][None]:.2f} (cells {100 * cells[model]:.2f})"
+        for model in known
+        if abs(published[model][None] - cells[model]) > 1.01e-4
+    ]
     rows = _rows(dataset.runs, columns)
     return table_of(
         f"published_pointing_game_{analysis.slug(dataset)}",
