@@ -157,16 +157,21 @@ def test_text_mode_at_another_size(mavl: dict[str, str]) -> None:
     assert output.saliency.shape == (1, 3, 20, 20) and torch.isfinite(output.logits).all()
 
 
-def test_mavl_refuses_phrases_before_an_image_is_read(medklip: dict[str, str], mavl: dict[str, str]) -> None:
+def test_a_phrase_stands_for_all_texts_of_mavl(mavl: dict[str, str]) -> None:
     records = [Record("a", {}), Record("b", {}, queries=(Query("1", "Nodule", "small nodule"),))]
-    for model in (MedKLIP(**medklip), MAVL(**mavl)):
-        data = SimpleNamespace(findings=("Nodule",), records=records)
+    data = SimpleNamespace(findings=("Nodule",), records=records)
+    for mode in ("feature", "text"):
+        model = MAVL(**mavl, mode=mode)
         model.trainer = SimpleNamespace(datamodule=data)  # type: ignore[assignment]
-        if isinstance(model, MedKLIP):
-            model.setup("test")
-        else:
-            with pytest.raises(UserError, match=r"mavl asks 9 texts on a finding, so it cannot .* the phrases"):
+        if mode == "text":
+            with pytest.raises(UserError, match=r"mode text .* phrases"):
                 model.setup("test")
+            continue
+        model.setup("test")
+        images = images_of("phrases", 1, 64)
+        found = model(images, model._encode([tuple(model.phrase_prompts("small nodule"))]))
+        expected = model(images, model.encode_prompts([["small nodule"] * model.texts]))
+        assert torch.equal(found.logits, expected.logits) and torch.equal(found.saliency, expected.saliency)
 
 
 def test_wrong_options_of_mavl(mavl: dict[str, str], tmp_path: Path) -> None:

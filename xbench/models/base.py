@@ -49,9 +49,9 @@ class SaliencyModel(pl.LightningModule, ABC):
         trained_on: Datasets whose labels a supervised model was trained with, by xbench's names where there are any.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class adds
             its own to those of its parent.
-        told: Names of attributes that go into the provenance beside those of its parents: with `checkpoint` its digest,
+        stated: Names of attributes that go into the provenance beside those of parents: with `checkpoint` its digest,
             with `text_encoder` what `text_source` names, as some networks are called so themselves.
-        in_file: Name of the attribute whose tensors are those of the checkpoint; empty for the whole model.
+        checkpoint_part: Name of the attribute whose tensors are those of the checkpoint; empty for the whole model.
     """
 
     name: str = ""
@@ -66,8 +66,8 @@ class SaliencyModel(pl.LightningModule, ABC):
     exploratory: str = ""
     trained_on: tuple[str, ...] = ()
     neutral_options: ClassVar[frozenset[str]] = frozenset()
-    told: ClassVar[str] = ""
-    in_file: ClassVar[str] = ""
+    stated: ClassVar[str] = ""
+    checkpoint_part: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -166,15 +166,15 @@ class SaliencyModel(pl.LightningModule, ABC):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under the names by which the checkpoint has them."""
-        return self.get_submodule(self.in_file).state_dict()
+        return self.get_submodule(self.checkpoint_part).state_dict()
 
     def remarks(self) -> Mapping[str, str]:
         """Return what `convert` notes beside the tensors."""
         return {}
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the numbers depend on beyond the code, as plain values: by default what is `told`."""
-        names = [name for part in type(self).__mro__ for name in vars(part).get("told", "").split()]
+        """Return what the numbers depend on beyond the code, as plain values: by default what is `stated`."""
+        names = [name for part in type(self).__mro__ for name in vars(part).get("stated", "").split()]
         about = {name: getattr(self, "text_source" if name == "text_encoder" else name) for name in names}
         if path := about.get("checkpoint"):
             about |= {"checkpoint": str(path), "checkpoint_sha256": file_sha256(path)}
@@ -285,6 +285,10 @@ class VLM(SaliencyModel):
         plain = self.prompt_source in ("name", "phrase")
         return [self.wording.format(text) if plain or not self.cleaned(text) else text for text in texts]
 
+    def phrase_prompts(self, text: str) -> Sequence[str]:
+        """Return the prompts of a phrase of an image, as many as a finding has."""
+        return self.word_prompts(text, [text])
+
     def one_of_each(self, prompts: Sequence[Sequence[str]]) -> list[str]:
         """Return the prompts of C classes for a model that takes one of each; a UserError if a class has others."""
         if any(len(of_class) != 1 for of_class in prompts):
@@ -326,7 +330,7 @@ class VLM(SaliencyModel):
         wanted = [
             name
             if text is None and name in self.findings
-            else tuple(self.prompts_of(name) if text is None else self.word_prompts(text, [text]))
+            else tuple(self.prompts_of(name) if text is None else self.phrase_prompts(text))
             for name, _, text, _ in batch.truth.queries
         ]
         texts = [*dict.fromkeys(words for words in wanted if isinstance(words, tuple))]

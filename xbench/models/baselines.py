@@ -92,7 +92,7 @@ class UniformRandom(SaliencyModel):
         size: Side of the square map in pixels, that of the patch grid of a ViT-B/16 by default.
     """
 
-    name, told = "random", "seed size"
+    name, stated = "random", "seed size"
     preprocessing = Preprocessing(stretch((224, 224)))
     map_scale = "probability"
 
@@ -222,7 +222,7 @@ class RandomBox(PriorKnowledge):
         seed: Other seeds give other boxes; that of `--seed_everything` if None, which is 0 outside of a run.
     """
 
-    name, told = "random_box", "seed"
+    name, stated = "random_box", "seed"
 
     def __init__(self, elsewhere: str | None = None, seed: int | None = None, **options: Any) -> None:
         super().__init__(elsewhere, **options)

@@ -38,7 +38,7 @@ class Demo(VLM):
     """
 
     map_scale = "cosine"
-    told = "image_size"
+    stated = "image_size"
 
     def __init__(self, template: str = "There is {finding}.", image_size: int = 224, **options: Any) -> None:
         super().__init__(**options)

@@ -60,7 +60,7 @@ class BiomedCLIP(CLIP):
         **options: Those of `xbench.models.CLIP`.
     """
 
-    title, told = _HUB, "text_encoder"
+    title, stated = _HUB, "text_encoder"
     advice = "Give --model.checkpoint the file that the authors of BiomedCLIP released."
 
     def __init__(

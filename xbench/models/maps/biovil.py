@@ -71,8 +71,8 @@ class BioViL(VLM):
     temporal: ClassVar[bool] = False
     """Whether half of the features are about the change since an earlier image."""
     map_scale: MapScale = "cosine"
-    saliency, in_file = "cosine", "image_model"
-    told = "checkpoint text_encoder image_size resize saliency temperature"
+    saliency, checkpoint_part = "cosine", "image_model"
+    stated = "checkpoint text_encoder image_size resize saliency temperature"
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class CheXzero(CLIP):
 
     advice = f"Give --model.checkpoint the files of the authors of CheXzero. {_SOURCE}"
     worded = False
-    told = "contrast"
+    stated = "contrast"
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class SupervisedModel(SaliencyModel):
         missing: How to treat findings without a class: `stop`, or `skip`, which leaves them out of the run.
     """
 
-    scored_by, in_file, told = "sigmoid", "network", "checkpoint layer scored_by"
+    scored_by, checkpoint_part, stated = "sigmoid", "network", "checkpoint layer scored_by"
 
     def __init__(
         self,

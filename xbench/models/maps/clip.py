@@ -64,7 +64,7 @@ class CLIP(DualEncoder):
         saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`.
     """
 
-    told, in_file = "architecture pretrained image_size saliency", "model"
+    stated, checkpoint_part = "architecture pretrained image_size saliency", "model"
     title: ClassVar[str | None] = None
     """What to call the architecture, if not by the option."""
     advice: ClassVar[str] = "Give the --model.architecture that they were trained with."

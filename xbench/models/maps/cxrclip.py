@@ -50,7 +50,7 @@ class CXRCLIP(DualEncoder):
             mean is the score times the length of the image vector, or their cosine (`cell`, default of the Swin).
     """
 
-    worded, told = False, "text_source swin image_size saliency"
+    worded, stated = False, "text_source swin image_size saliency"
 
     def __init__(
         self,

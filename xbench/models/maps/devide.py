@@ -60,7 +60,7 @@ class DeViDe(KEBERTModel):
 
     model: _Model
     implementation = "re-implementation; the authors of DeViDe published neither code nor weights"
-    told = "implementation design"
+    stated = "implementation design"
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class LocalGlobal(VLM):
     source: ClassVar[str]
     canvas: ClassVar[int]
     image_size, cleaned = _INPUT, staticmethod(clean)
-    told = "checkpoint text_encoder image_size saliency"
+    stated = "checkpoint text_encoder image_size saliency"
 
     def __init__(self, checkpoint: str | None = None, text_encoder: str = _TOKENISER, **options: Any) -> None:
         super().__init__(**options)
@@ -88,7 +88,7 @@ class GLoRIA(LocalGlobal):
     """
 
     title, canvas, wording = "GLoRIA", 256, "There is {}"
-    told = "count"
+    stated = "count"
     source = (
         "It is chexpert_resnet50.ckpt, linked from the README of github.com/marshuang80/gloria; no licence is stated "
         "for the weights."

@@ -53,7 +53,7 @@ class HFDual(DualEncoder):
             Google does for MedSigLIP.
     """
 
-    name, told, in_file = "hf", "kind pairs image_size saliency", "model"
+    name, stated, checkpoint_part = "hf", "kind pairs image_size saliency", "model"
 
     def __init__(
         self,

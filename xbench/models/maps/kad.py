@@ -120,7 +120,7 @@ class KEBERTModel(DecoderModel):
     """
 
     official_lists: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    told = "ask"
+    stated = "ask"
     ask: Ask
     together: dict[str, list[str]]
 

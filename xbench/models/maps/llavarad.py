@@ -75,7 +75,7 @@ class LLaVARad(VLM):
         report_tokens: Most tokens of a findings section; the authors' 256.
     """
 
-    name, told = "llavarad", "sentence"
+    name, stated = "llavarad", "sentence"
     map_scale: MapScale = "attention"
     scores = False
     neutral_options = frozenset({"reports", "report_tokens"})

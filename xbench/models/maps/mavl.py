@@ -48,7 +48,7 @@ class MAVL(BookModel):
             eight all but the explanation, one the explanation.
     """
 
-    told = "mode"
+    stated = "mode"
 
     def __init__(
         self,
@@ -83,6 +83,15 @@ class MAVL(BookModel):
             raise UsageError(
                 f"--model.mode text compares every finding with a normal radiograph and with clear lungs: the first "
                 f"two entries of {book} must be normal and clear."
+            )
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        records = getattr(self.trainer.datamodule, "records", ())  # type: ignore[attr-defined]
+        if self.mode == "text" and any(query.text for record in records for query in record.queries or ()):
+            raise UsageError(
+                "--model.mode text compares findings with two entries of the book, and this dataset has phrases, which "
+                "are asked without the book. Leave it out."
             )
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:

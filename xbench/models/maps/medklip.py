@@ -184,7 +184,7 @@ class BookModel(DecoderModel):
 
     model: Any
     book: Book
-    told, in_file = "equalise", "model"
+    stated, checkpoint_part = "equalise", "model"
 
     def __init__(
         self,
@@ -210,15 +210,13 @@ class BookModel(DecoderModel):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        records = getattr(self.trainer.datamodule, "records", ())  # type: ignore[attr-defined]
-        if self.texts > 1 and any(query.text for record in records for query in record.queries or ()):
-            raise UsageError(
-                f"{self.name} asks {self.texts} texts on a finding, so it cannot be asked about the phrases of this "
-                "dataset. Give another model."
-            )
         self.book = with_findings(self._entries, self.findings, self.prompts)
         self.prompts = [list(self.book.entries[column]) for column in self.book.columns]
         self.columns = [list(self.book.entries).index(column) for column in self.book.columns]
+
+    def phrase_prompts(self, text: str) -> list[str]:
+        """Return the phrase in the place of each text of an entry."""
+        return [text] * self.texts
 
     def asked(self) -> Sequence[Sequence[str]]:
         return list(self.book.entries.values())

@@ -56,7 +56,7 @@ class RadZero(VLM):
 
     map_scale: MapScale = "logit"
     wording, saliency = "There is {}", "similarity"
-    told = "checkpoint text_encoder image_size positions saliency"
+    stated = "checkpoint text_encoder image_size positions saliency"
     vision_model: Any
     align_transformer: Any
     text_model: Any

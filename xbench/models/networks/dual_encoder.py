@@ -25,7 +25,7 @@ class DualEncoder(VLM):
     templates: tuple[str, str]
     pairs: bool = True
     worded: ClassVar[bool] = True
-    told = "checkpoint"
+    stated = "checkpoint"
 
     def default_prompts(self, finding: str) -> list[str]:
         return fill_templates(self.templates, finding, self.worded)[: 1 + self.pairs]

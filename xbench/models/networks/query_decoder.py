@@ -119,7 +119,7 @@ class DecoderModel(VLM):
     """
 
     map_scale: MapScale = "attention"
-    told = "checkpoint text_encoder image_size saliency"
+    stated = "checkpoint text_encoder image_size saliency"
 
     def __init__(
         self,
