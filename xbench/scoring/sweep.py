@@ -52,8 +52,8 @@ def own_thresholds(scale: MapScale, thresholds: int = 101) -> NDArray[np.float32
     A logit x reaches t just if x >= log(t / (1 - t)), which is rounded up here, so that no sigmoid is computed.
 
     Examples:
-        >>> own_thresholds("logit", 5)
-        array([     -inf, -1.0986122,  0.       ,  1.0986123,       inf], dtype=float32)
+        >>> own_thresholds("logit", 5).tolist()
+        [-inf, -1.0986121892929077, 0.0, 1.0986123085021973, inf]
     """
     if scale == "probability":
         return threshold_values(thresholds).numpy()
