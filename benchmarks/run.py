@@ -132,8 +132,8 @@ def render(outcomes: Mapping[str, Measured | str], seconds: float) -> str:
             *(("Why targets are missed, and what would be needed:\n", reasons) if reasons else ()),
             *sections,
             "## What is measured elsewhere\n",
-            "`python benchmarks/models.py` measures images a second and memory of each of the seven models (a quarter "
-            "of an hour), `python benchmarks/precision.py` how far half precision and compiling move the numbers.\n",
+            "`python benchmarks/models.py` measures images a second and memory of each model (half an "
+            "hour), `python benchmarks/precision.py` how far half precision and compiling move the numbers.\n",
         )
     )
 
