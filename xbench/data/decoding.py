@@ -33,8 +33,12 @@ _LUMA = (0.299, 0.587, 0.114)
 _NOT_OURS_TO_GUESS = "and which one to score is not for us to guess"
 _DAMAGED = "the compressed image inside is damaged"
 
-_NATIVE = {uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.ExplicitVRBigEndian}
-_NATIVE |= {uid.DeflatedExplicitVRLittleEndian}
+_NATIVE = (
+    uid.ImplicitVRLittleEndian,
+    uid.ExplicitVRLittleEndian,
+    uid.ExplicitVRBigEndian,
+    uid.DeflatedExplicitVRLittleEndian,
+)
 
 # One decoder a format, never whichever happens to be installed: decoders of lossy JPEG differ by a grey level, and
 # results must not depend on the machine. Values are pydicom's name of the decoder and the package that brings it.

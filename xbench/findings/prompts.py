@@ -115,7 +115,9 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
     try:
         entries = read_json(file, 2**27) if kind == "JSON" else _from_yaml(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise _problem(file, f"cannot be read ({error.strerror or error}): give a JSON or YAML file.") from error
+        raise _problem(
+            file, f"cannot be read ({error.strerror or error}): give the path of a JSON or YAML file."
+        ) from error
     # Beside broken syntax: bytes that are not UTF-8, values that do not fit their tags, nesting without end.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
@@ -127,7 +129,8 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
     if not isinstance(entries, dict) or not entries:
         raise _problem(
             file,
-            "is not a mapping with at least one entry: write each finding's name with its prompt or list of prompts.",
+            "is not a mapping with at least one entry: write the name of each finding with its prompt or list of "
+            "prompts.",
         )
     prompts: dict[str, list[str]] = {}
     for name, value in entries.items():

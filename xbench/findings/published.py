@@ -25,9 +25,11 @@ def paper() -> dict[str, Any]:
         for entry in entries:
             entry["counts"] = dict(zip(FINDINGS[dataset], entry["counts"], strict=True))
     numbers = ("pointing_game", "dice_best", "iou_best")
-    printed = content["grounding"].items()
     content["grounding"] = {
-        dataset: {model: dict(zip(numbers, map(_fraction, scores[dataset]), strict=True)) for model, scores in printed}
+        dataset: {
+            model: dict(zip(numbers, map(_fraction, scores[dataset]), strict=True))
+            for model, scores in content["grounding"].items()
+        }
         for dataset in content["splits"]
     }
     for dataset, rows in content["pointing_game"].items():

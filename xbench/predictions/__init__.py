@@ -6,5 +6,17 @@ from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Size, 
 from xbench.predictions.conventions import Convention, smart_resize
 from xbench.predictions.families import FAMILIES, Family, family_named
 
-__all__ = ["FAMILIES", "Answer", "Box", "Convention", "Counts", "Family", "Finish", "Point", "Size", "Status"]
-__all__ += ["family_named", "smart_resize"]
+__all__ = [
+    "FAMILIES",
+    "Answer",
+    "Box",
+    "Convention",
+    "Counts",
+    "Family",
+    "Finish",
+    "Point",
+    "Size",
+    "Status",
+    "family_named",
+    "smart_resize",
+]

@@ -124,8 +124,9 @@ class CheXagent2(Family):
     def _write(self, boxes: list[list[str]], finding: str) -> str:
         if not boxes:
             return f"No {finding} detected."
-        texts = (f"<|box|>({x0},{y0}),({x1},{y1})<|/box|>" for x0, y0, x1, y1 in boxes)
-        return f"<|ref|>{finding}<|/ref|>{''.join(texts)}"
+        return f"<|ref|>{finding}<|/ref|>" + "".join(
+            f"<|box|>({x0},{y0}),({x1},{y1})<|/box|>" for x0, y0, x1, y1 in boxes
+        )
 
 
 class RadVLM(Family):

@@ -19,8 +19,13 @@ _TASKS = {
     "grounding": ("image-segmentation", "Grounding of findings on chest radiographs"),
     "classification": ("zero-shot-image-classification", "Recognition of findings on chest radiographs"),
 }
-_METRICS = {"pointing_game": "pointing_game", "dice_cross_fitted": "dice", "dice_fixed": "dice"}
-_METRICS |= {"auroc": "roc_auc", "average_precision": "average_precision"}
+_METRICS = {
+    "pointing_game": "pointing_game",
+    "dice_cross_fitted": "dice",
+    "dice_fixed": "dice",
+    "auroc": "roc_auc",
+    "average_precision": "average_precision",
+}
 
 
 def write_cards(analysis: Analysis, folder: Path) -> list[Path]:
@@ -52,7 +57,6 @@ def card(analysis: Analysis, model: str) -> str:
 def _result(run: RunAnalysis, key: str, heading: str, dataset: str, split: str) -> EvalResult:
     estimate, results, (task, task_name) = number_of(run, key), run.run.results, _TASKS[NUMBERS[key].group]
     settings = {name: value for name, value in run.run.settings.items() if not name.startswith("scored_")}
-    ends = _ends(estimate)
     return EvalResult(
         task_type=task,
         task_name=task_name,
@@ -70,8 +74,15 @@ def _result(run: RunAnalysis, key: str, heading: str, dataset: str, split: str) 
         metric_type=_METRICS[key],
         metric_name=f"{NUMBERS[key].title}, mean over findings",
         metric_value=round(estimate.value or 0.0, 4),
-        metric_args=({"interval_95": ends} if ends else {}) | {"clusters": f"{run.clusters} {run.clustered_by}"},
+        metric_args={
+            **({"interval_95": _ends(estimate)} if _ends(estimate) else {}),
+            "clusters": f"{run.clusters} {run.clustered_by}",
+        },
     )
+
+
+def _ends(estimate: Estimate) -> list[float]:
+    return [round(end, 4) for end in (estimate.low, estimate.high) if end is not None]
 
 
 def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
@@ -101,7 +112,3 @@ def _percent(estimate: Estimate) -> str:
         return "\u2013"
     between = f" [{', '.join(f'{100 * end:.1f}' for end in _ends(estimate))}]" if _ends(estimate) else ""
     return f"{100 * estimate.value:.1f}{between}"
-
-
-def _ends(estimate: Estimate) -> list[float]:
-    return [round(end, 4) for end in (estimate.low, estimate.high) if end is not None]

@@ -217,7 +217,10 @@ def _findings(analysis: Analysis, label: str) -> Scatter:
 
 def _placed(points: Iterable[tuple[str, str, Mapping[str, Estimate]]]) -> tuple[Point, ...]:
     """Return the points with both numbers, each with its label, its name and all its numbers."""
-    found = [Point(label, name, of.get("auroc", _NONE), of.get("pointing_game", _NONE)) for label, name, of in points]
+    found = [
+        Point(label, name, numbers.get("auroc", _NONE), numbers.get("pointing_game", _NONE))
+        for label, name, numbers in points
+    ]
     return tuple(point for point in found if point.x.value is not None and point.y.value is not None)
 
 
@@ -263,7 +266,10 @@ def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[f
                 break
         else:
             found.append((x, y, [point.name]))
-    return [(x, y, ", ".join(who) if len(who) < 3 else f"{who[0]} and {len(who) - 1} others") for x, y, who in found]
+    return [
+        (x, y, ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others")
+        for x, y, names in found
+    ]
 
 
 def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
@@ -473,7 +479,8 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
     if not runs:
         return None
     found = [
-        np.mean([_outcomes(of.run, name, one.threshold) for name, one in of.quadrants.items()], axis=0) for of in runs
+        np.mean([_outcomes(entry.run, name, one.threshold) for name, one in entry.quadrants.items()], axis=0)
+        for entry in runs
     ]
     over = mean_over(len(runs), max(len(entry.quadrants) for entry in runs))
     hit, near, elsewhere, missed, silent = np.mean(found, axis=0).tolist()

@@ -106,9 +106,14 @@ def write_analysis(path: Path, analysis: Analysis) -> None:
 def _plain(value: Any) -> Any:
     """Return what JSON has no words for as what it has."""
     if isinstance(value, Run):
-        results, about = value.results, {"label": value.label, "model": value.model, "folder": str(value.folder)}
-        counts = {"images": results.counts.images, "settings": dict(value.settings)}
-        return about | counts | {"thresholds": list(results.grounding.thresholds)}
+        return {
+            "label": value.label,
+            "model": value.model,
+            "folder": str(value.folder),
+            "images": value.results.counts.images,
+            "settings": dict(value.settings),
+            "thresholds": list(value.results.grounding.thresholds),
+        }
     if isinstance(value, frozenset):
         return sorted(value)
     return str(value) if isinstance(value, Path) else vars(value)

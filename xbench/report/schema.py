@@ -392,8 +392,11 @@ class Analysis:
         """Return the lines over models or over findings, each with the heading of its dataset or `All datasets`."""
         # One per dataset, in their order: with several splits the name alone would not tell which.
         places = iter(self.datasets)
-        lines = [line for line in self.correlations if line.scope == scope]
-        return [(line, "All datasets" if line.dataset is None else self.heading(next(places))) for line in lines]
+        return [
+            (line, "All datasets" if line.dataset is None else self.heading(next(places)))
+            for line in self.correlations
+            if line.scope == scope
+        ]
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,10 @@ _MAX_BYTES = 2**27
 _MAX_LINES = 1_000_000
 # Brackets and colons. The largest file of the seven datasets has room for a million outline points.
 _MAX_PARTS = 3_000_000
-_LIST_HEADERS = {"imageid", "image_id", "id", "image index", "filepath"}
-_LIST_HEADERS |= {"path", "patientid", "file_name", "image", "name"}
+_LIST_HEADERS = {
+    *("imageid", "image_id", "id", "image index", "filepath"),
+    *("path", "patientid", "file_name", "image", "name"),
+}
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,9 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
     if entries and entries[0].casefold() in _LIST_HEADERS:
         del entries[0]
     if not any(entries):
-        raise UserError(f"{dataset}: the list of images {path} names none: give one in the first column of each line.")
+        raise UserError(
+            f"{dataset}: the list of images {path} names none. It is to name one in the first column of each line."
+        )
     return [entry for entry in entries if entry]
 
 

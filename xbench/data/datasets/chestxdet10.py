@@ -63,7 +63,9 @@ class ChestXDet10(DownloadedDataset):
                 raise ValueError(f"{str(label)[:60]!r} is none of the findings")
             annotations.append(Annotation(finding, shape, str(label)))
         present = {annotation.finding for annotation in annotations}
-        return ImageAnnotations(name, {f: int(f in present) for f in self.findings}, tuple(annotations), _FRAME)
+        return ImageAnnotations(
+            name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME
+        )
 
 
 class ChestXDet(ChestXDet10):
@@ -87,7 +89,8 @@ class ChestXDet(ChestXDet10):
     )
     files: ClassVar = {"annotations": ("ChestX_Det_{split}.json",)}
     entry_in_words: ClassVar[str] = (
-        "file_name, syms, boxes and polygons, with a box [x1, y1, x2, y2] and a polygon [[x, y], ...] for each of syms"
+        "file_name, syms, boxes and polygons, with a box [x1, y1, x2, y2] and a polygon [[x, y], ...] for each of the "
+        "syms"
     )
 
     def __init__(self, root: str, regions: Literal["boxes", "polygons"] = "boxes", **kwargs: Any) -> None:

@@ -49,7 +49,10 @@ class PhantomCXR(ChestXrayDataModule):
                 f"{self.seed}. Its scores on them are not those of unseen images; choose a smaller --data.seed."
             )
         drawings = [(self.seed, index, *self.size) for index in range(self.images)]
-        return [Record(f"phantom-{self.seed}-{one[1]:06d}", _Labels(one) if annotated else {}, one) for one in drawings]
+        return [
+            Record(f"phantom-{self.seed}-{drawing[1]:06d}", _Labels(drawing) if annotated else {}, drawing)
+            for drawing in drawings
+        ]
 
     def load(self, record: Record) -> Radiograph:
         phantom = _draw(*record.source)

@@ -70,7 +70,9 @@ class RSNAPneumonia(DownloadedDataset):
                 boxes[name].append(_annotation(row, *(row.number(column) for column in _COLUMNS[1:5])))
             elif any(row[column] for column in _COLUMNS[1:5]):
                 raise row.error("there is a box, and Target is 0")
-        return [ImageAnnotations(name, {_FINDING: flag}, tuple(boxes[name]), _FRAME) for name, flag in targets.items()]
+        return [
+            ImageAnnotations(name, {_FINDING: target}, tuple(boxes[name]), _FRAME) for name, target in targets.items()
+        ]
 
     def _read_list(self, path: Path, folder: Folder) -> Iterable[ImageAnnotations]:
         # MD.ai's files are named otherwise than the list names them; what the list calls them is added to the index.

@@ -65,7 +65,8 @@ class SIIMPneumothorax(DownloadedDataset):
                 masks[name].append(Annotation(_FINDING, RunLengths(mask), _FINDING))
         if both := sorted(negative & masks.keys()):
             raise UserError(
-                f"siim: {path} calls {len(both)} images negative (-1) and gives them masks (first: {both[0]!r:.80})."
+                f"siim: {path} calls {len(both)} images negative (-1) and gives them masks as well (first: "
+                f"{both[0]!r:.80})."
             )
         cases = {name: ImageAnnotations(name, {_FINDING: 1}, tuple(drawn), _FRAME) for name, drawn in masks.items()}
         cases |= {name: ImageAnnotations(name, {_FINDING: 0}, (), _FRAME) for name in negative}

@@ -176,8 +176,11 @@ def _great_vessels(rng: np.random.Generator, frame: Frame, build: Build, hila: l
 
 def _airways(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
     bend, end = rng.normal(0, 0.012), (-0.012, -0.22)
-    left, right = [end, (0.07, -0.15), (0.18, -0.10)], [end, (-0.07, -0.14), (-0.14, -0.07)]
-    lines = [left, right, [(0.0, -1.6), (0.0, -0.9), (bend, -0.55), end]]
+    lines = [
+        [end, (0.07, -0.15), (0.18, -0.10)],
+        [end, (-0.07, -0.14), (-0.14, -0.07)],
+        [(0.0, -1.6), (0.0, -0.9), (bend, -0.55), end],
+    ]
     curves = [build.curve(line) for line in lines]
     return np.float32(0.36) * blur(frame.stroke(curves, [0.042, 0.048, 0.07], [0.5, 0.55, 1.0]), frame.length(0.015))
 

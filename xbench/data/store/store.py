@@ -99,7 +99,8 @@ class PreparedStore:
     def _naming_the_folder(self) -> AbstractContextManager[None]:
         return writing(
             f"Prepared images cannot be written to {self.folder}",
-            "Those written so far are kept: make room or give another folder with --data.cache, and run it again.",
+            "Those written so far are kept: make room or give another folder with --data.cache, and run the command "
+            "again.",
         )
 
 
@@ -110,8 +111,11 @@ def pack(image: PreparedImage) -> bytes:
         finding: [(item.kind, item.size, item.coordinates.tolist(), item.reader, item.outline) for item in items]
         for finding, items in image.instances.items()
     }
-    arrays: dict[str, NDArray[Any]] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
-    arrays |= {"pixels": image.pixels, "display": image.display}
+    arrays: dict[str, NDArray[Any]] = {
+        "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
+        "pixels": image.pixels,
+        "display": image.display,
+    }
     for number, coverage in enumerate(image.coverage):
         arrays |= {f"{number} {part}": getattr(coverage, part) for part in _COVERAGE}
     content = save(arrays)

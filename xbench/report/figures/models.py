@@ -181,9 +181,11 @@ def _draw_line(axis: Axes, line: charts.Line, scale: float, series: Series, ever
         axis.fill_between(scale * x, low, high, color=series.color, alpha=alpha, linewidth=0)
 
 
-def auroc_against_pointing_game(report: Analysis, scope: Literal["models", "findings"], looks: Looks) -> Figure | None:
+def auroc_against_pointing_game(
+    analysis: Analysis, scope: Literal["models", "findings"], looks: Looks
+) -> Figure | None:
     """Draw a large panel for all datasets, or for the only one, and a small one for each; None for too few points."""
-    shown = charts.lines_of(report, scope)
+    shown = charts.lines_of(analysis, scope)
     if not shown:
         return None
     large, *small = shown

@@ -42,8 +42,13 @@ def write_page(
     It loads nothing from a network, and its content security policy forbids it to. The browser of cases has up to
     `cases` of each dataset. `progress` is called for every case and after the last.
     """
-    environment = Environment(loader=PackageLoader("xbench.report.page"), autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
+    environment = Environment(
+        loader=PackageLoader("xbench.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     facts = facts_of(analysis)
     head = facts.shown.head if facts.shown.rows else None
     case_data = _case_data(analysis, cases, progress, head.label if head else "")
@@ -160,9 +165,18 @@ def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) ->
             if picture not in pictures:
                 radiograph = shrunk(maps[0].pair.display, 448)
                 pictures[picture] = encoded(".jpg", radiograph, (cv2.IMWRITE_JPEG_QUALITY, 78))
-            about = {"image": case.image_id, "finding": case.finding, "reasons": [*case.reasons]}
-            drawn = {"region": outline_of(region), "size": [*reversed(region.shape)], "panels": [*map(_panel, maps)]}
-            shown.append({**about, **drawn, "dataset": title, "picture": picture})
+            shown.append(
+                {
+                    "image": case.image_id,
+                    "finding": case.finding,
+                    "reasons": [*case.reasons],
+                    "region": outline_of(region),
+                    "size": [*reversed(region.shape)],
+                    "panels": [_panel(one) for one in maps],
+                    "dataset": title,
+                    "picture": picture,
+                }
+            )
     progress(total, total, "done")
     present = {panel["model"] for case in shown for panel in case["panels"]}
     models = [label for label in in_order(analysis.runs) if label in present]
@@ -218,7 +232,9 @@ def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -
     # Half a pixel is less than a screen shows, and most of what a ragged outline weighs.
     tolerance = max(1.0, max(region.shape) / 224) / 2
     smooth = [cv2.approxPolyDP(contour // 2, tolerance, True)[:, 0] for contour in contours]
-    return "".join("M" + "L".join(f"{x * scale[0]:.5g} {y * scale[1]:.5g}" for x, y in ring) + "Z" for ring in smooth)
+    return "".join(
+        "M" + "L".join(f"{x * scale[0]:.5g} {y * scale[1]:.5g}" for x, y in points) + "Z" for points in smooth
+    )
 
 
 def encoded(ending: str, image: NDArray[np.uint8], options: tuple[int, int]) -> str:

@@ -34,7 +34,9 @@ def auroc_warning(results: Results, rows: Rows) -> str:
     )
 
 
-def chances_below_half(labels: NDArray[np.int8], scores: NDArray[np.float64], whose: Sequence[Hashable]) -> list[float]:
+def chances_below_half(
+    labels: NDArray[np.int8], scores: NDArray[np.float64], patients: Sequence[Hashable]
+) -> list[float]:
     """Return one-sided p-values of an AUROC below one half: of each of C findings, and of their mean.
 
     The scores of films are exchanged at random. A patient counts once, with the film that has the most findings. Every
@@ -44,11 +46,11 @@ def chances_below_half(labels: NDArray[np.int8], scores: NDArray[np.float64], wh
     Args:
         labels: 1 present, 0 absent, -1 unknown (N, C).
         scores: The more, the likelier the finding; NaN where there is none (N, C).
-        whose: The patient of each image, N of them.
+        patients: Whose each image is, N of them.
     """
     film_of: dict[Hashable, int] = {}
     for row in np.argsort(-(labels == 1).sum(axis=1), kind="stable").tolist():
-        film_of.setdefault(whose[row], row)
+        film_of.setdefault(patients[row], row)
     labels, scores = labels[[*film_of.values()]], scores[[*film_of.values()]]
     counts = [np.maximum(1, (labels == label).sum(axis=0)) for label in (1, 0)]
     both = (labels == 1).any(axis=0) & (labels == 0).any(axis=0)

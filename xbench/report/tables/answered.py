@@ -32,8 +32,12 @@ _RATES = {
     "duplicates": Column("Repeated", "What was done to numbers"),
     "suspect_frame": Column("Suspect", "What was done to numbers"),
 }
-_SENSITIVITY = {"answered_only": "answered only (flattering)", "truncated_as_misses": "truncated as misses"}
-_SENSITIVITY |= {"unparsable_as_useless": "unparsable useless", "unparsable_as_perfect": "unparsable perfect"}
+_SENSITIVITY = {
+    "answered_only": "answered only (flattering)",
+    "truncated_as_misses": "truncated as misses",
+    "unparsable_as_useless": "unparsable useless",
+    "unparsable_as_perfect": "unparsable perfect",
+}
 _WITHOUT_BOX = ("unparsable", "truncated", "abstained")
 _EXAMPLES = 12
 

@@ -8,7 +8,17 @@ from itertools import combinations
 from typing import Literal
 
 from xbench.report.names import dataset_title, model_title
-from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of, in_order
+from xbench.report.schema import (
+    NEAR,
+    NUMBERS,
+    Analysis,
+    DatasetAnalysis,
+    Estimate,
+    ProtocolScores,
+    RunAnalysis,
+    floor_of,
+    in_order,
+)
 from xbench.report.statistics.phrases import SCORES
 from xbench.report.tables.answered import answer_tables
 from xbench.report.tables.published import published_tables
@@ -16,6 +26,7 @@ from xbench.report.tables.table import (
     INTERVALS,
     Cell,
     Column,
+    Mark,
     Table,
     cells_of,
     decimal,
@@ -89,8 +100,17 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
                 yield of_dataset(analysis, dataset, _per_finding(dataset, key))
     yield from answer_tables(analysis)
     yield _best_and_worst_findings(analysis)
-    first = (_protocols, _turned, _calibration, comparisons, _quadrants)
-    for per_dataset in (*first, _by_area, _by_position, _phrases, _rewordings):
+    for per_dataset in (
+        _protocols,
+        _turned,
+        _calibration,
+        comparisons,
+        _quadrants,
+        _by_area,
+        _by_position,
+        _phrases,
+        _rewordings,
+    ):
         for dataset in analysis.datasets:
             yield of_dataset(analysis, dataset, per_dataset(dataset))
     yield _correlations(analysis)
@@ -119,13 +139,8 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
 
 
 def _protocols(dataset: DatasetAnalysis) -> Table:
-    columns, cells = [], list[dict[str, Cell]]()
-    for scores, title in zip(dataset.protocols, _titles(dataset), strict=True):
-        columns.append(Column(PROTOCOLS[scores.name].heading, title))
-        cells.append({name: number(Estimate(value)) for name, value in {**scores.references, **scores.values}.items()})
-        for label, rank in scores.ranks.items() if len(scores.ranks) > 1 else ():
-            cell = cells[-1][label]
-            cells[-1][label] = replace(cell, text=f"{cell.text} ({rank})", mark="best" if rank == 1 else None)
+    columns = [Column(PROTOCOLS[scores.name].heading, _title(scores)) for scores in dataset.protocols]
+    cells = [_with_ranks(scores) for scores in dataset.protocols]
     rows = rows_of_models(_labels_of_protocols(dataset), cells, dataset.references)
     caption = (
         "Each protocol's headline number in per cent, and the model's rank by it; numbers of two columns do not "
@@ -134,6 +149,14 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
     )
     notes = [_rule_and_flaw(PROTOCOLS[one.name]) for one in dataset.protocols]
     return table_of("protocols", "The same maps as others score them on", caption, ["Model"], columns, rows, notes)
+
+
+def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:
+    cells = {title: number(Estimate(value)) for title, value in {**scores.references, **scores.values}.items()}
+    for label, rank in scores.ranks.items() if len(scores.ranks) > 1 else ():
+        best: Mark = "best" if rank == 1 else None
+        cells[label] = replace(cells[label], text=f"{cells[label].text} ({rank})", mark=best)
+    return cells
 
 
 def _rule_and_flaw(protocol: Protocol) -> str:
@@ -167,22 +190,21 @@ def _labels_of_protocols(dataset: DatasetAnalysis) -> list[str]:
     return [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
 
 
-def _titles(dataset: DatasetAnalysis) -> list[str]:
-    return [f"{PROTOCOLS[one.name].title}{'' if one.in_frame else '*'}" for one in dataset.protocols]
+def _title(scores: ProtocolScores) -> str:
+    return f"{PROTOCOLS[scores.name].title}{'' if scores.in_frame else '*'}"
 
 
 def _turned(dataset: DatasetAnalysis) -> Table:
     rows = []
     for first, second in combinations(_labels_of_protocols(dataset), 2):
-        of_all = zip(dataset.protocols, _titles(dataset), strict=True)
-        leads = [(scores, title, lead) for scores, title in of_all if (lead := scores.lead(first, second))]
-        if len({lead > 0 for *_, lead in leads}) < 2:
+        leads = [(scores, lead) for scores in dataset.protocols if (lead := scores.lead(first, second))]
+        if len({lead > 0 for _, lead in leads}) < 2:
             continue
-        for scores, title, lead in leads:
+        for scores, lead in leads:
             lower, upper = sorted((first, second))
             ahead = "first" if lead > 0 else "second"
             p = scores.p.get(lower, {}).get(upper)
-            rows.append(row(first, second, title, ahead, number(Estimate(abs(lead))), p_value(p)))
+            rows.append(row(first, second, _title(scores), ahead, number(Estimate(abs(lead))), p_value(p)))
     caption = (
         "Pairs of models that one protocol ranks one way and another the other way. Under each: who is ahead, by how "
         "many percentage points, and the p of a paired test, two-sided, exchanging the models patient by patient, not "
@@ -361,8 +383,13 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
         ["Number", "Scored", *(NUMBERS[key].title for key in SCORES), "Absent", "False alarms"],
         [
             row(
-                *(entry.run.label, part.name, part.phrases, part.scored),
-                *(*map(part.scores.get, SCORES), part.absent, part.false_alarms),
+                entry.run.label,
+                part.name,
+                part.phrases,
+                part.scored,
+                *map(part.scores.get, SCORES),
+                part.absent,
+                part.false_alarms,
             )
             for entry in in_order(dataset.runs).values()
             for part in entry.phrases

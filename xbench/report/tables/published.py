@@ -95,7 +95,10 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
 
 def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
     """Yield how many images are behind the number of each finding: ours, and what the published digits imply."""
-    numbers = {tuple(one.run.results.grounding.per_class[f].count for f in dataset.findings) for one in dataset.runs}
+    numbers = {
+        tuple(entry.run.results.grounding.per_class[finding].count for finding in dataset.findings)
+        for entry in dataset.runs
+    }
     for scored in sorted(numbers):
         yield row("Images scored, ours", None, *scored, kind="count")
     for entry in paper()["positives"][dataset.dataset]:
@@ -142,8 +145,11 @@ def _rows(runs: Sequence[RunAnalysis], columns: Sequence[_Beside]) -> list[Row]:
         published = [numbers.get(model) for *_, numbers in columns]
         differences = [_signed(cell.value, value) for cell, value in zip(ours, published, strict=True)]
         if any(cell.value is not None for cell in differences):
-            rows += [row(label, *ours), row(f"{label}, published", *published, kind="published")]
-            rows += [row(f"{label}, difference", *differences, kind="difference")]
+            rows += [
+                row(label, *ours),
+                row(f"{label}, published", *published, kind="published"),
+                row(f"{label}, difference", *differences, kind="difference"),
+            ]
     return rows
 
 

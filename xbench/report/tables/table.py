@@ -157,13 +157,19 @@ def table_of(
 
 def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, table: Table) -> Table:
     """Return a table of a dataset, named after it and with its notes."""
-    name, title = f"{table.name}_{analysis.slug(dataset)}", f"{table.title} {analysis.heading(dataset)}"
-    return replace(table, name=name, title=title, notes=(*notes_of(analysis, dataset), *table.notes))
+    return replace(
+        table,
+        name=f"{table.name}_{analysis.slug(dataset)}",
+        title=f"{table.title} {analysis.heading(dataset)}",
+        notes=(*notes_of(analysis, dataset), *table.notes),
+    )
 
 
 def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
     """Return the notes of some datasets, or of all."""
-    return tuple(f"{analysis.heading(of)}: {note}" for of in datasets or analysis.datasets for note in of.notes)
+    return tuple(
+        f"{analysis.heading(dataset)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
+    )
 
 
 def cells_of(dataset: DatasetAnalysis, key: str, finding: str | None = None, ranked: bool = True) -> dict[str, Cell]:
@@ -229,8 +235,10 @@ def to_csv(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """Write a table as GitHub shows it: best bold, second underlined, intervals in small print beneath the values."""
-    names = [(escaped(column.group), escaped(column.title)) for column in table.columns]
-    headings = [f"{group}<br>{title}" if group else title for group, title in names]
+    headings = [
+        f"{escaped(column.group)}<br>{escaped(column.title)}" if column.group else escaped(column.title)
+        for column in table.columns
+    ]
     rules = ["---:" if column.numeric else ":---" for column in table.columns]
     rows = [[_markdown_cell(cell) for cell in row.cells] for row in table.rows]
     lines = [f"| {' | '.join(cells)} |" for cells in [headings, rules, *rows]]

@@ -88,8 +88,9 @@ def _numbers(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
 
 def _pictures(folder: Path, pictures: bool) -> dict[str, Any]:
     """Return figures, and the page unless it is too large; without `pictures` what holds no patients' images."""
-    figures = _shown(folder, "figures/*.png", pictures)
-    shown: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in figures}
+    shown: dict[str, Any] = {
+        f"figures/{path.stem}": wandb.Image(str(path)) for path in _shown(folder, "figures/*.png", pictures)
+    }
     for page in _shown(folder, "index.html", pictures):
         if page.stat().st_size <= _LARGEST_PAGE:
             shown["report"] = wandb.Html(str(page), inject=False)

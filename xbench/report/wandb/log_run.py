@@ -127,8 +127,9 @@ def _answers_table(run: Run) -> wandb.Table:
     """Return what a model answered, of long answers the end."""
     columns = ("image_id", "finding", "query", "status", "boxes", "suspect_frame", "probability", "raw")
     answers = [answer for of_image in run.stored.answers.values() for answer in of_image][:_LONGEST]
-    counts = [None if one.boxes is None else len(one.boxes) for one in answers]
-    shown = [vars(one) | {"boxes": n, "raw": excerpt(one.raw)} for one, n in zip(answers, counts, strict=True)]
+    shown = [
+        vars(one) | {"boxes": None if one.boxes is None else len(one.boxes), "raw": excerpt(one.raw)} for one in answers
+    ]
     return wandb.Table([*columns], [[values[name] for name in columns] for values in shown])
 
 
