@@ -123,7 +123,7 @@ def test_the_authors_own_engine(build: type[BioViL], seed: str, tmp_path: Path) 
     text_model = CXRBertModel(config).eval()
     torch.save(fill(text_model, seed), tmp_path / "pytorch_model.bin")
     write_tokeniser(tmp_path, WORDS, config)
-    # As on the hub: code of their own, none of which is run here.
+    # The repository on the hub has code of its own, which must not run.
     evil = {"tokenizer_class": "CXRBertTokenizer", "auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**evil, "do_lower_case": True}))
 

@@ -232,7 +232,7 @@ def test_what_each_was_trained_on(file_of: Callable[[str], Path], weights: str) 
 
 
 def test_xrv_says_what_is_wrong(file_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=f"none of torchxrayvision's: .*{LARGE}"):
+    with pytest.raises(UsageError, match=f"is unknown; torchxrayvision has .*{LARGE}"):
         TorchXRayVision("densenet")
     with pytest.raises(UserError, match=r"do not fit resnet50-res512-all.*github\.com.*-state\.pt"):
         TorchXRayVision(LARGE, str(file_of(ALL)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from xbench.findings.prompts import phrase
 from xbench.findings.queries import Query
@@ -12,8 +12,6 @@ from xbench.findings.queries import Query
 Wording = Literal["name", "phrase", "negation", "other"]
 """Other words for what a phrase describes: the name of its finding, the package's phrase for that, its own denial, or
 the phrase of another region of the same image."""
-
-WORDINGS: tuple[Wording, ...] = get_args(Wording)
 
 LENGTHS = (3, 7, 15)
 """Most words of the groups of phrases by length; longer ones are the last group."""
@@ -57,8 +55,11 @@ def length_group(text: str) -> str:
 
 def length_groups() -> list[str]:
     """Return the names of the groups by length, the shortest first."""
-    lows = [1, *(most + 1 for most in LENGTHS)]
-    return [*(f"{low} to {most} words" for low, most in zip(lows, LENGTHS, strict=False)), f"{lows[-1]} words or more"]
+    least = [1, *(most + 1 for most in LENGTHS)]
+    return [
+        *(f"{low} to {most} words" for low, most in zip(least, LENGTHS, strict=False)),
+        f"{least[-1]} words or more",
+    ]
 
 
 def reworded(query: Query, others: Sequence[Query], wording: Wording) -> Query | None:

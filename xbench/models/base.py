@@ -222,7 +222,7 @@ class VLM(SaliencyModel):
     prompts: list[list[str]]
     queries: Any
     wording: ClassVar[str] = "{}"
-    """What names and phrases are put into, and texts of which nothing would be left when they are `cleaned`."""
+    """Sentence around names, phrases of the package, and texts that `cleaned` would leave empty."""
     cleaned: Any = staticmethod(str)
     columns: Sequence[int] | None = None
     """Positions of the findings in what is asked, for a model that asks for more."""

@@ -2,6 +2,6 @@
 
 INPUT_NOTE = "what goes into the network looks wrong"  # mean and standard deviation do not fit the pixels
 EXPLORATORY_NOTE = "the maps are exploratory"  # not its authors' own
-SUPERVISED_NOTE = "the model is supervised"  # trained on labels, of which datasets
+SUPERVISED_NOTE = "the model is supervised"  # then the datasets whose labels it was trained on
 CUT_OFF_NOTE = "a phrase was cut off"  # it is longer than the model reads
 DOUBT_NOTE = "the predictions look wrong"  # they contradict what was declared, or themselves

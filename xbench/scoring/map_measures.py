@@ -44,7 +44,7 @@ class Measures:
     """Of N pairs, on the host."""
 
     table: NDArray[np.int64]  # (N, MEASURES + 2 T + 2 L), as the names above say
-    limits: int = 0  # L, thresholds of the maps' own scale; none of maps that have none
+    limits: int = 0  # L, thresholds of the maps' own scale; 0 without one
 
     def __getitem__(self, pairs: NDArray[np.int64]) -> Measures:
         return Measures(self.table[pairs], self.limits)

@@ -69,7 +69,7 @@ def test_other_releases_of_mscxr(downloads, tmp_path):
     data = MSCXR(str(official.root))
     records = records_of(data)
     assert {image: record.patient_id for image, record in records.items()} == official.patients
-    assert notes_of(data) == {"a phrase about 'Gout', which is none of the eight findings, left out": [rows[0][0]]}
+    assert notes_of(data) == {"a phrase about 'Gout' was left out: it is not one of the eight findings": [rows[0][0]]}
     with pytest.raises(UserError, match="lacks split"):
         MSCXR(str(official.root), split="test").setup("test")
 

@@ -62,7 +62,7 @@ class MSCXR(DownloadedDataset):
             if self.split != "all" and not row["split"].casefold().startswith(self.split):
                 continue
             if finding not in self.findings:
-                self.note(f"a phrase about {category!r}, which is none of the eight findings, left out", image)
+                self.note(f"a phrase about {category!r} was left out: it is not one of the eight findings", image)
                 continue
             with row.blamed():
                 phrases[image].add(text, finding, 1, [Shape.from_corner_and_size(*box)])

@@ -119,7 +119,7 @@ class OwnDataset(DownloadedDataset):
         return []
 
     def check_drawn(self, path: Path, drawn: Iterable[str]) -> None:
-        """Raise a UserError for a finding of which nothing is drawn on any image, unless none is expected."""
+        """Raise a UserError for a finding without an annotation on any image, unless none is expected."""
         if never := [f for f in self.findings if f not in {*drawn, *self.recognition_only}]:
             raise UserError(
                 f"{self.name}: {path} has nothing drawn of {never[0]}, on any image. If that is as it should be, add "

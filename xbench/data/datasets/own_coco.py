@@ -33,7 +33,7 @@ class CocoDataset(OwnDataset):
         findings: What the file's categories stand for, as `{nodule: Nodule, eff: Pleural Effusion}`.
         annotations: The JSON file; `annotations.json` below `root` unless it is given.
         text: The key of an annotation that holds a phrase: what is looked for on an image are its phrases, which need
-            no category. Whether one is present of which nothing is drawn its `label` says: 1, 0 or, unknown, -1.
+            no category. For one without a box or an outline, `label` is 1 (present), 0 (absent) or -1 (unknown).
         shapes: `outlines` draws the segmentation, and the box of an annotation that has none; `boxes` all boxes.
         **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
     """

@@ -28,7 +28,7 @@ _Image = tuple[str, tuple[int, int] | None, list[Annotation]]
 class TBX11K(DownloadedDataset):
     """TBX11K, as it is downloaded; github.com/yun-liu/Tuberculosis. The split `trainval` also as Kaggle's data.csv.
 
-    Boxes are x, y, width and height in fractional pixels of the 512 x 512 images, of which they take whole ones as in
+    Boxes are x, y, width and height in fractional pixels of the 512 x 512 images and become whole pixels as in
     ChestX-ray14. Active, obsolete and uncertain tuberculosis are one finding. An image without a box is negative; one
     of the folder `tb` is positive without a region. Splits that begin with `all` add images of other collections,
     which have no boxes: these are unknown. The labels of the test images are not public.

@@ -195,7 +195,7 @@ class TorchXRayVision(SupervisedModel):
         models = _torchxrayvision().models
         if (about := models.model_urls.get(weights)) is None:
             known = [name for name in models.model_urls if "-" in name]
-            raise UsageError(f"--model.weights {weights} is none of torchxrayvision's: {', '.join(known)}.")
+            raise UsageError(f"--model.weights {weights} is unknown; torchxrayvision has {', '.join(known)}.")
         labels, points, url = about["labels"], about["op_threshs"], about["weights_url"]
         # Files are called as nih-pc-densenet121-more.pt.
         datasets, architecture, _ = re.split(r"-(densenet121|resnet50)-", url.rpartition("/")[2])

@@ -35,7 +35,7 @@ _UNUSED = ("vision_model.embeddings.mask_token", "text_model.pooler.*", "text_mo
 # What transformers 4, which wrote the released file, calls the projections of attention, and transformers 5.
 _ATTENTION = {f"attention.attention.{name}.": f"attention.{name[0]}_proj." for name in ("query", "key", "value")}
 _ATTENTION["attention.output.dense."] = "attention.o_proj."
-# In training they belong to the loss function, by whose name they need not begin in the released file.
+# In training they belong to the loss function. Names in the released file may or may not begin with it.
 _OF_LOSS = ("layer_norm.weight", "layer_norm.bias", "loss_temperature")
 
 

@@ -99,7 +99,7 @@ def clean(prompt: str) -> str:
 
 @dataclass(frozen=True)
 class WordPieces:
-    """What grouping needs to know of a BERT vocabulary: the id of `[SEP]`, and (V,) bool which ids continue a word."""
+    """The id of `[SEP]` in a BERT vocabulary, and which ids continue a word, (V,) bool."""
 
     continues: Tensor
     separator: int
