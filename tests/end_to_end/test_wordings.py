@@ -1,20 +1,24 @@
-"""Phrases in other words: through run, resume, rescore and verify, and what reports say of them."""
+"""Run, resume, rescore, verify and report phrases in other words."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from run_files import files_of
 
+from xbench.callbacks.wordings import in_other_words
 from xbench.cli import main
 from xbench.commands.verify import disagreements
-from xbench.findings.phrases import WORDINGS, denies, length_group, length_groups, reworded, words_of
+from xbench.findings.phrases import Wording, denies, length_group, length_groups, reworded, words_of
+from xbench.geometry.regions import Coverage
 from xbench.report.facts import facts_of
 from xbench.report.runs import collect
 from xbench.report.sentences import follows_words
@@ -22,8 +26,9 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import to_rows
 from xbench.runs.finished import FinishedRun
-from xbench.types import Query
+from xbench.types import Batch, Query, Sample, Truth
 
+WORDINGS: tuple[Wording, ...] = get_args(Wording)
 QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 DATA = ("--data", "phrases.Pairs", "--data.batch_size", "4", "--data.num_workers", "0")
 # Pointing game of the phrases as they stand, and in each wording. `Hole` alone does not say dark.
@@ -135,6 +140,49 @@ def test_groups_of_phrases_are_means_over_their_rows(runs: dict[str, Path]) -> N
         assert found["Dice at 0.5"] == pytest.approx(rows["dice"][own].mean(), abs=1e-12)
         assert found["IoU at 0.5"] == pytest.approx(rows["iou"][own].mean(), abs=1e-12)
     assert "with a denial" not in table
+
+
+def test_false_alarms_are_boxes_about_absent_phrases(tmp_path: Path) -> None:
+    options = ("--data", "phrases.Phrases", "--data.images", "22", "--data.num_workers", "0", *QUIET)
+    place = ("--trainer.default_root_dir", str(tmp_path))
+    assert main(["test", "--model", "phrases.Alarmed", "--model.what", "boxes", *options, *place]) == 0
+    (run_,) = analyse(collect([tmp_path])).runs
+    # See the docstring of phrases.py: a dark square is there if 3 divides i, and a bright one, asked about if 4 divides
+    # i, if i is odd. Where i % 4 is 2, the phrase about the dark one is absent.
+    dark = [i for i in range(22) if (i % 4 == 2 or i % 3) and i % 4 != 1]
+    bright = [i for i in range(0, 22, 4)]
+    expected = {"Square": bright, "Phrases": dark, "all phrases": dark + bright}
+    groups = {group.name: group for group in run_.phrases}
+    for name, images in expected.items():
+        assert groups[name].absent == len(images)
+        assert groups[name].false_alarms.value == pytest.approx(np.mean([i % 3 == 0 for i in images]), abs=1e-12)
+        assert 0 < groups[name].false_alarms.value < 1
+
+
+def test_every_phrase_becomes_the_next_one_of_another_region() -> None:
+    """By image: text, label, and the number of the region, which is none of a phrase that is absent."""
+    images = [[("one", 1, 0), ("two", 1, 1), ("four", 0, None), ("three", 1, 0), ("one", 1, 2)], [("five", 1, 3)]]
+    samples = []
+    for number, phrases in enumerate(images):
+        queries = [Query(f"{place}", None, text) for place, (text, *_) in enumerate(phrases)]
+        drawn = [
+            None if region is None else Coverage.of(np.eye(4, dtype=bool)[[region] * 4], (4, 4))
+            for *_, region in phrases
+        ]
+        labels = [label for _, label, _ in phrases]
+        truth = Truth.of_image(number, f"{number}", None, (0, 0, 1, 1), None, queries, labels, drawn, 0.5)
+        samples.append(Sample(torch.zeros(3, 4, 4), torch.zeros(4, 4), "", truth))
+    changed = in_other_words(Batch.collate(samples), "other")
+    assert [(query.name, query.text) for query in changed.truth.queries] == [
+        ("0", "two"),
+        ("1", "three"),
+        ("3", "one"),
+        ("4", "two"),
+    ]
+    assert changed.truth.image_ids == ["0"] and len(changed) == 1 and changed.truth.labels.tolist() == [1] * 4
+    # Regions stay where they were.
+    assert [int(region.int().argmax(1)[0]) for region in changed.truth.regions] == [0, 1, 0, 2]
+    assert in_other_words(Batch.collate(samples[1:]), "other") is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from lightning.pytorch import Callback
+from oracles import Told
 from toys import Brightness, Squares
 
 from xbench.callbacks.case_keeper import CaseKeeper
@@ -92,6 +93,16 @@ class Pairs(Squares):
             regions[name][top : top + 12, left : left + 10] = True
             image[regions[name]] = grey
         return Radiograph(image, regions)
+
+
+class Alarmed(Told):
+    """Answers with the true boxes, and with a box about what is absent from every third image."""
+
+    def _text(self, batch, query):
+        absent = query.kind == "locate" and batch.truth.labels[query.pair] != 1
+        if absent and batch.truth.index[batch.truth.image[query.pair]] % 3 == 0:
+            return '[{"bbox_2d": [100, 100, 300, 300], "label": "square"}]'
+        return super()._text(batch, query)
 
 
 class Attentive(Brightness):
