@@ -131,8 +131,11 @@ def _wrong(rows: Rows) -> Iterator[tuple[str, NDArray[np.bool_]]]:
             yield name, (values < 0) | (values > most)
     answered = rows["answer_status"] != ""
     yield "answer_status", answered & ~np.isin(rows["answer_status"], STATUSES)
-    for name in SCHEMA.names[SCHEMA.names.index("answer_status") + 1 :]:
+    of_answers, of_changes = (SCHEMA.names.index(name) for name in ("answer_status", "changed_digest"))
+    for name in SCHEMA.names[of_answers + 1 : of_changes]:
         yield name, ~answered & ~np.isnan(rows[name].astype(np.float64))
+    for name in SCHEMA.names[of_changes + 1 :]:
+        yield name, (rows["changed_digest"] != "") == np.isnan(rows[name])
     counts, wrong = rows.counts, np.zeros(len(rows), np.bool_)
 
     def of_scored(places: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -34,6 +34,8 @@ SCHEMA = pa.schema(
     | {"answer_status": pa.string(), "one_by_one": pa.bool_(), "outlined": pa.bool_(), "suspect_frame": pa.bool_()}
     | dict.fromkeys(_COUNTS, pa.int32())
     | dict.fromkeys(("box_iou", "centre_hit", "best_iou", "false_area"), pa.float64())
+    | {"changed_digest": pa.string()}
+    | dict.fromkeys(("changed_area", "changed_x", "changed_y", "changed_seen"), pa.float64())
 )
 """Columns of `pairs.parquet`.
 
@@ -41,9 +43,12 @@ SCHEMA = pa.schema(
 `asked`: whether the model was to say if the finding is there. `scored`: present, with a region, and the prediction
 shows something. Scores, peaks and pixels are null unless scored. `constant`: the map is the same everywhere.
 `mask_pixels` and `overlap_pixels` have a value per threshold, or a single one for an answer; with `own_` in front, of
-masks of the raw map by its probability, null where maps are neither logits nor probabilities. From `answer_status` on,
-columns are null for maps; those that compare with annotated boxes are null where the finding is absent, and
-`false_area`, the share of an image that boxes cover where the finding is absent, is null elsewhere.
+masks of the raw map by its probability, null where maps are neither logits nor probabilities. From `answer_status` to
+`false_area`, columns are null for maps; those that compare with annotated boxes are null where the finding is absent,
+and `false_area`, the share of an image that boxes cover where the finding is absent, is null elsewhere. The last ones
+are null but under conditions that hide pixels: `changed_digest` begins the SHA-256 of the changed radiograph,
+`changed_area` is the share of its pixels that are hidden, `changed_x` and `changed_y` are their centre, and
+`changed_seen` is the share of them that the model's input shows.
 """
 
 _KEYS = ("index", "image_id", "patient_id", "query", "finding", "text", "condition")
