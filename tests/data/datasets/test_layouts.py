@@ -209,7 +209,9 @@ MALFORMED = [
         for content, said in [
             ({"studies": []}, "the list of studies"),
             ([{"ImageID": 2168401113669640}], "the list of studies"),
+            ([study() | {"findings": True}], "the findings of 1: 'bool' object is not iterable"),
             ([study(abnormal=None)], "sentence 1 of 1: abnormal is None, not true or false"),
+            ([study(boxes=[[0.1, 0.2, 0.3, 10**400]])], "sentence 1 of 1: int too large to convert to float"),
             ([study(boxes=[[10, 20, 30, 40]])], "is not in fractions of the image"),
             ([study(sentence_en=["haze"])], "a phrase is ['haze'], not a text"),
         ]

@@ -156,7 +156,7 @@ class DownloadedDataset(ChestXrayDataModule):
         """Turn an error about what an entry of a file holds into a `UserError` about that entry."""
         try:
             yield
-        except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except (UserError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UserError(f"{self.name}: {path}, {entry}: {reason(error):.500}. {advice or self.advice}") from None
 
     def compare(self, found: Mapping[str, int], published: Mapping[str, int]) -> None:

@@ -82,6 +82,8 @@ class PadChestGR(DownloadedDataset):
         with self.blamed(path, "the list of studies"):
             studies = [(self.listed_key(study["ImageID"]), study.get("findings") or []) for study in content]
         for image, sentences in studies:
+            with self.blamed(path, f"the findings of {image}"):
+                sentences = list(sentences)
             phrases, before, noted = ImagePhrases(self.language), counts["positive sentences"], len(self.notes)
             for number, sentence in enumerate(sentences, start=1):
                 with self.blamed(path, f"sentence {number} of {image}"):
