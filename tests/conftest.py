@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
     from xbench.report.schema import Analysis
 
-# The machine that runs tests is shared, so it says nothing about a test that it was slow.
-settings.register_profile("shared machine", deadline=None)
+# Examples are the same in every run: no change fails by chance for a fault that it did not bring. The profile
+# "campaign" of `pytest --hypothesis-profile` draws new ones. The machine that runs tests is shared, so it says
+# nothing about a test that it was slow.
+settings.register_profile("shared machine", deadline=None, derandomize=True)
+settings.register_profile("campaign", deadline=None, derandomize=False, max_examples=1500)
 settings.load_profile("shared machine")
 # Nobody's own prepared images; tests of the cache choose folders of theirs.
 os.environ["XBENCH_CACHE"] = os.devnull

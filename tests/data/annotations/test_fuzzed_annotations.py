@@ -124,7 +124,7 @@ def test_any_change_of_a_file(downloads, tmp_path, file, change, one, most, exam
     path = downloads.copy_with(file, tmp_path / "copy")
     content = path.read_bytes()
 
-    @settings(max_examples=examples, deadline=None)
+    @settings(max_examples=examples if settings.default.derandomize else settings.default.max_examples)
     @given(st.lists(one, min_size=1, max_size=most))
     def fuzz(changes):
         path.write_bytes(change(content, changes))
