@@ -97,8 +97,8 @@ demo-model: $(VENV)/.installed
 # conditions would only be noise.
 lock: $(VENV)/.installed-dev
 	{ echo '# constraints.txt with the hashes of all files on PyPI: make lock writes this file.'; \
-	  $(BIN)/uv pip compile setup.cfg --extra dev --extra classifiers --universal --upgrade --python-version 3.11.5 --quiet \
-	    --fork-strategy fewest --no-header --no-annotate --no-emit-index-url --generate-hashes | sed 's/ ;.* \\$$/ \\/'; } > hashes.tmp
+	  $(BIN)/uv pip compile setup.cfg --extra dev --extra classifiers --extra oracles --universal --upgrade --quiet \
+	    --python-version 3.11.5 --fork-strategy fewest --no-header --no-annotate --no-emit-index-url --generate-hashes | sed 's/ ;.* \\$$/ \\/'; } > hashes.tmp
 	{ echo '# The versions that the test suite passed with: make lock writes this file.'; \
 	  grep -oE '^[a-z0-9._-]+==[^ ]+' hashes.tmp; } > constraints.txt
 	mv hashes.tmp hashes.txt
@@ -117,5 +117,6 @@ $(VENV)/.installed: setup.cfg pyproject.toml $(LOCK) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-dev: setup.cfg pyproject.toml $(LOCK) | $(BIN)/python
-	$(call step,Installing xbench and the development tools into $(VENV). $(TAKES),$(call libraries,dev classifiers))
+	$(call step,Installing xbench and the development tools into $(VENV). $(TAKES),$(call libraries,dev classifiers) && \
+	  $(INSTALL) --no-deps quantus)
 	@touch $@ $(VENV)/.installed

@@ -62,7 +62,7 @@ def test_setup_declares_every_library_that_is_imported():
             )
 
 
-@pytest.mark.parametrize("wanted", [*NEEDED, *EXTRAS["dev"], *EXTRAS["classifiers"]], ids=str)
+@pytest.mark.parametrize("wanted", [*NEEDED, *EXTRAS["dev"], *EXTRAS["classifiers"], *EXTRAS["oracles"]], ids=str)
 def test_every_requirement_is_pinned_within_its_range(wanted):
     pin = PINS[canonicalize_name(wanted.name)]
     ((operator, version),) = ((part.operator, part.version) for part in pin.specifier)
