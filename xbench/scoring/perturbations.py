@@ -1,0 +1,151 @@
+"""Images changed in the order of a map's values, and how alike two maps are.
+
+docs/interventions.md has the definitions and what is known against them. Images are those that the model is given,
+normalised (C, H, W); maps lie on the same pixels (H, W).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.floating[Any]]
+
+STEPS: Final = {"deletion": (*range(101),), "insertion": (*range(101),), "road": (1, 5, 10, 20, 50)}
+"""Percent of the pixels that are changed, by intervention."""
+
+_NOISE = 0.01
+_NEIGHBOURS = {(y, x): 1 / 12 if y and x else 1 / 6 for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x}
+_SIDE = 7
+"""Of the window of the structural similarity, in pixels."""
+
+
+def random_of(*names: str) -> np.random.Generator:
+    """Return a generator of pseudo-random numbers that is the same for the same names, in every process."""
+    return np.random.default_rng(int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()))
+
+
+def ranking(values: NDArray[Any], image_id: str) -> NDArray[np.int64]:
+    """Return the places of the pixels of a map (H, W), row by row, from the highest value down (H * W,).
+
+    Ties come in a pseudo-random order that depends on the name of the image alone: row by row, they would favour the
+    upper left. The order of a constant map is that of a random one.
+    """
+    ties = random_of("ties", image_id).permutation(values.size)
+    return np.lexsort((ties, -values.ravel().astype(np.float64)))
+
+
+def changed(kind: str, image: Pixels, order: NDArray[np.int64], image_id: str) -> Iterator[tuple[int, Pixels]]:
+    """Yield versions of an image (C, H, W), each with the percent of its pixels, first in `order`, that are changed.
+
+    Args:
+        kind: `deletion` puts the mean of each channel in their place, `insertion` reveals them on the blurred image
+            (Petsiuk et al., BMVC 2018), and `road` imputes them from their neighbours (Rong et al., ICML 2022).
+        image: The image as it is.
+        order: Places of its pixels, row by row (H * W,).
+        image_id: Its name, the seed of the noise of `road`.
+
+    Examples:
+        >>> versions = changed("deletion", np.array([[[1.0, 3.0]]]), np.array([1, 0]), "an image")
+        >>> [(percent, version.tolist()) for percent, version in versions if percent % 50 == 0]
+        [(0, [[[1.0, 3.0]]]), (50, [[[1.0, 2.0]]]), (100, [[[2.0, 2.0]]])]
+    """
+    from scipy.ndimage import gaussian_filter1d
+
+    start, fill = image, np.broadcast_to(image.mean((1, 2), keepdims=True), image.shape)
+    if kind == "insertion":
+        sigma = min(image.shape[1:]) / 20
+        start, fill = gaussian_filter1d(gaussian_filter1d(image, sigma, axis=1), sigma, axis=2), image
+    noise = _NOISE * random_of("noise", image_id).standard_normal((len(image), order.size))
+    for percent in STEPS[kind]:
+        version, pixels = start.reshape(len(image), -1).copy(), order[: order.size * percent // 100]
+        if kind == "road":
+            version[:, pixels] = imputed(image, pixels) + noise[:, pixels]
+        else:
+            version[:, pixels] = fill.reshape(len(image), -1)[:, pixels]
+        yield percent, version.reshape(image.shape)
+
+
+def imputed(image: Pixels, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return values for some pixels of an image (C, H, W), each the weighted mean of its eight neighbours (C, P).
+
+    Those beside a pixel weigh 1/6 and those at its corners 1/12, divided by the sum of the weights at the border. All
+    missing pixels solve one linear system (Rong et al., ICML 2022). If every pixel is missing, they are the mean.
+    """
+    from scipy.sparse import coo_matrix, identity
+    from scipy.sparse.linalg import splu
+
+    channels, height, width = image.shape
+    if len(pixels) in (0, height * width):
+        return np.repeat(image.mean((1, 2), dtype=np.float64)[:, None], len(pixels), axis=1)
+    values = image.reshape(channels, -1).astype(np.float64)
+    place = np.full(height * width, -1)
+    place[pixels] = np.arange(len(pixels))
+    known, total = np.zeros((channels, len(pixels))), np.zeros(len(pixels))
+    entries: list[tuple[NDArray[Any], ...]] = []
+    for (down, right), weight in _NEIGHBOURS.items():
+        y, x = pixels // width + down, pixels % width + right
+        row = np.flatnonzero((y >= 0) & (y < height) & (x >= 0) & (x < width))
+        beside = y[row] * width + x[row]
+        missing = place[beside] >= 0
+        total[row] += weight
+        known[:, row[~missing]] += weight * values[:, beside[~missing]]
+        entries.append((row[missing], place[beside[missing]], np.full(np.count_nonzero(missing), weight)))
+    row, column, weights = (np.concatenate(part) for part in zip(*entries, strict=True))
+    system = identity(len(pixels)) - coo_matrix((weights / total[row], (row, column)), shape=(len(pixels),) * 2)
+    return np.asarray(splu(system.tocsc()).solve((known / total).T).T)
+
+
+def area(values: Sequence[float]) -> float:
+    """Return the area under values at equal steps of a share from 0 to 1, by trapezoids.
+
+    Examples:
+        >>> area([1.0, 0.5, 0.0])
+        0.5
+    """
+    return (math.fsum(values) - (values[0] + values[-1]) / 2) / (len(values) - 1)
+
+
+def similarities(first: Pixels, second: Pixels) -> dict[str, float]:
+    """Return how alike two maps are: rank correlation, that of magnitudes, and structural similarity.
+
+    The ranks are Spearman's. The structural similarity is that of Wang et al., IEEE TIP 2004, of the maps stretched to
+    0..1, in windows of 7 x 7 pixels. NaN where a map is constant.
+    """
+    return {
+        "spearman": _spearman(first, second),
+        "magnitude": _spearman(np.abs(first), np.abs(second)),
+        "structure": _structure(first, second),
+    }
+
+
+def _spearman(first: Pixels, second: Pixels) -> float:
+    from scipy.stats import rankdata
+
+    if min(np.ptp(first), np.ptp(second)) == 0:
+        return math.nan
+    return float(np.corrcoef(rankdata(first), rankdata(second))[0, 1])
+
+
+def _structure(first: Pixels, second: Pixels) -> float:
+    from scipy.ndimage import uniform_filter
+
+    if min(np.ptp(first), np.ptp(second)) == 0 or min(first.shape) < _SIDE:
+        return math.nan
+    maps = [(one.astype(np.float64) - one.min()) / np.ptp(one.astype(np.float64)) for one in (first, second)]
+    inner = (slice(_SIDE // 2, -(_SIDE // 2)),) * 2
+    mean = [uniform_filter(one, _SIDE)[inner] for one in maps]
+    sample = _SIDE**2 / (_SIDE**2 - 1)
+
+    def covariance(i: int, j: int) -> NDArray[np.float64]:
+        return np.asarray(sample * (uniform_filter(maps[i] * maps[j], _SIDE)[inner] - mean[i] * mean[j]))
+
+    level, contrast = 0.01**2, 0.03**2
+    shared = (2 * mean[0] * mean[1] + level) * (2 * covariance(0, 1) + contrast)
+    every = (mean[0] ** 2 + mean[1] ** 2 + level) * (covariance(0, 0) + covariance(1, 1) + contrast)
+    return float((shared / every).mean())
