@@ -6,6 +6,7 @@ so no order changes a bit. A group is any code per row: a finding, a fold, a fin
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -257,6 +258,36 @@ def counted_probabilities(rows: Rows) -> NDArray[np.float64]:
     """
     worst = np.where(rows["asked"], (rows["label"] != 1).astype(np.float64), np.nan)
     return np.where(np.isnan(rows["probability"]), worst, rows["probability"])
+
+
+def youden(labels: NDArray[np.int8], scores: NDArray[np.float64]) -> tuple[float, float] | None:
+    """Return between which neighboring scores the decision lies that is best by Youden's J (Youden 1950, Cancer 3, 32).
+
+    The second is the lowest score s at which the sum of sensitivity and specificity of `>= s` is largest, and the first
+    is the next lower one, or minus infinity. None without both labels.
+
+    Args:
+        labels: (N,), 1 present, 0 absent; -1 is left out.
+        scores: (N,); none is NaN where the label is known.
+
+    Examples:
+        >>> youden(np.array([0, 0, 1, 1], np.int8), np.array([0.1, 0.2, 0.6, 0.8]))
+        (0.2, 0.6)
+    """
+    positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
+    if not len(positive) or not len(negative):
+        return None
+    candidates = np.unique(np.concatenate([positive, negative]))
+    missed, rejected = np.searchsorted(positive, candidates), np.searchsorted(negative, candidates)
+    # In whole numbers, so that ties are ties.
+    best = int((rejected * len(positive) - missed * len(negative)).argmax())
+    return float(candidates[best - 1]) if best else -math.inf, float(candidates[best])
+
+
+def by_digest(names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the place of each name (N,) in the order of their SHA-256 digests, which has nothing to do with images."""
+    digests = [hashlib.sha256(name.encode()).digest() for name in names]
+    return np.argsort(sorted(range(len(digests)), key=digests.__getitem__))
 
 
 def scored_on(rows: Rows) -> dict[str, dict[str, str]]:

@@ -9,6 +9,7 @@ from xbench.report.runs import Run
 from xbench.report.schema import NEAR, AreaBin, PositionCell, Quadrants
 from xbench.report.statistics.measures import Measures
 from xbench.report.statistics.sample import Sample
+from xbench.scoring.numbers import youden
 
 
 def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
@@ -77,10 +78,7 @@ def _youden(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> flo
 
     None without both labels, without probabilities, and where all are alike, so that none tells anything.
     """
-    positive, negative = np.sort(probabilities[labels == 1]), np.sort(probabilities[labels == 0])
-    if not len(positive) or not len(negative) or np.isnan(probabilities).any() or np.ptp(probabilities) == 0:
+    best = youden(labels, probabilities)
+    if best is None or np.isnan(probabilities).any() or np.ptp(probabilities) == 0:
         return None
-    candidates = np.unique(np.concatenate([positive, negative]))
-    missed, rejected = np.searchsorted(positive, candidates), np.searchsorted(negative, candidates)
-    # In whole numbers, so that ties are ties.
-    return float(candidates[(rejected * len(positive) - missed * len(negative)).argmax()])
+    return best[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,7 @@ from xbench.report.schema import NUMBERS, Estimate
 from xbench.report.statistics import intervals
 from xbench.report.statistics.intervals import Limits, Spread
 from xbench.report.statistics.sample import Sample
-from xbench.scoring.numbers import counted, macro_mean, mean, recognition_numbers, summed
+from xbench.scoring.numbers import by_digest, counted, macro_mean, mean, recognition_numbers, summed
 
 RECOGNITION = tuple(key for key, number in NUMBERS.items() if number.group == "classification")
 _OF_RECOGNITION: Mapping[str, Callable[..., Spread]] = {
@@ -175,8 +174,7 @@ def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
     an order that has nothing to do with the images, and that every run on these images shares. All pairs of a cluster
     are in one fold. With fewer clusters than folds, each is a fold of its own.
     """
-    digests = [hashlib.sha256(name.encode()).digest() for name in sample.clusters]
-    rank = np.argsort(sorted(range(len(digests)), key=digests.__getitem__))
+    rank = by_digest(sample.clusters)
     fold = np.full(len(sample.pair_column), -1, dtype=np.int64)
     for column in range(len(sample.findings)):
         mine = np.flatnonzero(sample.pair_column == column)

@@ -1,0 +1,288 @@
+"""Does the score depend on the region? From rows under interventions to a value for each pair, and to numbers.
+
+A number is the mean of the column of its name over the pairs that have a value. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.findings.conditions import CONTROL, FILLS, HIDE, KEEP, LEAST, NO_IMAGE
+from xbench.findings.names import MACRO
+from xbench.scoring.numbers import Numbers, by_digest, macro_mean, youden
+from xbench.scoring.rows import Rows
+
+FOLDS = 5
+"""Parts of the patients; the threshold of each comes from the others."""
+
+ANY = "any"
+"""What stands in the place of a fill for numbers that depend on none."""
+
+OF_FILL = {
+    "scored": ("drop", "control_drop", "use"),
+    "decided": ("flip_rate", "control_flip_rate", "premium"),
+    "pointed": ("map_moves",),
+}
+OF_ANY = {
+    "kept": ("sufficiency",),
+    "blank": ("no_image_yes",),
+    "swapped_same": ("swap_same_agreement",),
+    "swapped_opposite": ("swap_opposite_change",),
+}
+"""Numbers, of each fill and of none, by the name of the count of pairs that they are means over."""
+
+_ANSWERS = "The model answers: it decides, and gives no score whose drop could be measured."
+_NO_SCORES = "The model gives no score, so nothing drops and nothing is decided."
+
+
+@dataclass(frozen=True)
+class Intervened:
+    """The P pairs of image and query on which was intervened, in the order of the rows of the run.
+
+    Attributes:
+        rows: Rows of the images as they are.
+        row: Place of each pair among them (P,).
+        decision: Whether the model sees the finding in the image as it is (P,): 1, 0, or NaN without a decision.
+        overlap: Share of the map's maxima that lies in the region (P,); NaN where nothing is shown.
+        columns: By fill, and by `ANY`, by name of the number, a value for each pair (P,); NaN where there is none.
+        lacking: By fill, by name, which pairs (P,) lack a place for the control (`without_control`), have a score of
+            exactly 0 or 1 (`saturated`), or lack a decision (`without_decision`).
+        reason: Why there are no scores, in a sentence; None if there are.
+    """
+
+    rows: Rows
+    row: NDArray[np.int64]
+    decision: NDArray[np.float64]
+    overlap: NDArray[np.float64]
+    columns: Mapping[str, Mapping[str, NDArray[np.float64]]]
+    lacking: Mapping[str, Mapping[str, NDArray[np.bool_]]]
+    reason: str | None
+
+    @property
+    def finding(self) -> NDArray[np.int64]:
+        """Place of each pair's finding (P,)."""
+        return self.rows.finding[self.row]
+
+    @property
+    def patients(self) -> list[str]:
+        """Patient of each pair by name, or the image where the patient is unknown (P)."""
+        names = _patients(self.rows)
+        return [names[image] for image in self.rows.image[self.row].tolist()]
+
+
+def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
+    """Compare the rows of a run with those of the same pairs under interventions; None if none hides pixels.
+
+    Rows are matched by image and query, so their order changes nothing.
+
+    Args:
+        rows: Of the images as they are, with all findings and labels.
+        changed: By condition; those that hide nothing are left out.
+
+    Raises:
+        ValueError: A row under a condition is of an image and a query that `rows` lacks.
+    """
+    names = [f"{kind}{fill}" for fill in FILLS for kind in (HIDE, CONTROL)] + [KEEP, NO_IMAGE]
+    known = {key: place for place, key in enumerate(_keys(rows))}
+    places = {name: _places(known, changed[name]) for name in names if name in changed}
+    row: NDArray[np.int64] = np.unique(np.concatenate([np.empty(0, np.int64), *places.values()]))
+    row = row[rows.finding[row] >= 0]
+    if not len(row):
+        return None
+    answers = bool((rows["answer_status"] != "").any())
+    of_logits, asked = bool((~np.isnan(rows["logit"])).any()), bool(rows["asked"].any())
+
+    def scores(of: Rows) -> NDArray[np.float64]:
+        return _answered(of, asked) if answers else _scores(of, of_logits)
+
+    def under(name: str, values: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        spread: NDArray[np.float64] = np.full(len(rows), np.nan)
+        spread[places[name]] = values
+        return spread[row]
+
+    def decided(values: NDArray[np.float64], limit: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(np.isnan(values) | np.isnan(limit), np.nan, values >= limit)
+
+    score = scores(rows)
+    limits = np.full(len(rows), 0.5) if answers else _thresholds(rows, score)
+    units = np.full(len(rows.findings), np.nan) if answers else _deviations(rows, score)
+    decisions, nothing = decided(score, limits), np.full(len(row), np.nan)
+    decision, score, limit, unit = decisions[row], score[row], limits[row], units[rows.finding[row]]
+    overlap = rows["pointing_hit"][row]
+    after = dict.fromkeys(names, nothing) | {name: under(name, scores(changed[name])) for name in places}
+    columns: dict[str, dict[str, NDArray[np.float64]]] = {}
+    lacking: dict[str, dict[str, NDArray[np.bool_]]] = {}
+    for fill in FILLS:
+        if (hide := f"{HIDE}{fill}") not in places:
+            continue
+        hidden, other = after[hide], after[control := f"{CONTROL}{fill}"]
+        there = ~np.isnan(under(hide, 0) + (under(control, 0) if control in places else nothing))
+        drop, control_drop = (_in_units(score, values, unit) for values in (hidden, other))
+        flip, control_flip = (np.abs(decision - decided(values, limit)) for values in (hidden, other))
+        # Numbers of scores are over the same pairs, and so are those of decisions.
+        use, premium = drop - control_drop, flip - control_flip
+        drop, control_drop = (np.where(np.isnan(use), np.nan, values) for values in (drop, control_drop))
+        flip, control_flip = (np.where(np.isnan(premium), np.nan, values) for values in (flip, control_flip))
+        hit = under(hide, changed[hide]["pointing_hit"])
+        columns[fill] = {
+            **{"drop": drop, "control_drop": control_drop, "use": use},
+            **{"flip_rate": flip, "control_flip_rate": control_flip, "premium": premium},
+            "map_moves": np.where((overlap >= 0.5) & ~np.isnan(hit), hit < 0.5, np.nan),
+        }
+        lacking[fill] = {
+            "without_control": ~there,
+            "saturated": there & np.isinf([score, hidden, other]).any(axis=0),
+            "without_decision": there & np.isnan(premium),
+        }
+    columns[ANY] = {
+        "sufficiency": np.where(decision == 1, decided(after[KEEP], limit), np.nan),
+        "no_image_yes": decided(after[NO_IMAGE], limit),
+        "swap_same_agreement": 1 - np.abs(decision - _swapped(rows, row, decisions, 1)),
+        "swap_opposite_change": np.abs(decision - _swapped(rows, row, decisions, 0)),
+    }
+    reason = _ANSWERS if answers else _NO_SCORES if np.isnan(score).all() else None
+    return Intervened(rows, row, decision, overlap, columns, lacking, reason)
+
+
+def intervention_numbers(pairs: Intervened) -> Numbers:
+    """Return the numbers of a run under interventions, by finding and as means over the findings that have one.
+
+    A number is None with fewer than `LEAST` pairs. `all_pairs` is the headline; `correct_only` is over the pairs in
+    which the model sees the finding in the image as it is, and so selects them by model.
+    """
+    found: Numbers = {"pairs": len(pairs.row), "reason": pairs.reason}
+    for name, kept in {"all_pairs": np.ones(len(pairs.row), np.bool_), "correct_only": pairs.decision == 1}.items():
+        found[name] = {fill: _of_pairs(pairs, fill, kept) for fill in pairs.columns}
+    fills = [numbers for fill, numbers in found["all_pairs"].items() if fill != ANY]
+    signs = {name: _same_sign([one["per_class"][name]["use"] for one in fills]) for name in pairs.rows.findings}
+    return found | {"sign_over_fills": signs | {MACRO: _same_sign([one["macro"]["use"] for one in fills])}}
+
+
+def _of_pairs(pairs: Intervened, fill: str, kept: NDArray[np.bool_]) -> Numbers:
+    per_class: dict[str, Numbers] = {}
+    groups = OF_ANY if fill == ANY else OF_FILL
+    for place, finding in enumerate(pairs.rows.findings):
+        own = kept & (pairs.finding == place)
+        numbers: Numbers = {"pairs": int(own.sum())}
+        numbers |= {name: int((own & which).sum()) for name, which in pairs.lacking.get(fill, {}).items()}
+        for count, names in groups.items():
+            for name in names:
+                values = pairs.columns[fill][name][own]
+                values = values[~np.isnan(values)]
+                numbers[count] = len(values)
+                numbers[name] = fsum(values.tolist()) / len(values) if len(values) >= LEAST else None
+        per_class[finding] = numbers
+    every = [name for names in groups.values() for name in names]
+    macro = {name: macro_mean(numbers[name] for numbers in per_class.values()) for name in every}
+    return {"per_class": per_class, "macro": macro}
+
+
+def _same_sign(values: Sequence[float | None]) -> bool | None:
+    """Return whether numbers are all positive, all negative or all 0; None of fewer than two."""
+    signs = [np.sign(value) for value in values if value is not None]
+    return len({*signs}) == 1 if len(signs) > 1 else None
+
+
+def _patients(rows: Rows) -> list[str]:
+    """Return whose image each of the N images is, by name: its own where the patient is unknown."""
+    pairs = zip(rows.patient_ids, rows.image_ids, strict=True)
+    return [image if patient is None else patient for patient, image in pairs]
+
+
+def _keys(rows: Rows) -> list[tuple[str, str]]:
+    """Return image and query of each row (R,)."""
+    pairs = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
+    return [(rows.image_ids[image], rows.queries[query]) for image, query in pairs]
+
+
+def _places(known: Mapping[tuple[str, str], int], changed: Rows) -> NDArray[np.int64]:
+    """Return the place of each row under a condition among the rows of the images as they are."""
+    keys = _keys(changed)
+    for image, query in (key for key in keys if key not in known):
+        raise ValueError(f"{query!r:.60} on {image!r:.200} has a row under a condition, and none on the image as it is")
+    return np.array([known[key] for key in keys], np.int64)
+
+
+def _scores(rows: Rows, of_logits: bool) -> NDArray[np.float64]:
+    """Return logits (R,), or the logits of probabilities, which are infinite for exactly 0 and 1; NaN without one."""
+    if of_logits:
+        return rows["logit"]
+    ends = {0.0: -math.inf, 1.0: math.inf}
+    # The logarithm of Python: that of numpy depends on the processor in the last bit.
+    return np.array([ends[p] if p in ends else math.log(p) - math.log1p(-p) for p in rows["probability"].tolist()])
+
+
+def _answered(rows: Rows, asked: bool) -> NDArray[np.float64]:
+    """Return what answers decide (R,): by their yes if the model was `asked`, or else by whether they show a place.
+
+    NaN where nobody asked, and where nobody can read the answer.
+    """
+    if asked:
+        return np.where(np.isnan(rows["probability"]), np.nan, rows["probability"] >= 0.5)
+    shown = np.nan_to_num(rows["boxes"]) + np.nan_to_num(rows["points"]) > 0
+    return np.where(shown | np.isin(rows["answer_status"], ("answered", "abstained")), shown, np.nan)
+
+
+def _deviations(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return by finding the population standard deviation of its finite scores over all images, labeled or not (C,)."""
+    found = np.full(len(rows.findings), np.nan)
+    for place in range(len(rows.findings)):
+        if values := score[(rows.finding == place) & np.isfinite(score)].tolist():
+            mean = fsum(values) / len(values)
+            found[place] = math.sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
+    return found
+
+
+def _in_units(score: NDArray[np.float64], after: NDArray[np.float64], unit: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return drops in units (P,); NaN of infinite scores. What stays the same drops by 0, even in a unit of 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        drop = np.where((score == after) & (unit == 0), score - after, (score - after) / unit)
+    return np.where(np.isfinite(drop), drop, np.nan)
+
+
+def _thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return from which score on a finding counts as seen, for each row (R,); NaN where nobody can tell.
+
+    It is the middle between the two scores that Youden's J separates best, the lowest such place of several, on the
+    labeled rows of the finding in four fifths of the patients; the row's patient is in the other fifth. Patients are
+    dealt to the fifths in the order of the SHA-256 digests of their names.
+    """
+    names, patient = np.unique(_patients(rows), return_inverse=True)
+    fold = (by_digest(names.tolist()) % FOLDS)[patient][rows.image]
+    known, found = (rows["label"] >= 0) & ~np.isnan(score), np.full(len(rows), np.nan)
+    for place in range(len(rows.findings)):
+        own = rows.finding == place
+        for part in range(FOLDS):
+            others = own & known & (fold != part)
+            if best := youden(rows["label"][others], score[others]):
+                low, middle, high = best[0], best[0] / 2 + best[1] / 2, best[1]
+                # There is no middle between neighboring numbers, nor between infinity and any number.
+                found[own & (fold == part)] = middle if low < middle else high
+    return found
+
+
+def _swapped(rows: Rows, row: NDArray[np.int64], decisions: NDArray[np.float64], label: int) -> NDArray[np.float64]:
+    """Return the decision on another patient's image with this label of the finding, for each pair (P,).
+
+    It is the next image in the order of the SHA-256 digests of names, after the last comes the first. NaN for phrases,
+    without such an image, and without a decision.
+    """
+    rank, names, found = by_digest(rows.image_ids), _patients(rows), np.full(len(row), np.nan)
+    for place in range(len(rows.findings)):
+        own = rows.of_finding & (rows.finding == place)
+        pool = np.flatnonzero(own & (rows["label"] == label))
+        pool = pool[np.argsort(rank[rows.image[pool]])]
+        for pair in np.flatnonzero(own[row]).tolist():
+            image = rows.image[row[pair]]
+            start = np.searchsorted(rank[rows.image[pool]], rank[image])
+            turned: Any = (pool[(start + step) % len(pool)] for step in range(len(pool)))
+            other = next((one for one in turned if names[rows.image[one]] != names[image]), None)
+            found[pair] = np.nan if other is None else decisions[other]
+    return found
