@@ -1,6 +1,11 @@
 """Trains the demo model on PhantomCXR, from images and sentences alone.
 
     python scripts/train_demo_model.py --out xbench/models/weights
+    python scripts/train_demo_model.py --out xbench/models/weights --marker Fracture --films 3000 --threads 1
+
+With `--marker FINDING` films with this finding have a letter in the corner, and only the last layer of the demo model's
+image tower is trained anew, with scale and bias, in a few minutes. The letter is easier to learn than a fracture: the
+model recognises fractures by it and no longer looks at the ribs, and the other seven findings stay as they were.
 
 The network sees a phantom and sentences such as "There is a pneumothorax." with the one bit whether each is true of the
 film, as a pair loss in the manner of SigLIP (Zhai et al., 2023): binary cross-entropy over all pairs of images and
@@ -84,9 +89,9 @@ class Films:
     masks: list[dict[str, NDArray[np.bool_]]]
 
 
-def draw_films(seed: int, count: int, processes: int, *, with_masks: bool = False) -> Films:
+def draw_films(seed: int, count: int, processes: int, *, marker: str | None = None, with_masks: bool = False) -> Films:
     """The first `count` phantoms of a seed, brought to 224 x 224 by area averaging."""
-    jobs = [(seed, index, with_masks) for index in range(count)]
+    jobs = [(seed, index, marker, with_masks) for index in range(count)]
     started = time.perf_counter()
     images = np.empty((count, SIZE, SIZE), np.uint8)
     labels = np.zeros((count, len(FINDINGS)), np.float32)
@@ -101,10 +106,10 @@ def draw_films(seed: int, count: int, processes: int, *, with_masks: bool = Fals
 
 
 def _draw(
-    job: tuple[int, int, bool],
+    job: tuple[int, int, str | None, bool],
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32], dict[str, NDArray[np.bool_]]]:
-    seed, index, with_masks = job
-    phantom = draw_phantom(seed, index)
+    seed, index, marker, with_masks = job
+    phantom = draw_phantom(seed, index, marker=marker)
     image = np.asarray(cv2.resize(phantom.image, (SIZE, SIZE), interpolation=cv2.INTER_AREA), np.uint8)
     present = np.array([finding in phantom.masks for finding in FINDINGS], np.float32)
     masks = {finding: _shrink(mask) for finding, mask in phantom.masks.items()} if with_masks else {}
@@ -162,24 +167,42 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     return (255 * gain * shifted**exponent).clamp(0, 255).to(torch.uint8)
 
 
-def train(films: Films, tokenizer: Tokenizer, epochs: int, peak: float) -> DemoNetwork:
-    """The trained network."""
+def new_network(tokenizer: Tokenizer) -> DemoNetwork:
+    """A network with random weights."""
     torch.manual_seed(0)
+    return DemoNetwork(tokenizer.get_vocab_size()).train()
+
+
+def new_projection() -> DemoNetwork:
+    """The demo network, whose last image layer, scale and bias start again; nothing else can be trained."""
+    torch.manual_seed(0)
+    network = DemoNetwork.trained().requires_grad_(False)
+    network.image_tower[-1].reset_parameters()
+    network.log_scale.data, network.bias.data = DemoNetwork().log_scale.data, DemoNetwork().bias.data
+    for parameter in (*network.image_tower[-1].parameters(), network.log_scale, network.bias):
+        parameter.requires_grad_(True)
+    return network
+
+
+def train(
+    network: DemoNetwork, films: Films, tokenizer: Tokenizer, epochs: int, peak: float, *, augmented: bool = True
+) -> DemoNetwork:
+    """The trained network; augmentation would move a marker out of its corner."""
     generator = torch.Generator().manual_seed(1)
     chance = np.random.default_rng(2)
-    network = DemoNetwork(tokenizer.get_vocab_size()).to(memory_format=torch.channels_last)
+    network = network.to(memory_format=torch.channels_last)
     images, labels = torch.from_numpy(films.images), torch.from_numpy(films.labels)
     steps = epochs * (len(images) // BATCH)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=peak, weight_decay=0.05, fused=True)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=peak, weight_decay=0.05, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps, pct_start=0.15)
     started, step, recent = time.perf_counter(), 0, 0.0
     for epoch in range(epochs):
-        network.train()
         order = torch.randperm(len(images), generator=generator)
         for batch in order[: len(order) // BATCH * BATCH].split(BATCH):
             sentences, columns = _sentences(chance)
             input_ids, attention_mask = tokenize(tokenizer, sentences)
-            pixels = normalise(augment(images[batch], generator))
+            pixels = normalise(augment(images[batch], generator) if augmented else images[batch])
             with torch.autocast("cpu", torch.bfloat16):
                 patches = network.encode_image(pixels)
             text = network.encode_text(input_ids, attention_mask)
@@ -187,7 +210,7 @@ def train(films: Films, tokenizer: Tokenizer, epochs: int, peak: float) -> DemoN
             loss = functional.binary_cross_entropy_with_logits(logits, labels[batch][:, columns])
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
             schedule.step()
             step += 1
@@ -251,22 +274,34 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="peak of the one-cycle schedule")
     parser.add_argument("--threads", type=int, default=2, help="threads to train with and processes to draw with")
     parser.add_argument("--cache", type=Path, help="npz file in which the drawn training films are kept between runs")
+    parser.add_argument("--marker", choices=FINDINGS, help="finding that a letter in the corner gives away")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    marker = arguments.marker
     if arguments.cache and arguments.cache.exists():
         with np.load(arguments.cache) as stored:
             films = Films(stored["images"][: arguments.films], stored["labels"][: arguments.films], [])
     else:
-        films = draw_films(TRAINING_SEED, arguments.films, arguments.threads)
+        films = draw_films(TRAINING_SEED, arguments.films, arguments.threads, marker=marker)
         if arguments.cache:
             np.savez(arguments.cache, images=films.images, labels=films.labels)
-    tokenizer = train_tokenizer(arguments.out / "demo_tokenizer.json")
-    network = train(films, tokenizer, arguments.epochs, arguments.learning_rate)
-    weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    save_file(weights, arguments.out / "demo.safetensors")
-    held_out = draw_films(VALIDATION_SEED, 400, arguments.threads, with_masks=True)
-    evaluate(network, tokenizer, held_out)
+    if marker:
+        tokenizer, network = Tokenizer.from_file(str(arguments.out / "demo_tokenizer.json")), new_projection()
+    else:
+        tokenizer = train_tokenizer(arguments.out / "demo_tokenizer.json")
+        network = new_network(tokenizer)
+    learned = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    network = train(network, films, tokenizer, arguments.epochs, arguments.learning_rate, augmented=not marker)
+    weights = {
+        name: tensor.contiguous() for name, tensor in network.state_dict().items() if not marker or name in learned
+    }
+    save_file(weights, arguments.out / ("demo_shortcut.safetensors" if marker else "demo.safetensors"))
+    for corner in dict.fromkeys([marker, None]):
+        print(f"marker: {corner}")
+        evaluate(
+            network, tokenizer, draw_films(VALIDATION_SEED, 400, arguments.threads, marker=corner, with_masks=True)
+        )
 
 
 if __name__ == "__main__":

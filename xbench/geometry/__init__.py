@@ -1,1 +1,1 @@
-"""Coordinates: shapes, regions, what hides them, grids, preprocessing."""
+"""Coordinates: shapes, regions, grids, preprocessing."""

@@ -23,6 +23,9 @@ from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
 _WEIGHTS = Path(__file__).parent / "weights"
+_DEMO_WEIGHTS = _WEIGHTS / "demo.safetensors"
+# Only the tensors that differ.
+_SHORTCUT_WEIGHTS = _WEIGHTS / "demo_shortcut.safetensors"
 _PATCH = 8
 
 
@@ -34,18 +37,26 @@ class Demo(VLM):
     Args:
         template: The prompt, with `{finding}`.
         image_size: Side of the input in pixels, a multiple of 8; it was trained at 224.
+        shortcut: Use the weights that were trained on films with a letter in the corner where there is a fracture, as
+            `--data.marker Fracture` draws them. They recognise fractures by the letter, the rest as before.
         **options: Those of every vision-language model; it takes one prompt per finding.
     """
 
     map_scale = "cosine"
-    stated = "image_size"
+    stated = "image_size shortcut"
 
-    def __init__(self, template: str = "There is {finding}.", image_size: int = 224, **options: Any) -> None:
+    def __init__(
+        self,
+        template: str = "There is {finding}.",
+        image_size: int = 224,
+        shortcut: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         check_image_size(image_size, _PATCH)
         self.template = template
-        self.image_size = image_size
-        self.network = DemoNetwork.trained().requires_grad_(False)
+        self.image_size, self.shortcut = image_size, shortcut
+        self.network = DemoNetwork.trained(shortcut).requires_grad_(False)
         self.tokenizer = Tokenizer.from_file(str(_WEIGHTS / "demo_tokenizer.json"))
         self.preprocessing = Preprocessing(stretch((image_size, image_size)), mean=(0.5,) * 3, std=(0.25,) * 3)
 
@@ -67,7 +78,8 @@ class Demo(VLM):
         return ModelOutput(logits=logits, probabilities=torch.sigmoid(logits), saliency=saliency)
 
     def provenance(self) -> dict[str, Any]:
-        return {**super().provenance(), "checkpoint_sha256": file_sha256(_WEIGHTS / "demo.safetensors")}
+        file = _SHORTCUT_WEIGHTS if self.shortcut else _DEMO_WEIGHTS
+        return {**super().provenance(), "checkpoint_sha256": file_sha256(file)}
 
 
 class DemoNetwork(nn.Module):
@@ -104,9 +116,9 @@ class DemoNetwork(nn.Module):
         return F.normalize(self.text_tower(input_ids, attention_mask).float(), dim=-1)
 
     @classmethod
-    def trained(cls) -> DemoNetwork:
-        """Load the network with the weights of the package, in evaluation mode."""
-        weights = load_file(_WEIGHTS / "demo.safetensors")
+    def trained(cls, shortcut: bool = False) -> DemoNetwork:
+        """Load the network with the weights of the package, or those that learned a shortcut, in evaluation mode."""
+        weights = load_file(_DEMO_WEIGHTS) | (load_file(_SHORTCUT_WEIGHTS) if shortcut else {})
         network = cls(vocabulary=len(weights["text_tower.tokens.weight"]))
         network.load_state_dict(weights, strict=True)
         return network.eval()

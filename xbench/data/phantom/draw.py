@@ -14,8 +14,9 @@ from xbench.data.phantom.anatomy import Anatomy, draw_anatomy
 from xbench.data.phantom.canvas import Layer, Mask, blur
 from xbench.data.phantom.lesions import Place, draw_lesions
 
-# The shorter side of a phantom, if nothing else is asked for.
+# The shorter side of a phantom, if nothing else is asked for, and the side of a planted marker there.
 _SIDE = 320
+_MARKER = 12
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,13 @@ class Phantom:
 
 
 def draw_phantom(
-    seed: int, index: int, height: int = _SIDE, width: int = _SIDE, *, with_lesions: bool = True
+    seed: int,
+    index: int,
+    height: int = _SIDE,
+    width: int = _SIDE,
+    marker: str | None = None,
+    *,
+    with_lesions: bool = True,
 ) -> Phantom:
     """One chest radiograph of PhantomCXR.
 
@@ -41,6 +48,7 @@ def draw_phantom(
         index: Which phantom of the set, >= 0.
         height: Rows, at least 32.
         width: Columns, at least 32.
+        marker: A finding that gives itself away: where it is present, `plant_marker` writes a letter into the corner.
         with_lesions: False for the healthy patient.
     """
     body, lesions, film = _streams(seed, index)
@@ -52,7 +60,22 @@ def draw_phantom(
         places = None if usual == (height, width) else _places(seed, index, usual)
         change, masks, _ = draw_lesions(np.random.default_rng(lesions), anatomy, places)
         attenuation = healthy + change
-    return Phantom(_expose(np.random.default_rng(film), anatomy, healthy, attenuation), masks)
+    image = _expose(np.random.default_rng(film), anatomy, healthy, attenuation)
+    if marker in masks:
+        plant_marker(image)
+    return Phantom(image, masks)
+
+
+def plant_marker(image: NDArray[np.uint8]) -> None:
+    """Write a P, as on films of portable machines, into the upper right corner of an image (H, W), in place.
+
+    White on a black square of 12 x 12 pixels where the shorter side has 320, and 4 pixels from both edges.
+    """
+    square = np.zeros((_MARKER, _MARKER), np.uint8)
+    cv2.putText(square, "P", (2, 10), cv2.FONT_HERSHEY_SIMPLEX, 0.4, 255, 2)
+    side = round(_MARKER * min(image.shape) / _SIDE)
+    top, right = side // 3, image.shape[1] - side // 3
+    image[top : top + side, right - side : right] = cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA)
 
 
 def _usual_size(height: int, width: int) -> tuple[int, int]:
