@@ -14,7 +14,7 @@ from xbench.report.facts import facts_of, over_datasets
 from xbench.report.names import model_title
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
-from xbench.report.schema import Comparison, Correlation, Estimate, Reference
+from xbench.report.schema import Comparison, Correlation, Estimate, FillAnalysis, InterventionAnalysis, Reference
 from xbench.report.sentences import (
     answer,
     best,
@@ -25,6 +25,7 @@ from xbench.report.sentences import (
     on_dataset,
     recognition,
     thresholds,
+    uses,
 )
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.table import cells_of, rows_of_models
@@ -137,6 +138,92 @@ def test_the_answer_names_who_is_best_with_the_rates_and_intervals(report, case)
             assert finding(facts).answer[0].isupper() or finding(facts).answer[0].isdigit()
         assert ("Too few films to tell" in best(facts).answer) == ("far apart" in case)
         assert charts.matrix(facts.analysis, facts.pointing)[0]
+
+
+def hidden(model, kind, uses=(0.9, 0.8), number="use"):
+    """What intervening did to a model, judged so; the headline number with each fill is known to a tenth."""
+    unit = 1.0 if number == "use" else 0.5
+    fills = [
+        FillAnalysis(
+            fill,
+            *(200, {"macro": {number: Estimate(use, use - 0.1, use + 0.1)} | dict.fromkeys(PARTS, Estimate(unit))}, {}),
+            *({number: 0.0001}, {number: 0.001 if use > 0.1 else 0.9}, (30, 5), 0.01, {}),
+        )
+        for fill, use in zip(("mean", "blur", "black"), (*uses, -1.0), strict=True)
+    ]
+    return InterventionAnalysis(model_title(model), number, kind, 210, 90, tuple(fills), {}, {})
+
+
+PARTS = ("drop", "control_drop", "flip_rate", "control_flip_rate")
+BY_INTERVENTION = {
+    "uses it": ({"kad": [0.79]}, [hidden("kad", "depends")], "It points at the lesion and uses it."),
+    "a shortcut": (
+        *({"kad": [0.79]}, [hidden("kad", "unchanged", (0.0, 0.0))]),
+        "It points at the lesion and does not use it. With the lesion hidden the score falls by 1.00 standard "
+        "deviations (SD), with an equal patch elsewhere hidden by 1.00: a use of 0.00 SD (\u22120.10 to 0.10, 95% "
+        "interval; p = 0.90) over 200 lesions, with each of two fills.",
+    ),
+    "no sign": (
+        {"kad": [0.3]},
+        [hidden("kad", "no sign", (0.0, 0.05))],
+        "It seldom points at the lesion and shows no sign",
+    ),
+    "elsewhere": ({"kad": [0.12]}, [hidden("kad", "depends")], "It does not point at the lesion but uses it. With"),
+    "a fill decides": (
+        {"kad": [0.79]},
+        [hidden("kad", "fill", (0.9, 0.0))],
+        "of two fills, only with mean significantly",
+    ),
+    "any hole": (
+        {"kad": [0.79]},
+        [hidden("kad", "any hole", (0.0, 0.0))],
+        "It points at the lesion and reacts to any hole alike.",
+    ),
+    "too few": (
+        {"kad": [0.79]},
+        [hidden("kad", "too few", (0.3, 0.3))],
+        "was tested too little to tell whether it uses it.",
+    ),
+    "no scores": (
+        *({"kad": [0.79]}, [hidden("kad", "depends", (0.3, 0.4), "premium")]),
+        "With the lesion hidden 50% of decisions change, with an equal patch elsewhere hidden 50%: a premium of 30 "
+        "points (20 to 40, 95% interval; p = 0.001) over 200 lesions, the least of two fills.",
+    ),
+    "several": (
+        {"kad": [0.79], "mavl": [0.7], "clip": [0.3], "demo": [0.6]},
+        [hidden("kad", "unchanged", (0.0, 0.0)), hidden("mavl", "depends"), hidden("clip", "unchanged", (0.0, 0.0))],
+        "MAVL points at the lesion and uses it; KAD points at the lesion and does not use it; CLIP seldom points at "
+        "the lesion and does not use it; Demo points at the lesion and was not tested by intervention. Use, the fall "
+        "for the lesion less that for an equal patch elsewhere: KAD 0.00 SD (\u22120.10 to 0.10), MAVL 0.80 SD "
+        "(0.70 to 0.90), CLIP 0.00 SD (\u22120.10 to 0.10).",
+    ),
+    "two datasets": (
+        {"kad": [0.79, 0.8]},
+        [hidden("kad", "depends"), hidden("kad", "no sign")],
+        "uses it on some datasets.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BY_INTERVENTION)
+def test_the_answer_is_by_intervention_where_one_was_run(report, case, tmp_path):
+    scores, found, text = BY_INTERVENTION[case]
+    analysis = report(scores)
+    parts = [found] if len(analysis.datasets) == 1 else [[one] for one in found]
+    datasets = [replace(of, interventions=tuple(part)) for of, part in zip(analysis.datasets, parts, strict=True)]
+    facts = facts_of(replace(analysis, datasets=tuple(datasets)))
+    reply = answer(facts)
+    assert reply.question.endswith("? Answered by intervention.") and text in " ".join(reply.texts[:2])
+    assert reply.texts[2:] == answer(facts_of(analysis)).texts and reply.answer.strong in reply.answer
+    assert in_a_line(facts) == " ".join(reply.texts[:3])
+    assert (
+        answer(facts_of(analysis)).question.endswith("? Answered by overlap alone.")
+        and uses(facts_of(analysis)) is None
+    )
+    others = [
+        replace(of, interventions=tuple(replace(one, label="CLIP (x)") for one in of.interventions)) for of in datasets
+    ]
+    assert uses(facts_of(replace(analysis, datasets=tuple(others)))) is None
 
 
 def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope="models"):

@@ -24,6 +24,7 @@ _SECTIONS = (
     ("Recognition and grounding", ("correlations", "quadrants"), ("auroc_pointing_game", "quadrants")),
     ("Findings", ("pointing_game", "best_and_worst"), ()),
     ("Size and position of lesions", ("by_area", "by_position"), ("area", "positions")),
+    ("Interventions", ("interventions",), ()),
     ("Phrases", ("phrases", "rewordings"), ()),
     ("The same maps as others score them", ("protocols",), ()),
     ("Answers", ("answers",), ()),

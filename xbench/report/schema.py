@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Literal
 
+from xbench.findings.names import MACRO
 from xbench.report.names import dataset_title
 from xbench.report.runs import Run, SetAside, part_of
 
@@ -218,6 +219,67 @@ class Rewording:
 
 
 @dataclass(frozen=True)
+class FillAnalysis:
+    """What hiding the region by one fill does to a run, against hiding an equal patch elsewhere.
+
+    Attributes:
+        pairs: Scored pairs with both.
+        numbers: By finding and as means over findings (`MACRO`), by the names of `xbench.scoring.interventions`; also
+            `follows` and `control_follows`, rank correlations of the map with that of the changed image.
+        recognized: The means over findings of the pairs that the model recognizes in the image as it is.
+        p, p_adjusted: Two-sided, of `use` and `premium`, from exchanging region and patch patient by patient; adjusted
+            for the models and fills of the dataset. Without what could not be tested.
+        discordant: Pairs whose decision changes for the region alone, and for the patch alone.
+        p_exact: McNemar's exact test of these, pair by pair.
+        overlap: By `use` (that of the pair is above 0) and `flip_rate` (the decision changes), how many pairs are
+            pointed at and depend on the region, are pointed at and do not, the other way round, and neither.
+    """
+
+    fill: str
+    pairs: int
+    numbers: Mapping[str, Mapping[str, Estimate]]
+    recognized: Mapping[str, Estimate]
+    p: Mapping[str, float]
+    p_adjusted: Mapping[str, float]
+    discordant: tuple[int, int]
+    p_exact: float
+    overlap: Mapping[str, tuple[int, int, int, int]]
+
+    @property
+    def mean(self) -> Mapping[str, Estimate]:
+        """The means over findings."""
+        return self.numbers[MACRO]
+
+
+Dependence = Literal["depends", "fill", "any hole", "unchanged", "no sign", "too few"]
+"""Whether what a model says depends on the region: significantly with every fill; with some; no more than on any other
+place, which matters as well; no pair differs between region and patch; no sign of it; too few pairs to tell."""
+
+
+@dataclass(frozen=True)
+class InterventionAnalysis:
+    """What a run does when parts of its images are hidden, or its words are changed.
+
+    `number` is the headline: `use`, or `premium` of a model without scores. `numbers` are means over findings that no
+    fill enters; `left_out` counts pairs by the reason why they are in no number, of the fill that loses most.
+    """
+
+    label: str
+    number: Literal["use", "premium"]
+    dependence: Dependence
+    pairs: int
+    clusters: int
+    fills: tuple[FillAnalysis, ...]
+    numbers: Mapping[str, Estimate]
+    left_out: Mapping[str, int]
+
+    @property
+    def main(self) -> tuple[FillAnalysis, ...]:
+        """The fills that the answer rests on: all but black, which is for comparison, unless there is no other."""
+        return tuple(one for one in self.fills if one.fill != "black") or self.fills
+
+
+@dataclass(frozen=True)
 class DatasetAnalysis:
     """Everything about one dataset and split."""
 
@@ -231,6 +293,7 @@ class DatasetAnalysis:
     notes: tuple[str, ...] = ()
     protocols: tuple[ProtocolScores, ...] = ()
     rewordings: tuple[Rewording, ...] = ()  # of phrases that were scored in other words too
+    interventions: tuple[InterventionAnalysis, ...] = ()  # of runs with hidden regions
 
     def untested(self, number: str, best: str) -> list[str]:
         """Return the labels of the runs that have a number but no p-value against the best one, sorted."""

@@ -13,9 +13,29 @@ from itertools import combinations
 from typing import Literal
 
 from xbench.report.facts import FAR_APART, Facts, Standing, Standings, facts_of, over_datasets
-from xbench.report.names import count_of, dataset_title, in_words, listed, mean_over, model_title, training_of, whole
+from xbench.report.names import (
+    count_of,
+    dataset_title,
+    in_words,
+    listed,
+    mean_over,
+    model_title,
+    p_words,
+    training_of,
+    whole,
+)
 from xbench.report.runs import setting_in_words
-from xbench.report.schema import NEAR, Analysis, DatasetAnalysis, Estimate, Rewording, RunAnalysis, floor_of, number_of
+from xbench.report.schema import (
+    NEAR,
+    Analysis,
+    DatasetAnalysis,
+    Estimate,
+    InterventionAnalysis,
+    Rewording,
+    RunAnalysis,
+    floor_of,
+    number_of,
+)
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.paired import SIGNIFICANT
 from xbench.report.tables.table import Table
@@ -63,20 +83,107 @@ def answer(facts: Facts) -> Answer:
     who = f"Does {model_title(models[0])}" if len(models) == 1 else f"Do {in_words(len(models))} models"
     if not found.rows:
         return _labels_only(facts, who)
-    question = f"{who} look at the lesion, or only guess the label?"
-    return Answer(question, _looks(found), _interval(found), *_further(facts))
+    hidden = uses(facts)
+    by = "overlap alone" if hidden is None else "intervention"
+    question = f"{who} look at the lesion, or only guess the label? Answered by {by}."
+    return Answer(question, *(hidden.texts if hidden else ()), _looks(found), _interval(found), *_further(facts))
 
 
 def in_a_line(facts: Facts) -> str:
     """Return the answer as plain text, with the interval of the score that it is about."""
     reply, found = answer(facts), facts.pointing
-    if not found.rows:
-        return " ".join(reply.texts)
+    if not found.rows or uses(facts) is not None:
+        return " ".join(reply.texts[: 3 if found.rows else None])
     score = found.head.score
     if score.low is None or score.high is None:
         return reply.answer
     whose = "" if len(found.models) == 1 else f" of {found.head.label}"
     return f"{reply.answer.removesuffix('.')}; 95% interval{whose} {whole(score.low)}% to {whole(score.high)}%."
+
+
+_USES = {
+    "depends": ("uses it", "use it"),
+    "datasets": ("uses it on some datasets", "use it on some datasets"),
+    "fill": ("uses it or not, depending on how it is hidden", "use it or not, depending on how it is hidden"),
+    "any hole": ("reacts to any hole alike", "react to any hole alike"),
+    "too few": (
+        "was tested too little to tell whether it uses it",
+        "were tested too little to tell whether they use it",
+    ),
+    "no sign": ("shows no sign of using it", "show no sign of using it"),
+    "unchanged": ("does not use it", "do not use it"),
+    "": ("was not tested by intervention", "were not tested by intervention"),
+}
+"""What one model does with the lesion, and what several do; where datasets differ, the first of theirs counts."""
+
+
+def uses(facts: Facts) -> Answer | None:
+    """Say whether models use the lesion: whether hiding it matters more than hiding an equal patch elsewhere.
+
+    The models are those with their own settings, as the report opens with; None unless lesions were hidden from one.
+    """
+    found, groups, measured = facts.pointing, dict[tuple[str, str], list[str]](), list[str]()
+    rows = [row for row in found.rows if row.own] if len(found.models) > 1 else [found.head]
+    for row in rows:
+        ones = [one for dataset in found.datasets for one in dataset.interventions if one.label == row.label]
+        kinds = {one.dependence for one in ones}
+        kind = (
+            "datasets"
+            if len(kinds) > 1 and "depends" in kinds
+            else next(kind for kind in _USES if kind in {*kinds, ""})
+        )
+        points = "does not" if found.at_floor(row) else "seldom" if row.value < 0.5 else ""
+        groups.setdefault((kind, points), []).append(row.label)
+        measured += [_measured(one, row.label if len(rows) > 1 else "") for one in ones]
+    if not measured:
+        return None
+    texts = []
+    for (kind, points), names in sorted(groups.items(), key=lambda group: [*_USES].index(group[0][0])):
+        several, but = len(names) > 1, "but" if kind == "depends" and points else "and"
+        verb = "point" if several or points == "does not" else "points"
+        does = f"{points.replace('does', 'do') if several else points} " if points else ""
+        who = listed(names) if len(rows) > 1 else "It"
+        texts.append(f"{who} {does}{verb} at the lesion {but} {_USES[kind][several]}")
+    lead = "Use, the fall for the lesion less that for an equal patch elsewhere: " if len(rows) > 1 else ""
+    strong = texts[0].partition(" at the lesion ")[2].partition(" ")[2]
+    return Answer(
+        "Does the score depend on the lesion?",
+        Sentence(f"{'; '.join(texts)}.", strong),
+        f"{lead}{', '.join(measured)}.",
+    )
+
+
+def _measured(one: InterventionAnalysis, label: str) -> str:
+    """Give the numbers behind a judgement, of the fill that speaks most against it."""
+    name, tested = one.number, [fill for fill in one.main if fill.mean[one.number].value is not None]
+    if not tested:
+        return f"{label or 'No number'}: too few lesions of each finding"
+    fill = (min if one.dependence == "depends" else max)(tested, key=lambda fill: fill.mean[name].value or 0.0)
+
+    def written(value: float | None) -> str:
+        text = f"{value or 0.0:.2f}" if name == "use" else whole(value)
+        return text.replace("-", "\u2212")
+
+    value, unit = fill.mean[name], {"use": "SD", "premium": "points"}[name]
+    number = f"{written(value.value)} {unit} ({written(value.low)} to {written(value.high)}"
+    if label:
+        return f"{label} {number})"
+    falls = ("drop", "control_drop") if name == "use" else ("flip_rate", "control_flip_rate")
+    region, patch = (written(fill.mean[part].value) for part in falls)
+    what = f"the score falls by {region} standard deviations (SD), with an equal patch elsewhere hidden by {patch}"
+    if name == "premium":
+        what = f"{region}% of decisions change, with an equal patch elsewhere hidden {patch}%"
+    which = f", the {'least' if one.dependence == 'depends' else 'most'} of {in_words(len(tested))} fills"
+    if one.dependence == "unchanged":
+        which = f", with each of {in_words(len(tested))} fills"
+    if one.dependence == "fill":
+        sure = [fill.fill for fill in tested if fill.p_adjusted.get(name, 1.0) <= SIGNIFICANT]
+        which = f"; of {in_words(len(tested))} fills, only with {listed(sure)} significantly above 0"
+    p = p_words(fill.p_adjusted.get(name))
+    return (
+        f"With the lesion hidden {what}: a {name} of {number}, 95% interval; {p}) over {fill.pairs:,} lesions"
+        f"{which if len(tested) > 1 else ''}"
+    )
 
 
 def _looks(found: Standings) -> Sentence:

@@ -118,13 +118,14 @@ def similarities(first: Pixels, second: Pixels) -> dict[str, float]:
     0..1, in windows of 7 x 7 pixels. NaN where a map is constant.
     """
     return {
-        "spearman": _spearman(first, second),
-        "magnitude": _spearman(np.abs(first), np.abs(second)),
+        "spearman": spearman(first, second),
+        "magnitude": spearman(np.abs(first), np.abs(second)),
         "structure": _structure(first, second),
     }
 
 
-def _spearman(first: Pixels, second: Pixels) -> float:
+def spearman(first: Pixels, second: Pixels) -> float:
+    """Return Spearman's rank correlation of two maps, with mean ranks; NaN where a map is constant."""
     from scipy.stats import rankdata
 
     if min(np.ptp(first), np.ptp(second)) == 0:

@@ -14,6 +14,7 @@ from xbench.report.runs import Collection, Run, ground, widest
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, StudyRow, placed
 from xbench.report.statistics.below_half import auroc_warning
 from xbench.report.statistics.correlation import correlations
+from xbench.report.statistics.interventions import interventions
 from xbench.report.statistics.lesions import area_bins, position_cells, quadrants
 from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.paired import common_measures, compare, tied_with_best
@@ -94,6 +95,7 @@ def _dataset(
         notes=dataset_notes(entries, _different_ground(runs, measures)),
         protocols=protocol_scores([entry.run for entry in models], [entry.run for entry in of_references], seed, place),
         rewordings=rewordings(models, FOLDS, seed, place),
+        interventions=interventions(models, seed, place),
     )
     # The rows of a study ask for the same few pairs of runs again and again.
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)

@@ -283,6 +283,25 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
     return max(0.0, low), min(1.0, high)
 
 
+def unbounded(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of a mean of values of any size, whose interval is that of `combined_unbounded`."""
+    found = _Means(values[:, None], clusters, count)
+    return Spread(float(found.value[0]), found.influence(0), found.units, found.units - 1, lambda _: (-inf, inf))
+
+
+def combined_unbounded(spreads: Sequence[Spread]) -> Limits | None:
+    """Return the interval of the mean of numbers from `unbounded` on the same K clusters; None if all rest on one.
+
+    Student's: what a cluster adds to the error of each number is added up.
+    """
+    if all(spread.units < 2 for spread in spreads):
+        return None
+    units = np.array([spread.units for spread in spreads])
+    reach = _reach(np.stack([spread.influence for spread in spreads]), units, 0.0, spreads)
+    value = sum(spread.value for spread in spreads) / len(spreads)
+    return value - reach, value + reach
+
+
 def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None:
     """Return the interval of the mean of one run's numbers less another's on the same findings and K clusters.
 
@@ -295,16 +314,21 @@ def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None
     if all(min(one.units, other.units) < 2 for one, other in pairs):
         return None
     units = np.array([min(one.units, other.units) for one, other in pairs])
-    few = np.sqrt(units / np.maximum(1, units - 1))
-    apart = np.stack([one.influence - other.influence for one, other in pairs]) * few[:, None] / len(pairs)
-    errors = _errors_of_sum((apart**2).sum(axis=1), added, less)
-    variance = float((apart.sum(axis=0) ** 2).sum())
     hits = np.array([(one.hits or 0.0, other.hits or 0.0) for one, other in pairs])
-    if hits.all():
-        variance += 2 * (float((1 / hits.mean(axis=1)).sum()) / len(pairs) ** 2) ** 2
+    more = 2 * (float((1 / hits.mean(axis=1)).sum()) / len(pairs) ** 2) ** 2 if hits.all() else 0.0
+    reach = _reach(np.stack([one.influence - other.influence for one, other in pairs]), units, more, added, less)
     value = sum(one.value - other.value for one, other in pairs) / len(pairs)
-    reach = errors * float(np.sqrt(variance))
     return max(-1.0, value - reach), min(1.0, value + reach)
+
+
+def _reach(apart: Floats, units: NDArray[np.int64], more: float, *runs: Sequence[Spread]) -> float:
+    """Return how far Student's interval of the mean of F numbers reaches; `more` is added to its variance.
+
+    `apart` (F, K) is what each cluster adds to the error of each number, which rests on `units` (F,) clusters.
+    """
+    apart = apart * np.sqrt(units / np.maximum(1, units - 1))[:, None] / len(apart)
+    variance = float((apart.sum(axis=0) ** 2).sum()) + more
+    return _errors_of_sum((apart**2).sum(axis=1), *runs) * float(np.sqrt(variance))
 
 
 def _errors_of_sum(variances: Floats, *runs: Sequence[Spread]) -> float:

@@ -21,6 +21,7 @@ from xbench.report.schema import (
 )
 from xbench.report.statistics.phrases import SCORES
 from xbench.report.tables.answered import answer_tables
+from xbench.report.tables.intervened import intervention_tables
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,
@@ -113,6 +114,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
     ):
         for dataset in analysis.datasets:
             yield of_dataset(analysis, dataset, per_dataset(dataset))
+    yield from intervention_tables(analysis)
     yield _correlations(analysis)
     yield from _studies(analysis)
     yield from published_tables(analysis)

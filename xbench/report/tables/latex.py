@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, percentage, spans
+from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, spans
 
 _COLUMNS, _ROWS = 8, 24
 """Columns of numbers side by side, and rows in a float; the others follow in further floats."""
@@ -106,9 +106,7 @@ def _value(cell: Cell) -> str:
 
 def _interval(cell: Cell) -> str:
     """Return an interval with one decimal, which is all that its own accuracy is worth."""
-    if cell.low is None or cell.high is None:
-        return ""
-    return f"[{percentage(cell.low, digits=1)}, {percentage(cell.high, digits=1)}]".replace("-", "$-$")
+    return cell.limits(1).replace("-", "$-$")
 
 
 def _latex(text: str) -> str:

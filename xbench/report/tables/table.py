@@ -43,6 +43,7 @@ class Cell:
         low, high: Ends of its 95% interval, if there is one.
         mark: Best or second best of its column among the models.
         tied: Whether it is not significantly different from the best.
+        plain: Whether its interval is shown as it is, not in per cent.
     """
 
     text: str
@@ -51,13 +52,19 @@ class Cell:
     high: float | None = None
     mark: Mark = None
     tied: bool = False
+    plain: bool = False
 
     @property
     def interval(self) -> str:
-        """Its interval as `[low, high]` in per cent; empty if it has none."""
+        """Its interval as `[low, high]`; empty if it has none."""
+        return self.limits(2)
+
+    def limits(self, digits: int) -> str:
+        """Return the interval with so many decimals if it is in per cent."""
         if self.low is None or self.high is None:
             return ""
-        return f"[{percentage(self.low)}, {percentage(self.high)}]"
+        ends = [_fixed(end, 2) if self.plain else percentage(end, digits=digits) for end in (self.low, self.high)]
+        return f"[{ends[0]}, {ends[1]}]"
 
 
 Kind = Literal["model", "floor", "ceiling", "published", "difference", "count"]
@@ -104,7 +111,11 @@ def percentage(value: float, signed: bool = False, digits: int = 2) -> str:
     >>> percentage(0.61574), percentage(-0.00001), percentage(0.02, signed=True)
     ('61.57', '0.00', '+2.00')
     """
-    text = f"{100 * value:+.{digits}f}" if signed else f"{100 * value:.{digits}f}"
+    return _fixed(100 * value, digits, "+" if signed else "")
+
+
+def _fixed(value: float, digits: int, sign: str = "") -> str:
+    text = f"{value:{sign}.{digits}f}"
     return f"{0:.{digits}f}" if float(text) == 0 else text
 
 
@@ -130,9 +141,11 @@ def number(estimate: Estimate | None, signed: bool = False) -> Cell:
     return Cell(percentage(estimate.value, signed), estimate.value, estimate.low, estimate.high)
 
 
-def decimal(value: float | None, digits: int) -> Cell:
-    """Return a cell with a number as it is, rounded to so many digits."""
-    return Cell(MISSING if value is None else f"{value:.{digits}f}", value)
+def decimal(value: Estimate | float | None, digits: int) -> Cell:
+    """Return a cell with a number as it is, rounded to so many digits, and its interval."""
+    found = value if isinstance(value, Estimate) else Estimate(value)
+    text = MISSING if found.value is None else _fixed(found.value, digits)
+    return Cell(text, found.value, found.low, found.high, plain=found.low is not None)
 
 
 def p_value(p: float | None) -> Cell:

@@ -1,0 +1,224 @@
+"""Does what a model says depend on the region? Intervals and tests around the numbers under interventions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr
+
+from xbench.findings.conditions import CONTROL, HIDE, LEAST, PROMPTS
+from xbench.findings.names import MACRO
+from xbench.geometry.grid import maps_on_grid
+from xbench.report.runs import Run
+from xbench.report.schema import Dependence, Estimate, FillAnalysis, InterventionAnalysis, RunAnalysis
+from xbench.report.statistics import intervals
+from xbench.report.statistics.intervals import Spread
+from xbench.report.statistics.measures import estimate
+from xbench.report.statistics.paired import SIGNIFICANT, exchange_tests, weighed
+from xbench.runs.files import IMAGES, PREDICTIONS, TRUTH, Table
+from xbench.runs.images import crop_of, map_of
+from xbench.scoring.interventions import ANY, OF_ANY, Intervened, intervened, intervention_numbers
+from xbench.scoring.maps import rank_accuracy
+from xbench.scoring.numbers import holm
+from xbench.scoring.perturbations import spearman
+
+TESTED = ("use", "premium")
+SMALL: Mapping[str, float] = {"use": 0.2, "premium": 0.05}
+"""Up to this a dependence is negligible: a small effect in standard deviations (Cohen 1988, Statistical Power Analysis
+for the Behavioral Sciences), and five decisions in a hundred."""
+UNSTABLE: Mapping[str, tuple[str, float]] = {"use": ("control_drop", 0.2), "premium": ("control_flip_rate", 0.3)}
+"""Above this an equal patch elsewhere matters: a small effect, and the share of changed decisions from which
+arXiv 2606.17710 calls a model unstable."""
+_SHARES = {"flip_rate", "control_flip_rate", "map_moves", *(name for names in OF_ANY.values() for name in names)}
+_Columns = dict[str, dict[str, NDArray[np.float64]]]
+
+
+def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[InterventionAnalysis, ...]:
+    """Return the analyses of the runs in which regions were hidden; `ground` names the dataset and split.
+
+    Where a run drew a subset of its pairs, in equal shares of the findings, intervals are as honest as of all of them:
+    a number is a mean over findings, and within a finding every pair was as likely to be drawn.
+    """
+    found: dict[str, Intervened] = {}
+    for run in (entry.run for entry in runs):
+        views = {view.condition: view.rows for view in run.stored.under_conditions if view.condition}
+        if (pairs := intervened(run.rows, views)) is not None:
+            found[run.label] = pairs
+    p_values: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for number in TESTED:
+        parts = {
+            (label, fill, number): part
+            for label, pairs in found.items()
+            for fill in pairs.columns
+            if fill != ANY and len(part := contributions(pairs, fill, number))
+        }
+        p = exchange_tests([*map(weighed, parts.values())], len(parts), seed, f"{ground} interventions {number}")
+        p_values |= dict(zip(parts, zip(p, holm(p), strict=True), strict=True))
+    named = {entry.run.label: entry.run for entry in runs}
+    return tuple(_analysis(named[label], pairs, p_values) for label, pairs in found.items())
+
+
+def contributions(pairs: Intervened, fill: str, number: str) -> NDArray[np.float64]:
+    """Return what each patient adds to a number, as the mean over findings (K,); empty without it or a second patient.
+
+    Exchanging region and patch in all pairs of a patient changes the sign of its part.
+    """
+    values, cluster = pairs.columns[fill][number], _clusters(pairs)
+    own, part = [*_enough(pairs, values).values()], np.zeros(cluster.max() + 1)
+    for rows in own:
+        np.add.at(part, cluster[rows], values[rows] / (len(rows) * len(own)))
+    return part if own and np.ptp(cluster[np.concatenate(own)]) else part[:0]
+
+
+def _clusters(pairs: Intervened) -> NDArray[np.int64]:
+    """Return the code of each pair's patient (P,)."""
+    return np.unique(pairs.patients, return_inverse=True)[1].astype(np.int64)
+
+
+def _enough(pairs: Intervened, values: NDArray[np.float64]) -> dict[str, NDArray[np.int64]]:
+    """Return by finding the pairs with a value, of the findings with at least `LEAST`."""
+    known = ~np.isnan(values)
+    own = {name: np.flatnonzero(known & (pairs.finding == at)) for at, name in enumerate(pairs.rows.findings)}
+    return {name: rows for name, rows in own.items() if len(rows) >= LEAST}
+
+
+def _estimates(
+    pairs: Intervened, columns: Mapping[str, NDArray[np.float64]], points: Mapping[str, Any]
+) -> dict[str, dict[str, Estimate]]:
+    """Return the numbers of columns (P,), by finding and as means over findings, with their intervals.
+
+    `points` are the numbers without intervals, but for those of maps, which a run does not average itself.
+    """
+    cluster, spreads = _clusters(pairs), dict[str, dict[str, Spread]]()
+    found: dict[str, dict[str, Estimate]] = {name: {} for name in (MACRO, *pairs.rows.findings)}
+    given = {**points["per_class"], MACRO: points["macro"]}
+    for name, values in columns.items():
+        compute = intervals.share if name in _SHARES else intervals.unbounded
+        combine = intervals.combined if name in _SHARES else intervals.combined_unbounded
+        own = _enough(pairs, values)
+        count = cluster.max() + 1
+        spreads[name] = {finding: compute(values[rows], cluster[rows], count) for finding, rows in own.items()}
+        found[MACRO][name] = Estimate(None)
+        for place, findings in {**{finding: [finding] for finding in own}, MACRO: [*own]}.items() if own else ():
+            rates = ("flip_rate", "control_flip_rate") if name == "premium" else (name,)
+            of = [[spreads[rate][finding] for finding in findings] for rate in rates]
+            value = given[place][name] if name in given[MACRO] else fmean(spread.value for spread in of[0])
+            limits = intervals.difference(*of) if name == "premium" else combine(*of)
+            found[place][name] = estimate(value, limits)
+    return found
+
+
+def _analysis(
+    run: Run, pairs: Intervened, p_values: Mapping[tuple[str, str, str], tuple[float, float]]
+) -> InterventionAnalysis:
+    numbers, of_maps, fills = intervention_numbers(pairs), map_columns(run, pairs), []
+    for fill, columns in pairs.columns.items():
+        if fill == ANY:
+            continue
+        seen = {name: np.where(pairs.decision == 1, values, np.nan) for name, values in columns.items()}
+        tested = {name: p_values[run.label, fill, name] for name in TESTED if (run.label, fill, name) in p_values}
+        discordant = int((columns["premium"] == 1).sum()), int((columns["premium"] == -1).sum())
+        fills.append(
+            FillAnalysis(
+                fill=fill,
+                pairs=int((~pairs.lacking[fill]["without_control"]).sum()),
+                numbers=_estimates(pairs, {**columns, **of_maps.get(fill, {})}, numbers["all_pairs"][fill]),
+                recognized=_estimates(pairs, seen, numbers["correct_only"][fill])[MACRO],
+                p={name: p for name, (p, _) in tested.items()},
+                p_adjusted={name: adjusted for name, (_, adjusted) in tested.items()},
+                discordant=discordant,
+                p_exact=mcnemar(*discordant),
+                overlap={name: overlap(pairs.overlap, columns[name]) for name in ("use", "flip_rate")},
+            )
+        )
+    lacking = [*pairs.lacking.values()]
+    found = InterventionAnalysis(
+        label=run.label,
+        number="use" if pairs.reason is None else "premium",
+        dependence="too few",
+        pairs=len(pairs.row),
+        clusters=len({*pairs.patients}),
+        fills=tuple(fills),
+        numbers=_estimates(pairs, {**pairs.columns[ANY], **of_maps.get(ANY, {})}, numbers["all_pairs"][ANY])[MACRO],
+        left_out={name: max(int(one[name].sum()) for one in lacking) for name in (lacking[0] if lacking else ())},
+    )
+    equal = not any(np.nan_to_num(pairs.columns[one.fill][found.number]).any() for one in found.main)
+    return replace(found, dependence=dependence(found, equal))
+
+
+def dependence(found: InterventionAnalysis, equal: bool) -> Dependence:
+    """Judge by the headline number with each fill; `equal` if no pair differs between region and patch."""
+    number, fills = found.number, [one for one in found.main if found.number in one.p_adjusted]
+    other, most = UNSTABLE[number]
+    depends = [(one.mean[number].value or 0.0) > 0 and one.p_adjusted[number] <= SIGNIFICANT for one in fills]
+    if any(depends):
+        return "depends" if all(depends) else "fill"
+    if fills and all((one.mean[other].low or 0.0) > most for one in fills):
+        return "any hole"
+    if fills and all((one.mean[number].high or 0.0) <= SMALL[number] for one in fills):
+        return "unchanged" if equal else "no sign"
+    return "too few"
+
+
+def mcnemar(first: int, second: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test of discordant pairs (1947, Psychometrika 12, 153)."""
+    return min(1.0, 2 * float(bdtr(min(first, second), first + second, 0.5)))
+
+
+def overlap(hit: NDArray[np.float64], depends: NDArray[np.float64]) -> tuple[int, int, int, int]:
+    """Count pairs by whether they are pointed at and depend on the region, in the order of `FillAnalysis`.
+
+    `hit` (P,) counts from one half on, and `depends` (P,) above 0; pairs without one of them are left out.
+    """
+    known = ~np.isnan(hit) & ~np.isnan(depends)
+    one, two, three, four = np.bincount(2 * (hit[known] < 0.5) + (depends[known] <= 0), minlength=4).tolist()
+    return one, two, three, four
+
+
+def map_columns(run: Run, pairs: Intervened) -> _Columns:
+    """Return, by fill and number, what follows from the stored maps (P,); nothing of runs that kept none.
+
+    Of each fill `follows` and `control_follows`, the rank correlation of the map with that of the image with region or
+    patch hidden. Of no fill, for each change of the words, `specificity`, the rank correlation of the two maps, and
+    `advantage`, by how much the rank accuracy is higher with the right words.
+    """
+    folder, stored, rows = run.folder, run.stored, pairs.rows
+    if not all((folder / name).is_file() for name in (IMAGES, PREDICTIONS, TRUTH)) or not stored.draws_maps:
+        return {}
+    named = zip(rows.image[pairs.row].tolist(), rows.query[pairs.row].tolist(), strict=True)
+    place_of = {(rows.image_ids[image], rows.queries[query]): place for place, (image, query) in enumerate(named)}
+    predictions = Table(folder / PREDICTIONS)
+    keys = predictions.read(["image_id", "query", "condition"]).to_pydict()
+    there: dict[tuple[str, str], dict[str, int]] = {key: {} for key in place_of}
+    for at, (image, query, condition) in enumerate(zip(*keys.values(), strict=True)):
+        if (image, query) in there:
+            there[image, query][condition] = at
+    crops = {row["image_id"]: row for row in Table(folder / IMAGES).rows(["image_id", "crop"])}
+    mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
+    found: _Columns = {}
+
+    def put(fill: str, name: str, value: float) -> None:
+        found.setdefault(fill, {}).setdefault(name, np.full(len(pairs.row), np.nan))[place] = value
+
+    # Pair by pair, so that memory does not grow with their number.
+    for image, query, region in stored.regions():
+        if (place := place_of.get((image, query), -1)) < 0:
+            continue
+        maps = {name: np.nan_to_num(map_of(predictions.row(at))) for name, at in there[image, query].items()}
+        own = maps.pop("")
+        for condition, other in maps.items():
+            kind, _, fill = condition.partition(" ")
+            if condition in PROMPTS:
+                on_grid = (maps_on_grid(one, crop_of(crops[image]), region.shape, mode) for one in (own, other))
+                right, wrong = (rank_accuracy(one, region) for one in on_grid)
+                put(ANY, f"{condition} specificity", spearman(own, other))
+                put(ANY, f"{condition} advantage", right - wrong)
+            elif f"{kind} " in (HIDE, CONTROL):
+                name = "follows" if f"{kind} " == HIDE else "control_follows"
+                put(fill, name, spearman(own, other))
+    return found
