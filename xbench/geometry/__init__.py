@@ -1,1 +1,1 @@
-"""Coordinates: shapes, regions, grids, preprocessing."""
+"""Coordinates: shapes, regions, what hides them, grids, preprocessing."""
