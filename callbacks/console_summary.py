@@ -11,7 +11,8 @@ from rich.table import Table
 
 from xbench.findings.names import MACRO
 from xbench.report.statistics.below_half import auroc_warning
-from xbench.runs.results import Answers, OwnScale, Results
+from xbench.runs.results import Answers, Interventions, OwnScale, Results
+from xbench.scoring.interventions import ANY
 from xbench.scoring.numbers import STATUSES
 
 from .evaluation import Evaluation, find
@@ -36,6 +37,8 @@ class ConsoleSummary(Callback):
             console.print(_rates(results.answers), style="dim", highlight=False)
         if results.own_scale:
             console.print(_own_scale(results.own_scale), style="dim", highlight=False)
+        if results.interventions:
+            console.print(_interventions(results.interventions))
         rows = Evaluation.of(trainer).rows
         for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, rows)])):
             console.print(line, style="yellow", highlight=False)
@@ -86,7 +89,7 @@ def _table(results: Results) -> Table:
         table.add_column(heading, justify="right", no_wrap=True, min_width=5, style=style)
 
     def shown(numbers: Mapping[str, float | None]) -> list[str]:
-        return ["-" if (value := numbers[name]) is None else f"{value:.3f}" for name in columns]
+        return [_shown(numbers[name]) for name in columns]
 
     for finding in results.findings:
         numbers = {**vars(results.classification.per_class[finding]), **vars(results.grounding.per_class[finding])}
@@ -118,6 +121,29 @@ def _own_scale(own: OwnScale) -> str:
     numbers = (f"{own.macro[name] or 0:.3f}" for name in ("dice_fixed", "dice_best", "iou_fixed", "iou_best"))
     shown = "Dice at 0.5 {}, best {}, IoU at 0.5 {}, best {}".format(*numbers)
     return f"On the maps' own scale ({own.scale}), not stretched: {shown}."
+
+
+def _interventions(found: Interventions) -> Table:
+    """Return the means over findings by fill, a row each, and below them the numbers that depend on no fill."""
+    of_any = found.all_pairs[ANY].macro
+    others = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in of_any.items())
+    reason = f"{found.reason} " if found.reason else ""
+    signs = " Its sign depends on the fill." if found.sign_over_fills[MACRO] is False else ""
+    caption = f"{reason}Use: drop less that of an equal patch elsewhere.{signs} Means over findings: {others}."
+    title = f"Interventions on {found.pairs} pairs: the region is hidden, or an equal patch elsewhere (control)"
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 0), collapse_padding=True)
+    table.add_column("Fill", no_wrap=True)
+    for heading in ("Use", "Drop", "Control\ndrop", "Premium", "Flips", "Control\nflips", "Map\nmoves"):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=7)
+    columns = ("use", "drop", "control_drop", "premium", "flip_rate", "control_flip_rate", "map_moves")
+    for fill, numbers in found.all_pairs.items():
+        if fill != ANY:
+            table.add_row(fill, *(_shown(numbers.macro[name]) for name in columns))
+    return table
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _times(seconds: Mapping[str, float]) -> str:

@@ -28,6 +28,7 @@ from xbench.runtime.distributed import gather
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.notes import EXPLORATORY_NOTE, SUPERVISED_NOTE
 from xbench.runtime.stopwatch import Stopwatch
+from xbench.scoring.interventions import CONDITIONS
 from xbench.scoring.map_measures import Measurer
 from xbench.scoring.measure import measure
 from xbench.scoring.metrics import metrics_of
@@ -132,7 +133,7 @@ class Evaluation(Callback):
     def add(self, trainer: Trainer, outputs: Prediction, batch: Batch) -> dict[str, pa.Table]:
         """Measure what a model says about a batch under its condition, add that to `latest`, and return it.
 
-        Callbacks that change images add what they get; no number of the run counts it.
+        Callbacks that change images add what they get; no number of the images as they are counts it.
         """
         model, data = _parts(trainer)
         if outputs.shown is not None and isinstance(outputs.shown, Answers) != self._answering:
@@ -143,6 +144,8 @@ class Evaluation(Callback):
         check = partial(check_values, truth=batch.truth, model=model.name, given=outputs.given)
         rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties, model.map_scale)
         rows = measure(outputs, batch.truth, rules, self.stopwatch, self._measurer, check, batch.condition)
+        if batch.condition in CONDITIONS:
+            self._waiting.append(rows)
         tables = {PAIRS: rows}
         if isinstance(outputs.shown, Answers):
             tables[PREDICTIONS] = answers_table(answer_rows(outputs.shown, batch.truth), batch.condition)
@@ -197,7 +200,8 @@ class Evaluation(Callback):
                 f"{data.name}: none of the {len(failures)} images could be read, so there is nothing to score. The "
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
-        self.rows = Rows.of(in_order([SCHEMA.empty_table(), *chain(*tables)]), self._groups)
+        table = in_order([SCHEMA.empty_table(), *chain(*tables)])
+        self.rows = Rows.of(table, self._groups)
         seconds, saved = {**self.stopwatch.seconds, "decode": self._decode}, saved_config(trainer)
         self.results = summarise(
             (model.name, data.name, data.split),
@@ -214,6 +218,7 @@ class Evaluation(Callback):
                 "batches_of_earlier_attempts": self._restored,
             },
             [*chain(*of_answers)] if self._answering else None,
+            {name: Rows.of(table, self._groups, name) for name in CONDITIONS},
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

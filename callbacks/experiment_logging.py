@@ -16,6 +16,7 @@ from xbench.runs.folder import saved_config
 from xbench.runs.results import Results
 from xbench.runtime.distributed import shared_counter
 from xbench.runtime.errors import UserError
+from xbench.scoring.interventions import ANY
 
 from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
@@ -28,10 +29,11 @@ _EVERY = 30.0
 class ExperimentLogging(Callback):
     """Logs a run's configuration, progress, numbers and pictures.
 
-    Every logger gets the macro numbers under the names `grounding/<number>` and `classification/<number>`. Weights &
-    Biases also gets progress during the run and, from the finished files, intervals, floors, numbers per finding,
-    tables, charts, the files of the run as an artifact and, if its logger is told to, overlays with masks and boxes
-    that can be toggled, so `ResultsWriter` must come first. Nothing that goes wrong with it can cost a result.
+    Every logger gets the macro numbers under the names `grounding/<number>`, `classification/<number>` and, of each
+    fill, `interventions/<number>_<fill>`. Weights & Biases also gets progress during the run and, from the finished
+    files, intervals, floors, numbers per finding, tables, charts, the files of the run as an artifact and, if its
+    logger is told to, overlays with masks and boxes that can be toggled, so `ResultsWriter` must come first. Nothing
+    that goes wrong with it can cost a result.
     """
 
     # Here the model can no longer refuse its prompts.
@@ -111,5 +113,10 @@ def _scalars(results: Results) -> dict[str, float]:
         tokens = results.answers.tokens
         spent = {} if tokens is None else {"tokens_sent": tokens.sent, "tokens_received": tokens.received}
         parts["answers"] = results.answers.macro | spent
+    if results.interventions:
+        means = {fill: numbers.macro for fill, numbers in results.interventions.all_pairs.items()}
+        parts["interventions"] = means.pop(ANY) | {
+            f"{name}_{fill}": value for fill, macro in means.items() for name, value in macro.items()
+        }
     named = {f"{part}/{name}": value for part, macro in parts.items() for name, value in macro.items()}
     return {name: value for name, value in named.items() if value is not None}

@@ -5,24 +5,36 @@ from __future__ import annotations
 import json
 import pkgutil
 import warnings
+from dataclasses import replace
+from io import StringIO
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from lightning.pytorch import Trainer
+from rich.console import Console
 from synthetic import write_run
 from toys import Brightness, Squares
 
 import xbench.data.datamodule
 import xbench.data.samples
 import xbench.runtime.stopwatch
+from xbench.callbacks.console_summary import _interventions
 from xbench.callbacks.evaluation import Evaluation
+from xbench.callbacks.experiment_logging import _scalars
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.commands.verify import disagreements
 from xbench.findings.names import findings_problem
-from xbench.runs.results import read_results
+from xbench.runs.finished import FinishedRun
+from xbench.runs.results import read_results, write_results
+from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.tables import write_tables
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.notes import INPUT_NOTE
+from xbench.scoring.rows import SCHEMA, in_order
 
 SKIP = ("--data.on_error", "skip")
 
@@ -188,3 +200,89 @@ def test_a_key_that_no_run_writes_is_not_read(path):
         with pytest.raises(ValueError, match="auroc_of_mine"):
             read_results(path)
         del part["auroc_of_mine"]
+
+
+@pytest.fixture
+def intervened(tmp_path):
+    """A finished run with three findings, one logit less without the region, the control nothing."""
+    folder = write_run(tmp_path, "model", images=240)
+    table = pq.read_table(folder / "pairs.parquet")
+    present = table.filter(table["has_region"])
+    tables = [table]
+    for condition, cost in (
+        ("hide: mean", 1.0),
+        ("control: mean", 0.0),
+        ("hide: noise", -1.0),
+        ("control: noise", 0.0),
+    ):
+        changes = {"logit": pc.subtract(present["logit"], cost), "condition": pa.array([condition] * len(present))}
+        changes |= {"changed_digest": pa.array(["0" * 16] * len(present))}
+        changes |= dict.fromkeys(SCHEMA.names[-4:], pa.array([0.5] * len(present)))
+        changed = present
+        for name, column in changes.items():
+            changed = changed.set_column(SCHEMA.get_field_index(name), SCHEMA.field(name), column)
+        tables.append(changed)
+    rewrite(folder, in_order(tables))
+    return folder
+
+
+def rewrite(folder, table):
+    """Put other rows into a run, and the numbers that follow from them."""
+    run = FinishedRun.open(folder)
+    tables = run.results.tables | write_tables(folder, [{"pairs.parquet": table}], ["pairs.parquet"], {})
+    run = FinishedRun.open(folder)
+    of = (("model", "chestxray14", run.results.split), run.rows, numbers_of(run.rows), 101)
+    results = summarise(*of, provenance=run.results.provenance, changed=run.changed)
+    write_results(folder / "results.json", replace(results, tables=tables))
+
+
+def test_interventions_are_read_back_verified_and_shown(intervened):
+    assert disagreements(intervened) == []
+    results = read_results(intervened / "results.json")
+    found = results.interventions
+    assert [*found.all_pairs] == ["mean", "noise", "any"] and found.reason is None
+    use = found.all_pairs["mean"].macro["use"]
+    assert use > 0 and found.all_pairs["noise"].macro["use"] == pytest.approx(-use)
+    assert found.sign_over_fills == dict.fromkeys([*results.findings, "macro"], False)
+    scalars = _scalars(results)
+    assert scalars["interventions/use_mean"] == use and "interventions/swap_same_agreement" in scalars
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(_interventions(found))
+    shown = console.export_text()
+    assert f"{use:.3f}" in shown and "depends on the fill" in shown and f"{found.pairs} pairs" in shown
+
+
+@pytest.mark.parametrize(
+    "path", [("pairs",), ("all_pairs", "mean", "macro", "use"), ("correct_only", "any", "per_class", "Nodule", "blank")]
+)
+def test_changed_numbers_of_interventions_are_found(intervened, path):
+    content = json.loads((intervened / "results.json").read_text())
+    *parents, last = path
+    part = content["interventions"]
+    for name in parents:
+        part = part[name]
+    part[last] = 1 if part[last] is None else part[last] + 1
+    (intervened / "results.json").write_text(json.dumps(content))
+    assert [one.place.rpartition(" / ")[2] for one in disagreements(intervened)] == [last]
+
+
+def test_rows_under_interventions_make_numbers(intervened):
+    table = pq.read_table(intervened / "pairs.parquet")
+    before = read_results(intervened / "results.json").interventions
+    rewrite(intervened, table.slice(0, len(table) - 1))
+    assert disagreements(intervened) == [] and read_results(intervened / "results.json").interventions != before
+    content = json.loads((intervened / "results.json").read_text())
+    del content["interventions"]
+    (intervened / "results.json").write_text(json.dumps(content))
+    assert [one.place for one in disagreements(intervened)] == ["results.json / interventions"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"scored": 29}, {"use": None}, {"use": "0.1"}, {"pointed": None}, {"pairs": -1}, {"pairs": 1.5}]
+)
+def test_numbers_of_interventions_that_no_run_writes_are_refused(intervened, changes):
+    content = json.loads((intervened / "results.json").read_text())
+    content["interventions"]["all_pairs"]["mean"]["per_class"]["Nodule"] |= changes
+    (intervened / "results.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="damaged or was not written by a run"):
+        read_results(intervened / "results.json")

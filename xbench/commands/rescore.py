@@ -300,6 +300,7 @@ def _score(
         # `bench` must not take it for the run that its configuration would give.
         provenance={name: value for name, value in provenance.items() if name != "fingerprint"} | changed,
         answers=[*read_answers(folder / PREDICTIONS)] if read_as else None,
+        changed=FinishedRun(folder, stored).changed,
     )
     # Of the whole run, even when only some of its images are scored again.
     counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)

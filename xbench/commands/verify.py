@@ -99,7 +99,7 @@ def _numbers(run: FinishedRun) -> Iterator[Compared]:
         if thresholds < 3 or thresholds % 2 == 0:
             raise ValueError(f"{PAIRS} has {thresholds} thresholds, and those of a run are odd in number")
         names = stored.model, stored.dataset, stored.split
-        derived = summarise(names, rows, numbers_of(rows), thresholds, (), (), stored.provenance, answers)
+        derived = summarise(names, rows, numbers_of(rows), thresholds, (), (), stored.provenance, answers, run.changed)
     content, again = asdict(stored), asdict(derived)
     # What no table holds.
     for name in ("skipped", "notes"):

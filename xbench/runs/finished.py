@@ -26,7 +26,8 @@ from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRU
 from xbench.runs.fingerprint import outputs_depend_on
 from xbench.runs.images import SavedImage, ScoredPairs
 from xbench.runs.results import Results, read_results
-from xbench.runs.tables import read_rows
+from xbench.runs.tables import read_conditions, read_rows
+from xbench.scoring.interventions import CONDITIONS
 from xbench.scoring.rows import Rows
 
 if TYPE_CHECKING:
@@ -69,6 +70,13 @@ class FinishedRun:
         """What every number follows from, of `pairs.parquet`."""
         with reading(self.folder):
             return read_rows(self.folder / PAIRS, self.results.findings, self.condition)
+
+    @cached_property
+    def changed(self) -> dict[str, Rows]:
+        """The rows under interventions that hide pixels, by condition."""
+        names = [view.condition for view in self.under_conditions if view.condition in CONDITIONS]
+        with reading(self.folder):
+            return read_conditions(self.folder / PAIRS, self.results.findings, names) if names else {}
 
     @cached_property
     def image_scores(self) -> Images:

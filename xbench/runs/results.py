@@ -19,9 +19,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from xbench.findings.conditions import LEAST
 from xbench.findings.names import MACRO, findings_problem, is_folder_name, is_name
 from xbench.runs.files import SCHEMAS
 from xbench.runtime.files import write_whole
+from xbench.scoring.interventions import ANY, OF_ANY, OF_FILL
 
 SIGN_LEVEL = 0.01
 """Chance of ever taking maps that know nothing for upside down, over all findings of a run and all together."""
@@ -272,6 +274,25 @@ class Answers(_Part):
         return said
 
 
+@dataclass(frozen=True)
+class InterventionNumbers(_Part):
+    """What hiding pixels changes, with one fill or with none, as `xbench.scoring.interventions` computes it."""
+
+    per_class: dict[str, dict[str, Count | Number | None]]  # numbers, and how many pairs they are over and lack
+    macro: Macro  # means over the findings that have the number
+
+
+@dataclass(frozen=True)
+class Interventions(_Part):
+    """Whether scores and decisions depend on the region."""
+
+    pairs: Count  # of image and query, on which was intervened
+    reason: str | None  # why there is no `drop`, `control_drop` and `use`; None if there is
+    all_pairs: dict[str, InterventionNumbers]  # by fill, and `any` for numbers that depend on none
+    correct_only: dict[str, InterventionNumbers]  # over the pairs whose finding the model sees in the image as it is
+    sign_over_fills: dict[str, bool | None]  # by finding and `macro`: whether `use` has one sign; None of one fill
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results(_Part):
     """The content of `results.json`."""
@@ -287,6 +308,7 @@ class Results(_Part):
     own_scale: OwnScale | None = None  # only of maps of logits or probabilities; the file of any other has not the key
     classification: Classification
     answers: Answers | None = None  # only of a model that answers; the file of any other has not the key
+    interventions: Interventions | None = None  # only of a run that hid pixels; the file of any other has not the key
     tables: dict[str, str] = field(default_factory=dict)  # SHA-256 of each table of the run, by its name
     # what the numbers depend on and how long they took; the one part that differs between runs of one command
     provenance: dict[str, Any]
@@ -336,7 +358,7 @@ class Results(_Part):
 def write_results(path: Path, results: Results) -> None:
     """Write `results.json`; raise a ValueError for NaN and infinity, which the schema does not know."""
     content = asdict(results)
-    for name in ("answers", "own_scale"):
+    for name in ("answers", "own_scale", "interventions"):
         if content[name] is None:
             del content[name]
     text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
@@ -397,12 +419,22 @@ def _contradiction(results: Results) -> str | None:
     by_finding: list[Mapping[str, Any] | None] = [results.counts.per_finding, results.scored_on, answers]
     by_finding += [grounding.per_class, results.classification.per_class]
     by_finding += [results.own_scale.per_class] if results.own_scale else []
+    changed = results.interventions
+    by_fill = [*changed.all_pairs.items(), *changed.correct_only.items()] if changed else []
+    by_finding += [numbers.per_class for _, numbers in by_fill]
     if any(part is not None and [*part] != findings for part in by_finding):
         return "it has not every number of every finding"
     for finding, scores in grounding.per_class.items():
         for curve in (scores.dice_curve, scores.iou_curve):
             if curve is not None and len(curve) != len(grounding.thresholds):
                 return f"a curve of {finding} has {len(curve)} numbers for {len(grounding.thresholds)} thresholds"
+    for fill, numbers in by_fill:
+        counts = OF_ANY if fill == ANY else OF_FILL
+        for of in numbers.per_class.values():
+            if not all(type(of.get(count)) is int and (of[count] or 0) >= 0 for count in ("pairs", *counts)):
+                return f"interventions ({fill!r:.20}) do not count their pairs"
+            if any((of.get(name) is None) != ((of[count] or 0) < LEAST) for count in counts for name in counts[count]):
+                return f"interventions ({fill!r:.20}) have numbers of too few pairs, or lack some"
     if not {*results.tables} <= {*SCHEMAS}:
         return "it names tables that no run has"
     if grounding.sign_test and not {*grounding.sign_test.may_be_wrong} <= {*findings, MACRO}:

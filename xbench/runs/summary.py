@@ -17,6 +17,7 @@ from xbench.runs import results
 from xbench.runs.answers import AnswerRow
 from xbench.scoring import numbers
 from xbench.scoring.boxes import box_iou
+from xbench.scoring.interventions import intervened, intervention_numbers
 from xbench.scoring.numbers import Numbers, macro_mean
 from xbench.scoring.rows import Rows
 
@@ -65,11 +66,13 @@ def summarise(
     notes: Iterable[Note] = (),
     provenance: Mapping[str, Any] | None = None,
     answers: Sequence[AnswerRow] | None = None,
+    changed: Mapping[str, Rows] | None = None,
 ) -> results.Results:
     """Put the results of a run together.
 
     `names` are those of model, dataset and split, `computed` is what the metrics gave, and `thresholds` the number of
-    the sweep. `answers` are those of a model that answers, in any order; their texts are not looked at.
+    the sweep. `answers` are those of a model that answers, in any order; their texts are not looked at. `changed` are
+    rows under interventions, by condition.
     """
     findings = rows.findings
     said = None if answers is None else _answers(rows, computed.boxes, answers, (provenance or {})["model"])
@@ -124,6 +127,7 @@ def summarise(
             macro=numbers.recognition_macro(computed.classification),
         ),
         answers=said,
+        interventions=_interventions(rows, changed or {}),
         provenance=dict(provenance or {}),
     )
 
@@ -147,6 +151,15 @@ def _own_scale(rows: Rows, computed: Sequence[Numbers], scale: Any) -> results.O
         return None
     macro = {name: macro_mean(scores[name] for scores in computed) for name in _SWEEP}
     return results.OwnScale(scale, dict(zip(rows.findings, computed, strict=True)), macro)
+
+
+def _interventions(rows: Rows, changed: Mapping[str, Rows]) -> results.Interventions | None:
+    if (pairs := intervened(rows, changed)) is None:
+        return None
+    found = intervention_numbers(pairs)
+    for name in ("all_pairs", "correct_only"):
+        found[name] = {fill: results.InterventionNumbers(**numbers) for fill, numbers in found[name].items()}
+    return results.Interventions(**found)
 
 
 def _answers(

@@ -92,7 +92,12 @@ _MAX_ROWS = 2 * 10**7
 
 
 def read_rows(path: Path, findings: Sequence[str], condition: str = "") -> Rows:
-    """Read the rows of a condition in `pairs.parquet` of a run with these findings.
+    """Read the rows of a condition in `pairs.parquet` of a run with these findings; see `read_conditions`."""
+    return read_conditions(path, findings, [condition])[condition]
+
+
+def read_conditions(path: Path, findings: Sequence[str], conditions: Sequence[str]) -> dict[str, Rows]:
+    """Read the rows of some conditions in `pairs.parquet` of a run with these findings, by condition.
 
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run with these findings
@@ -105,13 +110,14 @@ def read_rows(path: Path, findings: Sequence[str], condition: str = "") -> Rows:
     needed = ("index", "image_id", "query", "condition", "label", "has_region", "scored", "asked")
     if lacking := [name for name in needed if table[name].null_count]:
         raise ValueError(f"{path.name}: {lacking[0]} has gaps that no run leaves")
-    rows = Rows.of(table, findings, condition)
-    for name, places in _wrong(rows):
-        for row in np.flatnonzero(places)[:1].tolist():
-            about = f"{rows.queries[rows.query[row]]!r:.60} on {rows.image_ids[rows.image[row]]!r:.200}"
-            value = f" is {rows[name][row]}" if name in rows.columns else ""
-            raise ValueError(f"{path.name}: {name} of {about}{value}, which no run writes there")
-    return rows
+    found = {condition: Rows.of(table, findings, condition) for condition in conditions}
+    for rows in found.values():
+        for name, places in _wrong(rows):
+            for row in np.flatnonzero(places)[:1].tolist():
+                about = f"{rows.queries[rows.query[row]]!r:.60} on {rows.image_ids[rows.image[row]]!r:.200}"
+                value = f" is {rows[name][row]}" if name in rows.columns else ""
+                raise ValueError(f"{path.name}: {name} of {about}{value}, which no run writes there")
+    return found
 
 
 def _wrong(rows: Rows) -> Iterator[tuple[str, NDArray[np.bool_]]]:

@@ -38,6 +38,12 @@ OF_ANY = {
 }
 """Numbers, of each fill and of none, by the name of the count of pairs that they are means over."""
 
+LACKING = ("without_control", "saturated", "without_decision")
+"""Counts of pairs without some of the numbers of a fill."""
+
+CONDITIONS = (*(f"{kind}{fill}" for fill in FILLS for kind in (HIDE, CONTROL)), KEEP, NO_IMAGE)
+"""Conditions that numbers are computed from."""
+
 _ANSWERS = "The model answers: it decides, and gives no score whose drop could be measured."
 _NO_SCORES = "The model gives no score, so nothing drops and nothing is decided."
 
@@ -52,8 +58,8 @@ class Intervened:
         decision: Whether the model sees the finding in the image as it is (P,): 1, 0, or NaN without a decision.
         overlap: Share of the map's maxima that lies in the region (P,); NaN where nothing is shown.
         columns: By fill, and by `ANY`, by name of the number, a value for each pair (P,); NaN where there is none.
-        lacking: By fill, by name, which pairs (P,) lack a place for the control (`without_control`), have a score of
-            exactly 0 or 1 (`saturated`), or lack a decision (`without_decision`).
+        lacking: By fill, by the names of `LACKING`, which pairs (P,) have no place for the control, a probability of
+            exactly 0 or 1, or no decision.
         reason: Why there are no scores, in a sentence; None if there are.
     """
 
@@ -89,9 +95,8 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
     Raises:
         ValueError: A row under a condition is of an image and a query that `rows` lacks.
     """
-    names = [f"{kind}{fill}" for fill in FILLS for kind in (HIDE, CONTROL)] + [KEEP, NO_IMAGE]
     known = {key: place for place, key in enumerate(_keys(rows))}
-    places = {name: _places(known, changed[name]) for name in names if name in changed}
+    places = {name: _places(known, changed[name]) for name in CONDITIONS if name in changed}
     row: NDArray[np.int64] = np.unique(np.concatenate([np.empty(0, np.int64), *places.values()]))
     row = row[rows.finding[row] >= 0]
     if not len(row):
@@ -116,7 +121,7 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
     decisions, nothing = decided(score, limits), np.full(len(row), np.nan)
     decision, score, limit, unit = decisions[row], score[row], limits[row], units[rows.finding[row]]
     overlap = rows["pointing_hit"][row]
-    after = dict.fromkeys(names, nothing) | {name: under(name, scores(changed[name])) for name in places}
+    after = dict.fromkeys(CONDITIONS, nothing) | {name: under(name, scores(changed[name])) for name in places}
     columns: dict[str, dict[str, NDArray[np.float64]]] = {}
     lacking: dict[str, dict[str, NDArray[np.bool_]]] = {}
     for fill in FILLS:
@@ -136,11 +141,8 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
             **{"flip_rate": flip, "control_flip_rate": control_flip, "premium": premium},
             "map_moves": np.where((overlap >= 0.5) & ~np.isnan(hit), hit < 0.5, np.nan),
         }
-        lacking[fill] = {
-            "without_control": ~there,
-            "saturated": there & np.isinf([score, hidden, other]).any(axis=0),
-            "without_decision": there & np.isnan(premium),
-        }
+        saturated = there & np.isinf([score, hidden, other]).any(axis=0)
+        lacking[fill] = dict(zip(LACKING, (~there, saturated, there & np.isnan(premium)), strict=True))
     columns[ANY] = {
         "sufficiency": np.where(decision == 1, decided(after[KEEP], limit), np.nan),
         "no_image_yes": decided(after[NO_IMAGE], limit),
