@@ -123,7 +123,7 @@ class Hiding:
         elif fill == "mean" or not outside.any():
             result[mask] = self._mean(~hidden)
         elif fill == "inpaint":
-            box = _box(mask, 12)  # Telea's method reads no pixel farther from the mask than 8
+            box = _box(mask, 12)  # Telea's method reads pixels up to 4 from the mask
             result[box] = cv2.inpaint(self.image[box], mask[box].view(np.uint8), 3, cv2.INPAINT_TELEA)
         else:
             ring = dilated(mask) & outside
