@@ -32,7 +32,7 @@ from xbench.scoring.interventions import CONDITIONS
 from xbench.scoring.map_measures import Measurer
 from xbench.scoring.measure import measure
 from xbench.scoring.metrics import metrics_of
-from xbench.scoring.rows import SCHEMA, Rows, fixed_only, in_order
+from xbench.scoring.rows import CHANGED, SCHEMA, Rows, fixed_only, in_order, with_changes
 from xbench.types import Answers, Batch, Failure, Note, Prediction, Rules, TieRule
 
 from .checks import check_each_once, check_no_limit, check_values
@@ -144,6 +144,9 @@ class Evaluation(Callback):
         check = partial(check_values, truth=batch.truth, model=model.name, given=outputs.given)
         rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties, model.map_scale)
         rows = measure(outputs, batch.truth, rules, self.stopwatch, self._measurer, check, batch.condition)
+        if batch.condition and batch.changes:
+            facts = {pair: change.facts for change in batch.changes for pair in change.pairs}
+            rows = with_changes(rows, {name: [facts[pair][name] for pair in range(len(rows))] for name in CHANGED})
         if batch.condition in CONDITIONS:
             self._waiting.append(rows)
         tables = {PAIRS: rows}

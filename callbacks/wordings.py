@@ -41,11 +41,16 @@ class Wordings(Callback):
             if (changed := in_other_words(batch, wording)) is None:
                 continue
             prediction: Any = trainer.strategy.test_step(changed, 1)
-            evaluation = Evaluation.of(trainer)
-            evaluation.stopwatch.lap("forward")
-            evaluation.add(trainer, prediction, changed)
-            if keeper := find(trainer, CaseKeeper):
-                keeper.add(prediction, changed)
+            add_condition(trainer, prediction, changed)
+
+
+def add_condition(trainer: Trainer, prediction: Prediction, batch: Batch) -> None:
+    """Measure and keep what a model has just said about a batch under its condition."""
+    evaluation = Evaluation.of(trainer)
+    evaluation.stopwatch.lap("forward")
+    evaluation.add(trainer, prediction, batch)
+    if keeper := find(trainer, CaseKeeper):
+        keeper.add(prediction, batch)
 
 
 def in_other_words(batch: Batch, wording: Wording) -> Batch | None:
@@ -60,7 +65,7 @@ def in_other_words(batch: Batch, wording: Wording) -> Batch | None:
         scored[pair], queries[pair] = query is not None, query or queries[pair]
     if not scored.any():
         return None
-    rows = np.unique(truth.image[scored]).tolist()
-    chosen = truth.only(rows, scored)
+    chosen = batch.only(np.unique(truth.image[scored]).tolist(), scored)
     own = [query for query, kept in zip(queries, scored.tolist(), strict=True) if kept]
-    return replace(batch.only(rows), truth=replace(chosen, queries=own), condition=f"wording: {wording}", failures=[])
+    truth = replace(chosen.truth, queries=own)
+    return replace(chosen, truth=truth, condition=f"wording: {wording}", failures=[], changes=[])

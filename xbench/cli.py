@@ -56,6 +56,8 @@ def _run(words: Sequence[str]) -> int:
         # Wrong words and missing files are told before torch is imported, which takes seconds.
         if builds := command["function"].startswith("run:run_"):
             more = ["--help" if word == "--help-all" else word for word in words[1:]]
+            if given.command == "intervene":
+                more = [re.sub("^--pairs(?=$|=)", "--data.pairs", word) for word in more]
             look(given.command, more)
         elif given.command == "score":
             look("score", [*(f"--config={name}" for name in given.config), *more], ["data"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,6 +141,19 @@ class Truth:
 
 
 @dataclass(slots=True)
+class Change:
+    """A changed version of an image: the model input where it differs from that of the image as it is."""
+
+    condition: str  # the name of the change
+    pairs: tuple[int, ...]  # places of the pairs that it is asked about; all are of the image
+    corner: tuple[int, int]  # first row and column of the pixels in the model input
+    # Before mean and standard deviation (h, w), of models that answer in the radiograph; h and w are 0 where the model
+    # input does not differ. In numpy, so that no precision plug-in rounds them with the images.
+    pixels: NDArray[np.uint8] | NDArray[np.float32]
+    facts: dict[str, Any]  # what rows say of it, by the columns `CHANGED` of `pairs.parquet`
+
+
+@dataclass(slots=True)
 class Sample:
     """One radiograph, ready for a model, with its ground truth. A `Batch` has several side by side."""
 
@@ -152,6 +165,7 @@ class Sample:
     seconds: float = 0.0
     regions: Sequence[tuple[Any, ...]] = ()  # what `truth_table` takes of the annotated ones
     picture: bytes | None = None  # the radiograph as a JPEG file, of an image with a scored pair
+    changes: Sequence[Change] = ()
 
 
 @dataclass(slots=True)
@@ -182,6 +196,7 @@ class Batch:
     condition: str = ""  # name of the change that was made to the images; empty for the images as they are
     kept: dict[str, Tensor] = field(default_factory=dict)  # tables of a run that `Samples` made, as bytes
     cut: bool = False  # whether images were taken out of it after they were made
+    changes: list[Change] = field(default_factory=list)  # changed versions of its images, to be scored too
 
     def __len__(self) -> int:
         return len(self.images)
@@ -192,6 +207,7 @@ class Batch:
         samples = [item for item in items if isinstance(item, Sample)]
         images = [sample.image for sample in samples]
         radiographs = images if images and images[0].ndim == 2 else []
+        before = accumulate((len(sample.truth.queries) for sample in samples), initial=0)
         return cls(
             images=torch.empty(len(radiographs), 0) if radiographs or not images else torch.stack(images),
             display=[sample.display for sample in samples],
@@ -201,20 +217,32 @@ class Batch:
             failures=[item for item in items if isinstance(item, Failure)],
             seconds=sum(sample.seconds for sample in samples),
             radiographs=radiographs,
+            changes=[
+                replace(change, pairs=tuple(start + pair for pair in change.pairs))
+                for start, sample in zip(before, samples, strict=False)
+                for change in sample.changes
+            ],
         )
 
-    def only(self, rows: Sequence[int]) -> Batch:
-        """Return some of the images, in the given order, and all failures."""
+    def only(self, rows: Sequence[int], wanted: NDArray[np.bool_] | bool = True) -> Batch:
+        """Return some of the images, in the given order, and all failures; of their pairs those that are `wanted`."""
         kept = {*(self.truth.image_ids[row] for row in rows)}
+        pairs = [pair for row in rows for pair in np.flatnonzero((self.truth.image == row) & wanted).tolist()]
+        place = {pair: place for place, pair in enumerate(pairs)}
+        changes = [
+            replace(change, pairs=tuple(place[pair] for pair in change.pairs if pair in place))
+            for change in self.changes
+        ]
         return replace(
             self,
             images=self.images[[*rows]],
             display=[self.display[row] for row in rows],
             image_sha256=[self.image_sha256[row] for row in rows],
-            truth=self.truth.only(rows),
+            truth=self.truth.only(rows, wanted),
             notes=[note for note in self.notes if note.image_id in kept],
             radiographs=[self.radiographs[row] for row in rows] if self.radiographs else [],
             cut=True,
+            changes=[change for change in changes if change.pairs],
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -225,8 +253,9 @@ class Batch:
         """
         places = [place for place, region in enumerate(self.truth.regions) if region is not None]
         drawn = [region for region in self.truth.regions if region is not None]
-        # The images go first, because only their place in the storage matters.
-        tensors = [self.images, *self.display, *self.radiographs, *self.kept.values(), *drawn]
+        # What may be of floats goes first, because only its place in the storage matters.
+        changed = [torch.from_numpy(change.pixels) for change in self.changes]
+        tensors = [self.images, *changed, *self.display, *self.radiographs, *self.kept.values(), *drawn]
         runs = [(*kind, len([*run])) for kind, run in groupby(tensors, lambda one: (one.dtype, one.shape))]
         parts = [one.contiguous().view(torch.uint8).flatten() for one in tensors]
         shared = torch.UntypedStorage._new_shared(sum(map(len, parts)))
@@ -234,6 +263,7 @@ class Batch:
         truth = {one.name: getattr(self.truth, one.name) for one in fields(Truth)} | {"regions": places}
         rest = {one.name: getattr(self, one.name) for one in fields(self)} | {"images": 1, "truth": truth}
         counts = {"display": len(self.display), "radiographs": len(self.radiographs), "kept": [*self.kept]}
+        rest["changes"] = [replace(change, pixels=np.zeros((0, 0), np.uint8)) for change in self.changes]
         return _unpacked, (content, runs, rest | counts)
 
     @property
@@ -301,6 +331,18 @@ class Prediction:
         logits, probabilities = (nothing if one is None else one for one in (self.logits, self.probabilities))
         return logits, probabilities
 
+    def only(self, pairs: Sequence[int]) -> Prediction:
+        """Return what it says about some of the pairs, in the given order; of a model that draws maps."""
+        chosen = torch.tensor(pairs, dtype=torch.long)
+        logits, probabilities = (
+            None if one is None else one[chosen.to(one.device)] for one in (self.logits, self.probabilities)
+        )
+        shown = self.shown
+        if isinstance(shown, Maps):
+            missing = None if shown.missing is None else shown.missing[chosen.to(shown.missing.device)]
+            shown = Maps(shown.values[chosen.to(shown.values.device)], missing)
+        return Prediction(logits, probabilities, shown)
+
 
 def _unpacked(content: Tensor, runs: Sequence[tuple[torch.dtype, torch.Size, int]], rest: dict[str, Any]) -> Batch:
     """Make a batch from what `Batch.__reduce__` gives: runs of tensors alike, and how many there are of each field."""
@@ -310,6 +352,7 @@ def _unpacked(content: Tensor, runs: Sequence[tuple[torch.dtype, torch.Size, int
         tensors += part.view(dtype).view(count, *shape).unbind()
     taken, truth = iter(tensors), rest["truth"]
     rest["images"] = next(taken)
+    rest["changes"] = [replace(change, pixels=next(taken).numpy()) for change in rest["changes"]]
     rest |= {name: [*islice(taken, rest[name])] for name in ("display", "radiographs")}
     rest["kept"] = {name: next(taken) for name in rest["kept"]}
     regions = dict(zip(truth["regions"], taken, strict=True))

@@ -88,7 +88,7 @@ def _starts(words: list[str]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def resolvers() -> dict[str, RunParser]:
-    """The parser of `test`, which `prepare` and `check` share, and that of `predict`."""
+    """The parser of `test`, which `intervene`, `prepare` and `check` share, and that of `predict`."""
     return {command: run_parser(command) for command in ("test", "predict")}
 
 
@@ -119,7 +119,8 @@ def test_commands_are_understood(workplace, resolvers):
         command, *options = words
         seen.add(command)
         given, more = command_parser()[0].parse_known_args(words)
-        if command in ("test", "predict", "prepare", "check"):
+        options = [option.replace("--pairs", "--data.pairs") for option in options]
+        if command in ("test", "intervene", "predict", "prepare", "check"):
             with_configs_apart(options, runs.get(command, runs["test"]))
         elif command == "bench":
             _, jobs = jobs_of(given, more)

@@ -1,4 +1,4 @@
-"""The options of `test`, `predict`, `prepare` and `check`: configurations by name, over them the command line."""
+"""The options of the commands that build a model: configurations by name, over them the command line."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def build(part: dict[str, Any], stage: str | None = None) -> Any:
         return error
 
 
-def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunParser:
+def run_parser(command: Literal["test", "intervene", "predict", "prepare", "check"]) -> RunParser:
     """Return the parser of a command."""
     parser = RunParser(
-        default_config_files=[str(path) for path in defaults(command)],
+        default_config_files=[str(path) for path in defaults("test" if command == "intervene" else command)],
         description=COMMANDS[command]["summary"],
         usage=f"xbench {command} --config NAME_OR_PATH [--model.X ...] [--data.X ...] [--trainer.X ...]",
     )

@@ -53,7 +53,7 @@ from xbench.runtime.yaml_files import load_yaml
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
-from xbench.scoring.rows import in_order
+from xbench.scoring.rows import CHANGED, in_order, with_changes
 
 # By default, and far more than one process can read for.
 _USUAL_WORKERS, _MOST_WORKERS = 16, 64
@@ -345,6 +345,10 @@ def score_batch(
 
     prediction, truth = run.batch(kept, rules.gamma, **read_as)
     tables = {PAIRS: measure(prediction, truth, rules, condition=run.condition)}
+    if run.condition:
+        # What was hidden stands in the rows alone.
+        rows = np.concatenate([run.pairs_of[run.row_of[image.image_id]] for image in kept])
+        tables[PAIRS] = with_changes(tables[PAIRS], {name: run.rows[name][rows] for name in CHANGED})
     if isinstance(prediction.shown, Answers):
         tables[PREDICTIONS] = answers_table(answer_rows(prediction.shown, truth), run.condition)
     return tables

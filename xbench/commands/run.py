@@ -1,4 +1,4 @@
-"""The commands that build a model and a dataset: `test`, `predict`, `score`, `prepare` and `check`."""
+"""The commands that build a model and a dataset: `test`, `intervene`, `predict`, `score`, `prepare` and `check`."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from xbench.commands.options import RunParser, build, run_parser, user_error_beh
 from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
+from xbench.findings.conditions import USUAL
 from xbench.runs.folder import discard_refused
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.processes import usable_cores
@@ -98,8 +99,10 @@ def score(given: Arguments, more: Sequence[str]) -> None:
 
 
 @_one_paragraph()
-def _evaluate(command: Literal["test", "predict"], words: Sequence[str]) -> None:
-    parser, config = _configure(command, words)
+def _evaluate(command: Literal["test", "intervene", "predict"], words: Sequence[str]) -> None:
+    # Below all other configurations.
+    usual = ["--config", json.dumps({"data": {"interventions": USUAL}})] if command == "intervene" else []
+    parser, config = _configure(command, [*usual, *words])
     _refuse_unknown(config.trainer)
     for logger in config.trainer.logger if isinstance(config.trainer.logger, list) else [config.trainer.logger]:
         # Loggers that name no folder write where the run does.
@@ -114,7 +117,7 @@ def _evaluate(command: Literal["test", "predict"], words: Sequence[str]) -> None
             f"{saved[0]} was saved by Lightning when SLURM signalled a job, and would be loaded in place of the "
             "model's weights: delete it, or give another --trainer.default_root_dir."
         )
-    parts = parser.instantiate_classes(_with_data(config, command))
+    parts = parser.instantiate_classes(_with_data(config, "predict" if command == "predict" else "test"))
     data, model = parts.data, parts.model
     if model.preprocessing.undecoded:
         # No number depends on how labels are batched, and a batch of many images takes little longer than one of few.
@@ -132,17 +135,18 @@ def _evaluate(command: Literal["test", "predict"], words: Sequence[str]) -> None
     trainer.loggers = []
     with _one_end(command, trainer):
         # Callbacks take care of results and predictions: they are neither printed nor piled up in memory.
-        if command == "test":
+        if command != "predict":
             trainer.test(model, datamodule=data, verbose=False)
         else:
             trainer.predict(model, datamodule=data, return_predictions=False)
 
 
 run_test, run_predict = partial(_evaluate, "test"), partial(_evaluate, "predict")
+run_intervene = partial(_evaluate, "intervene")
 
 
 def _configure(
-    command: Literal["test", "predict", "prepare", "check"], words: Sequence[str]
+    command: Literal["test", "intervene", "predict", "prepare", "check"], words: Sequence[str]
 ) -> tuple[RunParser, Namespace]:
     """Read the options, and set what holds for the whole process: seed and threads."""
     silence_libraries()
@@ -242,7 +246,7 @@ def _one_end(command: str, trainer: Trainer) -> Iterator[None]:
             raise
         if not trainer.is_global_zero:
             sys.exit(130)
-        text, folder = "Stopped by Ctrl-C.", _folder(trainer) if command == "test" else None
+        text, folder = "Stopped by Ctrl-C.", _folder(trainer) if command != "predict" else None
         if folder is not None and (folder / "results.json").is_file():
             text = f"Stopped by Ctrl-C, after the results were written to {folder}."
         elif folder is not None:

@@ -26,6 +26,7 @@ from xbench.data.store.fingerprint import describe
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
+from xbench.findings.conditions import Intervention, draw
 from xbench.findings.names import findings_problem, is_folder_name, is_name
 from xbench.findings.phrases import Wording
 from xbench.findings.queries import PHRASES, Query
@@ -62,6 +63,11 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         wordings: Other words in which phrases are scored again, for reports that say whether maps follow the words:
             `name` of the finding, the package's `phrase` for it, `negation` of the phrase, and the phrase of `other`
             regions of the same image.
+        interventions: What is done to see whether scores depend on the region: fills that hide it, and an equal patch
+            elsewhere (`mean`, `blur`, `inpaint`, `noise`, `black`), `keep` nothing but the region, `no_image`, other
+            `prompts`; and of maps `deletion`, `insertion`, `road` and `randomisation`. docs/interventions.md has each.
+        pairs: At most so many pairs of an image and what it shows are changed, in equal shares of the findings; None
+            for all.
     """
 
     name: str = ""  # short name in results and run folders; the class name in lower case unless the class sets it
@@ -90,6 +96,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         cache: bool | str = True,
         timeout: float = TIMEOUT,
         wordings: list[Wording] | None = None,
+        interventions: list[Intervention] | None = None,
+        pairs: int | None = None,
     ) -> None:
         super().__init__()
         self.split = self.splits[0] if split is None else split
@@ -102,6 +110,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             f"num_workers {num_workers} must be at least 0": num_workers < 0,
             f"gamma {gamma} must lie in (0, 1]": not 0 < gamma <= 1,
             f"grid {grid}: each side must be at least 1 pixel": min(sides) < 1,
+            f"pairs {pairs} leaves nothing to change: give at least 1": pairs is not None and pairs < 1,
             f"timeout {timeout}: give a number of seconds above 0": not 0 < timeout < math.inf,
         }
         if problem := next((problem for problem, is_one in problems.items() if is_one), None):
@@ -115,6 +124,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.cache = cache
         self.timeout = timeout
         self.wordings: Sequence[Wording] = wordings or []
+        self.interventions: Sequence[Intervention] = interventions or []
+        self.pairs = pairs
+        self.chosen: Mapping[str, frozenset[str]] | None = None  # queries to change images for, by image; None: all
         self.records: Sequence[Record] = ()  # the images of the split, from `setup` on
         self.notes: list[Note] = []  # what is odd about the annotation files; `read_records` fills it
         self.prepared: PreparedStore | None = None
@@ -219,6 +231,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 f"{', '.join(missing[:3])}). {self.where_images_are()} Add these files, or leave out such images "
                 "with --data.on_error skip (they are counted and named)."
             )
+        wanted = self.interventions and self.pairs
+        self.chosen = drawn_pairs(self.records, self.findings, wanted) if wanted else None
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -261,9 +275,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def samples(self, preprocessing: Preprocessing) -> Samples:
         """Return the records as samples for a model with the given preprocessing, from the store if there is one."""
         self.prepared = None if preprocessing.undecoded else self.find_store(preprocessing)
-        return Samples(
-            self.records, self.load, self.findings, preprocessing, self.grid, self.gamma, self.prepared, self.timeout
-        )
+        how = preprocessing, self.grid, self.gamma, self.prepared, self.timeout, self.interventions, self.chosen
+        return Samples(self.records, self.load, self.findings, *how)
 
     def store_for(self, preprocessing: Preprocessing) -> PreparedStore:
         """Return the store of the prepared images for a model with the given preprocessing, whether it exists or not.
@@ -301,6 +314,27 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         for index in sorted({*timed_out, *batch.truth.index.tolist()}):
             self.stall_guard.see(self.records[index].image_id, timed_out.get(index, False))
         return batch
+
+
+def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -> dict[str, frozenset[str]]:
+    """Draw at most so many pairs of an image and what is present in it; return the names of queries by image.
+
+    Each finding gives an equal share, and one that has fewer pairs gives all; phrases belong to their finding. The
+    order of `draw` decides within a finding, so that more pairs are those of a smaller draw and others.
+    """
+    groups: dict[str | None, list[tuple[bytes, str, str]]] = {}
+    for record in records:
+        for query in record.looked_for(findings):
+            if record.labels.get(query.name) == 1:
+                key = draw(record.image_id, query.name), record.image_id, query.name
+                groups.setdefault(query.finding, []).append(key)
+    drawn: dict[str, set[str]] = {}
+    for before, group in enumerate(sorted(groups.values(), key=len)):
+        share = min(len(group), most // (len(groups) - before))
+        most -= share
+        for _, image_id, name in sorted(group)[:share]:
+            drawn.setdefault(image_id, set()).add(name)
+    return {image_id: frozenset(names) for image_id, names in drawn.items()}
 
 
 def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str | None:

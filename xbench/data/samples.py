@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 
@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from xbench.data.changes import changes_of
 from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import TimedOutError, isolated
+from xbench.findings.conditions import HIDING, Intervention
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.regions import Coverage, covers_nothing
@@ -22,7 +24,7 @@ from xbench.runs.files import PICTURES, TRUTH
 from xbench.runs.images import jpeg, shrunk, table_of, truth_table
 from xbench.runs.journal import encoded
 from xbench.runtime.errors import UserError
-from xbench.types import Batch, Failure, Note, Sample, Truth
+from xbench.types import Batch, Change, Failure, Note, Sample, Truth
 
 _LONGEST_SIDE = 1024
 """Pixels of a kept radiograph: thousands of films of ten megapixels are too much to keep."""
@@ -43,6 +45,8 @@ class Samples(Dataset[Sample | Failure]):
     gamma: float  # share of a grid pixel that an annotation must cover
     store: PreparedStore | None = None  # prepared images, to be read instead wherever it has them
     timeout: float = TIMEOUT  # seconds that decoding an image in a worker process may take
+    interventions: Sequence[Intervention] = ()  # changes of the images that are made, too
+    chosen: Mapping[str, frozenset[str]] | None = None  # names of queries, by image, to change it for; None: all
 
     def __len__(self) -> int:
         return len(self.records)
@@ -52,7 +56,7 @@ class Samples(Dataset[Sample | Failure]):
         record = self.records[index]
         undecoded = self.preprocessing.undecoded and not record.missing
         try:
-            prepared = _UNDECODED if undecoded else self.read(record)
+            prepared, changes = (_UNDECODED, ()) if undecoded else self._with_changes(record)
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         queries = record.looked_for(self.findings)
@@ -83,6 +87,7 @@ class Samples(Dataset[Sample | Failure]):
                 if cut is not None
             ],
             picture=jpeg(shrunk(prepared.display, _LONGEST_SIDE)) if truth.scored.any() else None,
+            changes=changes,
             seconds=time.perf_counter() - started,
         )
 
@@ -104,8 +109,34 @@ class Samples(Dataset[Sample | Failure]):
         stored = None if self.store is None else self.store.read(record)
         return stored or isolated(self._decode, record, self.timeout)
 
-    def _decode(self, record: Record) -> PreparedImage:
+    def _with_changes(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
+        if not self.interventions:
+            return self.read(record), ()
+        # It has no radiograph to change.
+        stored = None if self.store is None or self.changed(record) else self.store.read(record)
+        return (stored, ()) if stored else isolated(self._decode_and_change, record, self.timeout)
+
+    def changed(self, record: Record) -> Sequence[int]:
+        """Return the places, among what is looked for, of what the image is changed for wherever it has a region."""
+        if not any(one in HIDING for one in self.interventions):
+            return []
+        queries = record.looked_for(self.findings)
+        chosen = {query.name for query in queries} if self.chosen is None else self.chosen.get(record.image_id, ())
+        return [
+            place for place, query in enumerate(queries) if query.name in chosen and record.labels.get(query.name) == 1
+        ]
+
+    def _decode_and_change(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
         radiograph = self.load(record)
+        prepared, queries = self._prepared(record, radiograph), record.looked_for(self.findings)
+        pairs = {place: queries[place].name for place in self.changed(record)}
+        drawn = {place: name for place, name in pairs.items() if name in prepared.findings}
+        return prepared, changes_of(record, radiograph, prepared, drawn, self.interventions, self.preprocessing)
+
+    def _decode(self, record: Record) -> PreparedImage:
+        return self._prepared(record, self.load(record))
+
+    def _prepared(self, record: Record, radiograph: Radiograph) -> PreparedImage:
         image, regions, agreement = radiograph.image, radiograph.regions, radiograph.reader_agreement
         pixels, view = self.preprocessing.pixels(image)
         size = (image.shape[0], image.shape[1]) if self.grid == "native" else self.grid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 Intervention = Literal[
@@ -28,6 +29,9 @@ values, or draw weights anew.
 FILLS = ("mean", "blur", "inpaint", "noise", "black")
 """What hidden pixels become; see `xbench.geometry.hiding`."""
 
+HIDING = (*FILLS, "keep", "no_image")
+"""Interventions that change the radiograph."""
+
 USUAL: tuple[Intervention, ...] = ("mean", "blur", "inpaint", "keep", "no_image", "prompts")
 """What `xbench intervene` does unless `--data.interventions` names others."""
 
@@ -41,5 +45,13 @@ PROMPTS = ("prompt: absent", "prompt: present", "prompt: sentence")
 """Conditions under which a model is asked about the region in the words of another finding, absent from the image or
 present in it, or with a sentence of another field."""
 
+SENTENCE = "Tomorrow will be sunny with a light wind from the west."
+"""The sentence of another field, in English."""
+
 LEAST = 30
 """Pairs that a finding needs for its numbers under interventions."""
+
+
+def draw(image_id: str, query: str) -> bytes:
+    """Return the SHA-256 of the names of an image and a query: what comes first in this order is drawn at random."""
+    return hashlib.sha256(f"{image_id}\n{query}".encode()).digest()

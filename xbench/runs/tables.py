@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from xbench.findings.conditions import PROMPTS
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, WRITING, Table
 from xbench.runs.fingerprint import outputs_depend_on
 from xbench.runtime.digests import file_sha256
@@ -111,8 +112,8 @@ def read_conditions(path: Path, findings: Sequence[str], conditions: Sequence[st
     if lacking := [name for name in needed if table[name].null_count]:
         raise ValueError(f"{path.name}: {lacking[0]} has gaps that no run leaves")
     found = {condition: Rows.of(table, findings, condition) for condition in conditions}
-    for rows in found.values():
-        for name, places in _wrong(rows):
+    for condition, rows in found.items():
+        for name, places in _wrong(rows, condition in PROMPTS):
             for row in np.flatnonzero(places)[:1].tolist():
                 about = f"{rows.queries[rows.query[row]]!r:.60} on {rows.image_ids[rows.image[row]]!r:.200}"
                 value = f" is {rows[name][row]}" if name in rows.columns else ""
@@ -120,11 +121,11 @@ def read_conditions(path: Path, findings: Sequence[str], conditions: Sequence[st
     return found
 
 
-def _wrong(rows: Rows) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield columns, and where they hold what no run writes (R,)."""
+def _wrong(rows: Rows, in_other_words: bool) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield columns, and where they hold what no run writes (R,); findings have a text only in other words."""
     scored = rows["scored"]
     yield "label", ~np.isin(rows["label"], (-1, 0, 1))
-    yield "text", (rows.text >= 0) == rows.of_finding
+    yield "text", (rows.text < 0) != (rows.of_finding & (not in_other_words))
     yield "language", (rows["language"] != "") & (rows.text < 0)
     yield "scored", scored & ~((rows["label"] == 1) & rows["has_region"])
     yield "logit", np.isinf(rows["logit"])

@@ -20,6 +20,8 @@ from xbench.findings.queries import PHRASES
 _PIXELS = pa.list_(pa.int32())
 _SCORES = ("pointing_hit", "minimum_hit", "peak_x", "peak_y", "peak_distance", "dice", "iou")
 _COUNTS = ("points", "boxes", "annotated", "matched_30", "matched_50", "clipped", "reordered", "dropped", "duplicates")
+CHANGED = ("changed_digest", "changed_area", "changed_x", "changed_y", "changed_seen")
+"""Columns that say what was hidden from the model; null but under conditions that hide pixels."""
 SCHEMA = pa.schema(
     {"index": pa.int64()}
     | dict.fromkeys(("image_id", "patient_id", "query", "finding", "text", "language", "condition"), pa.string())
@@ -34,8 +36,8 @@ SCHEMA = pa.schema(
     | {"answer_status": pa.string(), "one_by_one": pa.bool_(), "outlined": pa.bool_(), "suspect_frame": pa.bool_()}
     | dict.fromkeys(_COUNTS, pa.int32())
     | dict.fromkeys(("box_iou", "centre_hit", "best_iou", "false_area"), pa.float64())
-    | {"changed_digest": pa.string()}
-    | dict.fromkeys(("changed_area", "changed_x", "changed_y", "changed_seen"), pa.float64())
+    | {CHANGED[0]: pa.string()}
+    | dict.fromkeys(CHANGED[1:], pa.float64())
 )
 """Columns of `pairs.parquet`.
 
@@ -175,9 +177,22 @@ class Rows:
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """Put tables of the same images under several conditions together, image by image."""
+    """Put tables of the same images under several conditions together, image by image and condition by condition."""
     table = pa.concat_tables(tables)
-    return table if len(tables) == 1 else table.take(np.argsort(table["index"].to_numpy(), kind="stable"))
+    order = [("index", "ascending"), ("condition", "ascending")]
+    return table if len(tables) == 1 else table.take(pc.sort_indices(table, order))
+
+
+def with_changes(table: pa.Table, facts: Mapping[str, Sequence[Any] | NDArray[Any]]) -> pa.Table:
+    """Return a table of `SCHEMA` whose rows state what was hidden: a value of each column of `CHANGED` per row.
+
+    NaN and the empty text stand for null.
+    """
+    for name in CHANGED:
+        values = [None if value == "" else value for value in facts[name]]
+        column = pa.array(values, SCHEMA.field(name).type, from_pandas=True)
+        table = table.set_column(table.schema.get_field_index(name), SCHEMA.field(name), column)
+    return table
 
 
 def fixed_only(table: pa.Table) -> pa.Table:

@@ -1,0 +1,344 @@
+"""Changed images and other words: what is made, what is asked, and that nothing else moves."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import hidden
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import run_ranks, start
+from run_files import files_of
+from toys import Brightness
+
+from xbench.callbacks.interventions import other_words, rounds, with_patches
+from xbench.cli import main
+from xbench.commands.verify import disagreements
+from xbench.data.datamodule import drawn_pairs
+from xbench.data.records import Record
+from xbench.data.samples import Samples
+from xbench.findings.conditions import PROMPTS, SENTENCE, USUAL, draw
+from xbench.geometry.hiding import Hiding, control_of, dilated, image_digest
+from xbench.geometry.preprocessing import Preprocessing, TensorResize
+from xbench.runs.files import SCHEMAS
+from xbench.scoring.rows import CHANGED
+from xbench.types import Batch, Query
+
+QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
+IMAGES, UNREADABLE, SIZE = 19, (5, 8), 4
+PAIRS, BESIDE_OTHERS = 23, 15  # all pairs of a readable image and what is present in it; those beside other ones
+DATA = ("--data", "hidden.Regions", "--data.images", str(IMAGES), "--data.num_workers", "0", "--data.on_error", "skip")
+DATA += ("--data.unreadable", str([*UNREADABLE]), "--data.batch_size", str(SIZE))
+MAPS, ANSWERS = ("--model", "mortal.Mortal"), ("--model", "hidden.Seer")
+
+
+def words(root: Path, *options: str, command: str = "intervene") -> list[str]:
+    return [command, *DATA, *QUIET, "--trainer.default_root_dir", str(root), *options]
+
+
+def run(root: Path, *options: str, command: str = "intervene", status: int = 0) -> Path:
+    assert main(words(root, *options, command=command)) == status
+    return next((path.parent for path in root.glob("*/*/results.json")), root)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("runs")
+    kinds = {"maps": MAPS, "answers": ANSWERS, "cropped": (*MAPS, "--model.crop", "true"), "native": MAPS}
+    options = {"native": ("--data.grid", "native", "--data.widths", "[64, 48, 90]", "--data.batch_size", "1")}
+    return {
+        f"{command} {kind}": run(root / command / kind, *model, *options.get(kind, ()), command=command)
+        for kind, model in kinds.items()
+        for command in (("intervene", "test") if kind in ("maps", "answers") else ("intervene",))
+    }
+
+
+def table(folder: Path, name: str = "pairs.parquet", condition: str | None = None) -> pa.Table:
+    found = pq.read_table(folder / name).replace_schema_metadata(None)
+    return found if condition is None else found.filter(pc.equal(found["condition"], condition)).combine_chunks()
+
+
+def dataset(**options: object) -> hidden.Regions:
+    data = hidden.Regions(images=IMAGES, num_workers=0, unreadable=UNREADABLE, on_error="skip", **options)
+    data.setup("test")
+    return data
+
+
+@pytest.mark.parametrize("kind", ["maps", "answers"])
+def test_the_run_itself_stays_as_it_is_to_the_bit(runs: dict[str, Path], kind: str) -> None:
+    changed, plain = runs[f"intervene {kind}"], runs[f"test {kind}"]
+    for name in SCHEMAS:
+        own = "" if name in ("pairs.parquet", "predictions.parquet") else None
+        assert table(changed, name, own).equals(table(plain, name)), name
+    of_run, of_plain = (json.loads((folder / "results.json").read_text()) for folder in (changed, plain))
+    for part in ("grounding", "classification", "counts", "macro"):
+        assert of_run.get(part) == of_plain.get(part), part
+
+
+@pytest.mark.parametrize("kind", ["maps", "cropped"])
+def test_every_changed_row_is_what_the_model_says_of_that_image_in_its_batch(runs: dict[str, Path], kind: str) -> None:
+    """Each changed image by itself among the original ones, from the radiograph, by plain loops."""
+    data, model = dataset(), Brightness(fault="unnormalised", crop=kind == "cropped")
+    queries = model.encode_prompts([model.default_prompts(name) for name in data.findings])
+    preprocessing, inputs, expected = model.preprocessing, {}, {}
+    for record in data.records:
+        if record.source not in UNREADABLE:
+            inputs[record.source] = preprocessing(data.load(record).image)[0]
+    for i in inputs:
+        batch = [j for j in inputs if j // SIZE == i // SIZE]
+        for (name, condition), image, facts in plain_changes(data, i, preprocessing):
+            images = torch.stack([preprocessing(image)[0] if j == i else inputs[j] for j in batch])
+            output = model(images, queries)
+            logit = output.logits[batch.index(i), data.findings.index(name)].item()
+            expected[str(i), name, condition] = (logit, *facts)
+    rows = table(runs[f"intervene {kind}"])
+    rows = rows.filter(pc.is_valid(rows["changed_digest"])).to_pylist()
+    found = {
+        (row["image_id"], row["query"], row["condition"]): (row["logit"], *(row[name] for name in CHANGED))
+        for row in rows
+    }
+    assert found.keys() == expected.keys() and len(found) == len(rows)
+    for key, (logit, digest, *places) in found.items():
+        assert (logit, digest) == expected[key][:2]
+        assert places == pytest.approx(expected[key][2:], abs=1e-12)
+
+
+def plain_changes(data: hidden.Regions, i: int, preprocessing: Preprocessing):
+    """Yield a pair and a condition, the changed radiograph, and what its row says of it."""
+    film = data.load(data.records[i])
+    name, (height, width) = data.records[i].image_id, film.image.shape
+    annotated = np.any([*film.regions.values(), np.zeros(film.image.shape, bool)], axis=0)
+    view, hiding = preprocessing.pixels(film.image)[1], Hiding(film.image, name)
+    for finding, region in film.regions.items():
+        mask = dilated(region)
+        control = control_of(mask, annotated, name)
+        versions = {"keep": (~mask, hiding.keep(mask)), "no image": (mask | ~mask, hiding.no_image())}
+        for fill in ("mean", "blur", "inpaint"):
+            versions[f"hide: {fill}"] = mask, hiding.fill(mask, mask, fill)
+            if control is not None:
+                versions[f"control: {fill}"] = control, hiding.fill(control, mask, fill)
+        for condition, (where, image) in versions.items():
+            pixels = [((y + 0.5) / height, (x + 0.5) / width) for y, x in np.argwhere(where)]
+            inside = [view[1] <= y <= view[3] and view[0] <= x <= view[2] for y, x in pixels]
+            centre = np.mean(pixels, axis=0)
+            facts = (image_digest(image), len(pixels) / image.size, centre[1], centre[0], np.mean(inside))
+            yield (finding, condition), image, facts
+
+
+def test_what_a_crop_does_not_show_changes_nothing_but_is_told(runs: dict[str, Path]) -> None:
+    rows = table(runs["intervene cropped"]).to_pylist()
+    own = {(row["image_id"], row["query"]): row for row in rows if row["condition"] == ""}
+    unseen = [row for row in rows if row["changed_seen"] == 0]
+    assert {row["query"] for row in unseen} == {"Edge"} and len(unseen) >= 3 * 4
+    for row in unseen:
+        same = own[row["image_id"], row["query"]]
+        assert [row[name] for name in ("logit", "peak_x", "dice")] == [
+            same[name] for name in ("logit", "peak_x", "dice")
+        ]
+    assert all(row["changed_seen"] in (None, 1) for row in table(runs["intervene maps"]).to_pylist())
+
+
+def test_answers_about_hidden_regions(runs: dict[str, Path]) -> None:
+    rows = table(runs["intervene answers"]).to_pylist()
+    conditions = Counter(row["condition"] for row in rows if row["condition"])
+    assert conditions["hide: mean"] == conditions["control: blur"] == conditions["no image"] == PAIRS
+    assert conditions["prompt: absent"] == PAIRS and conditions["prompt: present"] == BESIDE_OTHERS
+    for row in rows:
+        drawn = row["boxes"] == 1
+        match row["condition"]:
+            case "control: mean" | "control: inpaint" | "keep":
+                assert drawn and row["box_iou"] > 0.9 and row["probability"] == 1
+            case "hide: mean" | "hide: inpaint" | "no image":
+                assert not drawn and row["probability"] == 0
+            case "prompt: absent":
+                assert row["text"] not in hidden.PRESENT[int(row["image_id"]) % 4] and row["probability"] is None
+    asked = table(runs["intervene answers"], "predictions.parquet", "no image")
+    assert Counter(asked["asked"].to_pylist()) == {"locate": PAIRS, "recognise": PAIRS}
+
+
+def test_other_words_are_columns_of_other_findings_or_a_sentence(runs: dict[str, Path]) -> None:
+    rows = table(runs["intervene maps"]).to_pylist()
+    own = {(row["image_id"], row["query"]): row for row in rows if row["condition"] == ""}
+    for row in (row for row in rows if row["condition"].startswith("prompt: ")):
+        image, condition = row["image_id"], row["condition"]
+        if condition == PROMPTS[2]:
+            assert (row["text"], row["language"]) == (SENTENCE, "en")
+            # The model looks for bright places unless it reads of dark ones.
+            assert row["logit"] == own[image, "Square"]["logit"]
+            continue
+        label = int(condition == PROMPTS[1])
+        others = [name for (of, name), one in own.items() if of == image and one["label"] == label]
+        others = sorted((draw(image, name), name) for name in others if name != row["query"])
+        assert row["text"] == others[0][1]
+        assert row["logit"] == own[image, row["text"]]["logit"]
+        assert row["region_digest"] == own[image, row["query"]]["region_digest"]
+    count = Counter(row["condition"] for row in rows)
+    assert [count[name] for name in PROMPTS] == [PAIRS, BESIDE_OTHERS, PAIRS]
+
+
+@pytest.mark.parametrize("kind", ["maps", "answers", "cropped", "native"])
+def test_rows_are_verified_and_scored_again(runs: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    folder = runs[f"intervene {kind}"]
+    assert disagreements(folder, deep=True) == []
+    assert main(["rescore", str(folder), "--out", str(tmp_path / "again"), "--workers", "0"]) == 0
+    assert files_of(tmp_path / "again") == files_of(folder)
+    conditions = table(folder)["condition"].unique().to_pylist()
+    assert len(conditions) == 1 + 6 + 2 + 3
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("kind", ["maps", "answers"])
+def test_any_number_of_processes_and_workers_gives_the_same_bytes(runs, kind, processes, tmp_path) -> None:
+    model = MAPS if kind == "maps" else ANSWERS
+    more = ("--trainer.devices", str(processes), "--oversubscribe", "true", "--data.num_workers", str(processes - 2))
+    statuses, said = run_ranks(processes, words(tmp_path / "runs", *model, *more), tmp_path)
+    assert statuses == [0] * processes, said
+    (folder,) = (path.parent for path in tmp_path.glob("runs/*/*/results.json"))
+    assert files_of(folder) == files_of(runs[f"intervene {kind}"])
+
+
+def test_a_killed_run_goes_on(runs: dict[str, Path], tmp_path: Path) -> None:
+    # In the middle of the second batch: the first takes the run itself, 24 changes, and a sentence.
+    first = start(words(tmp_path / "runs", *MAPS), tmp_path, MORTAL_DIES="SIGKILL 30 0")
+    assert first.wait() == -9, first.said
+    journal = [*tmp_path.glob("runs/*/*/journal/*.arrow")]
+    assert len(journal) == 1, first.said
+    assert files_of(run(tmp_path / "runs", *MAPS, "--resume", "true")) == files_of(runs["intervene maps"])
+
+
+def test_the_plan_says_what_it_takes(tmp_path: Path, capsys) -> None:
+    run(tmp_path / "maps", *MAPS, "--pairs", "6")
+    said = capsys.readouterr().out
+    data = dataset(interventions=[*USUAL], pairs=6)
+    assert sum(map(len, data.chosen.values())) == 6
+    drawn = [len(data.chosen.get(record.image_id, ())) for record in data.records]
+    passes = sum(
+        7 * max(drawn[start : start + SIZE]) + 2 for start in range(0, IMAGES, SIZE) if any(drawn[start : start + SIZE])
+    )
+    assert f"6 pairs that are labelled present, on {len(data.chosen)} of 19 images; at most {passes} passes" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--pairs", "0"), "--data.pairs 0 leaves nothing to change"),
+        (("--data.pairs", "three"), "is not a whole number"),
+        (("--data.interventions", "[menas]"), "--data.interventions"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, capsys, options: tuple[str, ...], reason: str) -> None:
+    run(tmp_path, *MAPS, *options, status=2)
+    assert reason in capsys.readouterr().err
+
+
+def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path], tmp_path: Path, capsys) -> None:
+    config = tmp_path / "regions.yaml"
+    options = {"num_workers": 0, "images": IMAGES, "interventions": ["mean"]}
+    config.write_text(json.dumps({"data": {"class_path": "hidden.Regions", "init_args": options}}))
+    given = ("--config", str(config), "--predictions", str(runs["test maps"]), "--name", "again", "--missing", "skip")
+    assert main(["score", *given, *QUIET, "--trainer.default_root_dir", str(tmp_path)]) == 2
+    assert "--data.interventions changes images" in capsys.readouterr().err
+
+
+def samples(preprocessing: Preprocessing, **options: object) -> Samples:
+    data = dataset(interventions=[*USUAL], **options)
+    return Samples(data.records, data.load, data.findings, preprocessing, (80, 64), 0.5, None, 9, data.interventions)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["bytes", "floats"])
+def test_patches_make_the_changed_input_to_the_bit(whole: bool) -> None:
+    model = Brightness()
+    model.preprocessing = Preprocessing([TensorResize(50, "bicubic", whole=whole)], (0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
+    made = samples(model.preprocessing)
+    batch = Samples.collate([made[i] for i in (0, 1, 2, 3, 6)])
+    # As a worker hands it over.
+    batch = ForkingPickler.loads(ForkingPickler.dumps(batch)).to("cpu")
+    before, seen = batch.images.clone(), Counter()
+    for condition, changes in rounds(batch):
+        patched = with_patches(batch, changes, model)
+        rows = [int(batch.truth.image[change.pairs[0]]) for change in changes]
+        assert len(rows) == len({*rows})
+        for row, change in zip(rows, changes, strict=True):
+            i = int(batch.truth.image_ids[row])
+            names = [batch.truth.queries[pair].name for pair in change.pairs]
+            versions = {
+                facts[0]: image
+                for (name, of), image, facts in plain_changes(dataset(), i, model.preprocessing)
+                if of == condition and name == names[0]
+            }
+            (image,) = versions.values()
+            assert change.facts["changed_digest"] in versions
+            assert torch.equal(patched.images[row], model.preprocessing(image)[0])
+            height, width = change.pixels.shape
+            differs = (patched.images[row] != before[row]).any(0)
+            # The patch is the smallest box of what differs.
+            box = differs[change.corner[0] :, change.corner[1] :][:height, :width]
+            assert box.sum() == differs.sum() and box[0].any() and box[-1].any()
+            assert box[:, 0].any() and box[:, -1].any()
+            seen[condition] += len(names)
+        others = [row for row in range(5) if row not in rows]
+        assert torch.equal(patched.images[others], before[others])
+    assert torch.equal(batch.images, before)
+    assert seen == Counter(dict.fromkeys(seen, 8)) and len(seen) == 8
+
+
+def test_changes_follow_their_pairs() -> None:
+    made = samples(Brightness().preprocessing)
+    batch = Samples.collate([made[i] for i in (1, 2, 3)])
+
+    def of(part: Batch) -> list[tuple]:
+        pairs = zip(part.truth.image, part.truth.queries, strict=True)
+        names = [(part.truth.image_ids[image], query.name) for image, query in pairs]
+        return [
+            (one.condition, one.facts["changed_digest"], *(names[pair] for pair in one.pairs)) for one in part.changes
+        ]
+
+    whole = of(batch)
+    assert of(batch.only([2, 1])) == [one for one in whole if one[2][0] in "23"]
+    wanted = np.array([query.name == "Twin" for query in batch.truth.queries])
+    assert of(batch.only([1], wanted)) == [(*one[:2], ("2", "Twin")) for one in whole if ("2", "Twin") in one[2:]]
+    assert of(copy.deepcopy(batch)) == whole
+
+
+@given(st.lists(st.sets(st.sampled_from("abcd"), max_size=4), max_size=12), st.integers(1, 30))
+def test_pairs_are_drawn_in_equal_shares(present: list[set[str]], most: int) -> None:
+    records = [Record(f"{i}", {name: int(name in names) for name in "abcd"}) for i, names in enumerate(present)]
+    drawn = drawn_pairs(records, "abcd", most)
+    pairs = [(i, name) for i, names in drawn.items() for name in names]
+    counts = {name: sum(name in names for names in present) for name in "abcd"}
+    taken = Counter(name for _, name in pairs)
+    assert all(name in present[int(i)] for i, name in pairs)
+    assert len(pairs) == min(most, sum(counts.values()))
+    # One at a time to whoever has the fewest: no finding gets two more than another that has more to give.
+    for name, other in ((name, other) for name in "abcd" for other in "abcd"):
+        assert taken[name] <= taken[other] + 1 or taken[other] == counts[other]
+    for name in "abcd":
+        order = sorted(draw(f"{i}", name) for i, names in enumerate(present) if name in names)
+        assert sorted(draw(i, one) for i, one in pairs if one == name) == order[: taken[name]]
+
+
+def test_phrases_get_the_words_of_findings_that_their_image_has_or_lacks() -> None:
+    queries = (Query("1", "Edema", "mild edema"), Query("2", "Nodule", "a nodule"), Query("3", None, "a line"))
+    queries += (Query("4", "Mass", "no mass"), Query("5", "Nodule", "no other nodule"))
+    labels = {"1": 1, "2": 1, "3": 1, "4": 0, "5": 0}
+    records = [Record("x", labels, 3, queries=queries)]
+    data = dataset()
+    load = data.load
+    made = Samples(records, load, ("Edema", "Nodule", "Mass"), Brightness().preprocessing, (80, 64), 0.5)
+    batch = Samples.collate([made[0]])
+    found = {(pair, condition): other_words(batch, pair, condition)[0] for pair in range(3) for condition in PROMPTS}
+    texts = {key: query and query.text for key, query in found.items()}
+    assert all(texts[pair, PROMPTS[0]] == "mass" for pair in range(3))
+    assert [texts[0, PROMPTS[1]], texts[1, PROMPTS[1]]] == ["nodule", "edema"]
+    assert texts[2, PROMPTS[1]] in ("nodule", "edema")
+    assert {texts[pair, PROMPTS[2]] for pair in range(3)} == {SENTENCE}
