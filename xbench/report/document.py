@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xbench.report.facts import facts_of
+from xbench.report.methods import methods
 from xbench.report.names import count_of
 from xbench.report.notes import warnings
 from xbench.report.runs import Run
@@ -31,6 +32,7 @@ _SECTIONS = (
     ("Models compared", ("comparisons",), ()),
     ("Studies", ("studies",), ()),
     ("Beside the paper", ("published",), ()),
+    ("Methods", ("checklist",), ()),
 )
 """Headings, each with how the names of its tables and of its figures begin."""
 _MORE = "More"
@@ -59,8 +61,9 @@ def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Draw
         path, title = f"figures/{figure.name}", escaped(figure.title)
         about = f"**{title}.** {escaped(figure.caption)} [PDF]({path}.pdf), [SVG]({path}.svg)"
         shown[_section(figure.name, 2)].append(f"![{title}]({path}.png)\n\n{about}")
+    shown["Methods"].insert(0, escaped(methods(analysis)))
     for section, texts in shown.items():
-        parts += [f"## {section}", *texts] if texts else []
+        parts += [f"## {section}", *texts] if any(texts) else []
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 

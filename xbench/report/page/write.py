@@ -21,6 +21,7 @@ from xbench.report import charts, sentences
 from xbench.report.cases import CaseMap, choose_cases, read_maps, typical_cases
 from xbench.report.colors import colored, outline
 from xbench.report.facts import Facts, Standing, facts_of
+from xbench.report.methods import methods
 from xbench.report.names import in_thousandths, p_words, whole
 from xbench.report.notes import warnings
 from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
@@ -78,7 +79,10 @@ def write_page(
         near=f"{100 * NEAR:g}",
         missing=MISSING,
         tied=TIED,
-        **{function.__name__: function for function in (outline, path_of, band_of, names_of, whole, p_words, spans)},
+        **{
+            function.__name__: function
+            for function in (outline, path_of, band_of, names_of, whole, p_words, spans, methods)
+        },
         signed=_signed,
         labels_of=lambda panels: {line.label for panel in panels for line in panel.lines},
         asset=lambda name: Markup(files("xbench.report.page").joinpath("templates", name).read_text(encoding="utf-8")),

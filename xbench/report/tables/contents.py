@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
+from xbench.report.methods import checklist
 from xbench.report.names import dataset_title, model_title
 from xbench.report.schema import (
     NEAR,
@@ -118,6 +119,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
     yield _correlations(analysis)
     yield from _studies(analysis)
     yield from published_tables(analysis)
+    yield checklist(analysis)
 
 
 def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title: str, caption: str) -> Table:
