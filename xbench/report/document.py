@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xbench.report.facts import facts_of
-from xbench.report.methods import methods
 from xbench.report.names import count_of
 from xbench.report.notes import warnings
 from xbench.report.runs import Run
 from xbench.report.schema import Analysis, Drawn, in_order
 from xbench.report.sentences import answer, in_short, on_dataset
+from xbench.report.tables.methods import methods
 from xbench.report.tables.table import Table, each_note_once, escaped, notes_of, to_markdown
 from xbench.runtime.files import write_whole
 

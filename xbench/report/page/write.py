@@ -21,11 +21,11 @@ from xbench.report import charts, sentences
 from xbench.report.cases import CaseMap, choose_cases, read_maps, typical_cases
 from xbench.report.colors import colored, outline
 from xbench.report.facts import Facts, Standing, facts_of
-from xbench.report.methods import methods
 from xbench.report.names import in_thousandths, p_words, whole
 from xbench.report.notes import warnings
 from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
 from xbench.report.statistics.analyse import Progress
+from xbench.report.tables.methods import methods
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, spans
 from xbench.runs.answers import excerpt
 from xbench.runs.images import shrunk

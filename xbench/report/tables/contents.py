@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
-from xbench.report.methods import checklist
 from xbench.report.names import dataset_title, model_title
 from xbench.report.schema import (
     NEAR,
@@ -23,6 +22,7 @@ from xbench.report.schema import (
 from xbench.report.statistics.phrases import SCORES
 from xbench.report.tables.answered import answer_tables
 from xbench.report.tables.intervened import intervention_tables
+from xbench.report.tables.methods import checklist
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from synthetic import write_run
 
-from xbench.report.methods import checklist, methods
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.methods import checklist, methods
 
 
 @pytest.fixture(scope="module")
