@@ -12,7 +12,7 @@ from rich.table import Table
 from xbench.findings.names import MACRO
 from xbench.report.statistics.below_half import auroc_warning
 from xbench.runs.results import Answers, Interventions, OwnScale, Results
-from xbench.scoring.interventions import ANY
+from xbench.scoring.interventions import ANY, OF_FILL
 from xbench.scoring.numbers import STATUSES
 
 from .evaluation import Evaluation, find
@@ -125,17 +125,14 @@ def _own_scale(own: OwnScale) -> str:
 
 def _interventions(found: Interventions) -> Table:
     """Return the means over findings by fill, a row each, and below them the numbers that depend on no fill."""
-    of_any = found.all_pairs[ANY].macro
-    others = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in of_any.items())
-    reason = f"{found.reason} " if found.reason else ""
-    signs = " Its sign depends on the fill." if found.sign_over_fills[MACRO] is False else ""
-    caption = f"{reason}Use: drop less that of an equal patch elsewhere.{signs} Means over findings: {others}."
-    title = f"Interventions on {found.pairs} pairs: the region is hidden, or an equal patch elsewhere (control)"
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 0), collapse_padding=True)
-    table.add_column("Fill", no_wrap=True)
-    for heading in ("Use", "Drop", "Control\ndrop", "Premium", "Flips", "Control\nflips", "Map\nmoves"):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=7)
-    columns = ("use", "drop", "control_drop", "premium", "flip_rate", "control_flip_rate", "map_moves")
+    others = [f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.all_pairs[ANY].macro.items()]
+    about = "" if found.sign_over_fills is not False else " Its sign depends on the fill."
+    caption = f"{found.reason or ''} Use: drop less control drop.{about} Means over findings. {', '.join(others)}."
+    title = f"Interventions on {found.pairs} pairs: the region hidden, and an equal patch elsewhere (control)"
+    table = Table("Fill", title=title, caption=caption.strip(), box=box.SIMPLE_HEAD)
+    columns = [name for names in OF_FILL.values() for name in names]
+    for name in columns:
+        table.add_column(name.replace("_", " ").capitalize(), justify="right")
     for fill, numbers in found.all_pairs.items():
         if fill != ANY:
             table.add_row(fill, *(_shown(numbers.macro[name]) for name in columns))

@@ -290,7 +290,7 @@ class Interventions(_Part):
     reason: str | None  # why there is no `drop`, `control_drop` and `use`; None if there is
     all_pairs: dict[str, InterventionNumbers]  # by fill, and `any` for numbers that depend on none
     correct_only: dict[str, InterventionNumbers]  # over the pairs whose finding the model sees in the image as it is
-    sign_over_fills: dict[str, bool | None]  # by finding and `macro`: whether `use` has one sign; None of one fill
+    sign_over_fills: bool | None  # whether the mean `use` has one sign with all fills; None with fewer than two
 
 
 @dataclass(frozen=True, kw_only=True)

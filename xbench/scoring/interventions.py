@@ -6,7 +6,7 @@ A number is the mean of the column of its name over the pairs that have a value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.findings.conditions import CONTROL, FILLS, HIDE, KEEP, LEAST, NO_IMAGE
-from xbench.findings.names import MACRO
 from xbench.scoring.numbers import Numbers, by_digest, macro_mean, youden
 from xbench.scoring.rows import Rows
 
@@ -127,22 +126,20 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
     for fill in FILLS:
         if (hide := f"{HIDE}{fill}") not in places:
             continue
-        hidden, other = after[hide], after[control := f"{CONTROL}{fill}"]
+        control, hit = f"{CONTROL}{fill}", under(hide, changed[hide]["pointing_hit"])
         there = ~np.isnan(under(hide, 0) + (under(control, 0) if control in places else nothing))
-        drop, control_drop = (_in_units(score, values, unit) for values in (hidden, other))
-        flip, control_flip = (np.abs(decision - decided(values, limit)) for values in (hidden, other))
-        # Numbers of scores are over the same pairs, and so are those of decisions.
-        use, premium = drop - control_drop, flip - control_flip
-        drop, control_drop = (np.where(np.isnan(use), np.nan, values) for values in (drop, control_drop))
-        flip, control_flip = (np.where(np.isnan(premium), np.nan, values) for values in (flip, control_flip))
-        hit = under(hide, changed[hide]["pointing_hit"])
+        both = np.stack([after[hide], after[control]])
+        drops, flips = _in_units(score, both, unit), np.abs(decision - decided(both, limit))
+        for values in (drops, flips):
+            # Both numbers and their difference are over the same pairs.
+            values[:, np.isnan(values).any(axis=0)] = np.nan
         columns[fill] = {
-            **{"drop": drop, "control_drop": control_drop, "use": use},
-            **{"flip_rate": flip, "control_flip_rate": control_flip, "premium": premium},
+            **{"drop": drops[0], "control_drop": drops[1], "use": drops[0] - drops[1]},
+            **{"flip_rate": flips[0], "control_flip_rate": flips[1], "premium": flips[0] - flips[1]},
             "map_moves": np.where((overlap >= 0.5) & ~np.isnan(hit), hit < 0.5, np.nan),
         }
-        saturated = there & np.isinf([score, hidden, other]).any(axis=0)
-        lacking[fill] = dict(zip(LACKING, (~there, saturated, there & np.isnan(premium)), strict=True))
+        saturated = there & np.isinf([score, *both]).any(axis=0)
+        lacking[fill] = dict(zip(LACKING, (~there, saturated, there & np.isnan(flips[0])), strict=True))
     columns[ANY] = {
         "sufficiency": np.where(decision == 1, decided(after[KEEP], limit), np.nan),
         "no_image_yes": decided(after[NO_IMAGE], limit),
@@ -157,14 +154,15 @@ def intervention_numbers(pairs: Intervened) -> Numbers:
     """Return the numbers of a run under interventions, by finding and as means over the findings that have one.
 
     A number is None with fewer than `LEAST` pairs. `all_pairs` is the headline; `correct_only` is over the pairs in
-    which the model sees the finding in the image as it is, and so selects them by model.
+    which the model sees the finding in the image as it is, and so selects them by model. `sign_over_fills` tells
+    whether the mean `use` is positive, negative or 0 with every fill; None with fewer than two.
     """
     found: Numbers = {"pairs": len(pairs.row), "reason": pairs.reason}
     for name, kept in {"all_pairs": np.ones(len(pairs.row), np.bool_), "correct_only": pairs.decision == 1}.items():
         found[name] = {fill: _of_pairs(pairs, fill, kept) for fill in pairs.columns}
-    fills = [numbers for fill, numbers in found["all_pairs"].items() if fill != ANY]
-    signs = {name: _same_sign([one["per_class"][name]["use"] for one in fills]) for name in pairs.rows.findings}
-    return found | {"sign_over_fills": signs | {MACRO: _same_sign([one["macro"]["use"] for one in fills])}}
+    uses = [numbers["macro"].get("use") for numbers in found["all_pairs"].values()]
+    signs = [np.sign(use) for use in uses if use is not None]
+    return found | {"sign_over_fills": len({*signs}) == 1 if len(signs) > 1 else None}
 
 
 def _of_pairs(pairs: Intervened, fill: str, kept: NDArray[np.bool_]) -> Numbers:
@@ -186,16 +184,11 @@ def _of_pairs(pairs: Intervened, fill: str, kept: NDArray[np.bool_]) -> Numbers:
     return {"per_class": per_class, "macro": macro}
 
 
-def _same_sign(values: Sequence[float | None]) -> bool | None:
-    """Return whether numbers are all positive, all negative or all 0; None of fewer than two."""
-    signs = [np.sign(value) for value in values if value is not None]
-    return len({*signs}) == 1 if len(signs) > 1 else None
-
-
 def _patients(rows: Rows) -> list[str]:
     """Return whose image each of the N images is, by name: its own where the patient is unknown."""
-    pairs = zip(rows.patient_ids, rows.image_ids, strict=True)
-    return [image if patient is None else patient for patient, image in pairs]
+    return [
+        image if patient is None else patient for patient, image in zip(rows.patient_ids, rows.image_ids, strict=True)
+    ]
 
 
 def _keys(rows: Rows) -> list[tuple[str, str]]:
