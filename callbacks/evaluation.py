@@ -221,7 +221,7 @@ class Evaluation(Callback):
                 "batches_of_earlier_attempts": self._restored,
             },
             [*chain(*of_answers)] if self._answering else None,
-            {name: rows for name in CONDITIONS if len(rows := Rows.of(table, self._groups, name))},
+            {name: Rows.of(table, self._groups, name) for name in CONDITIONS},
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

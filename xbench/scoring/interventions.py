@@ -95,7 +95,7 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
         ValueError: A row under a condition is of an image and a query that `rows` lacks.
     """
     known = {key: place for place, key in enumerate(_keys(rows))}
-    places = {name: _places(known, changed[name]) for name in CONDITIONS if name in changed}
+    places = {name: _places(known, changed[name]) for name in CONDITIONS if len(changed.get(name, ()))}
     row: NDArray[np.int64] = np.unique(np.concatenate([np.empty(0, np.int64), *places.values()]))
     row = row[rows.finding[row] >= 0]
     if not len(row):
