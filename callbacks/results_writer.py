@@ -13,6 +13,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS, SCHEMAS
 from xbench.runs.fingerprint import fingerprint, of_results
 from xbench.runs.folder import open_journaled_folder, saved_config
+from xbench.runs.images import with_attributes
 from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
 from xbench.runs.results import Results, write_results
 from xbench.runs.tables import about_tables, write_tables
@@ -107,7 +108,8 @@ class ResultsWriter(Callback):
     def _write_tables(self, trainer: Trainer, results: Results) -> dict[str, str]:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         batches = all_batches(self._run.journal, -(-len(data.records) // data.batch_size))
-        tables = (read_record(path).tables for path in batches)
+        stored = (read_record(path).tables for path in batches)
+        tables = with_attributes(stored, [record.attributes for record in data.records])
         alone = [PAIRS, PREDICTIONS] if results.answered else [PAIRS]
         names = [*SCHEMAS] if find(trainer, CaseKeeper) else alone
         return write_tables(self.folder, tables, names, about_tables(results.findings, data.gamma, results.provenance))

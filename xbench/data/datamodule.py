@@ -26,6 +26,7 @@ from xbench.data.store.fingerprint import describe
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
+from xbench.findings.attributes import odd_attribute
 from xbench.findings.conditions import Intervention, draw
 from xbench.findings.names import findings_problem, is_folder_name, is_name
 from xbench.findings.phrases import Wording
@@ -202,6 +203,11 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 pass
             elif not isinstance(record.patient_id, str | None):
                 problem = f"its patient_id, {record.patient_id!r:.60}, is no text"
+            elif odd := odd_attribute(record.attributes):
+                problem = (
+                    f"it has the {odd} {record.attributes[odd]!r:.60}: give sex F or M, age in years, projection PA, "
+                    "AP or lateral, and no key where that is unknown"
+                )
             # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
             elif isinstance(labels, (dict, MappingProxyType)):
                 wrong = (finding for finding, label in labels.items() if np.ndim(label) or label not in (1, 0, -1))

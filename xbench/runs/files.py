@@ -42,6 +42,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
         _IMAGE
         | {"patient_id": pa.string(), "crop": _FLOATS, "height": pa.int32(), "width": pa.int32()}
         | {"sha256": pa.string(), "notes": pa.list_(pa.string()), "failure": pa.string()}
+        | {"sex": pa.string(), "age": pa.float64(), "projection": pa.string()}
     ),
     PREDICTIONS: pa.schema(
         _IMAGE

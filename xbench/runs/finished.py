@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from xbench.findings.attributes import ATTRIBUTES, odd_attribute
 from xbench.findings.queries import PHRASES, Query
 from xbench.geometry.grid import MAX_THRESHOLDS, MapScale, Rules, TieRule, Upsampling
 from xbench.geometry.regions import Coverage
@@ -135,6 +136,18 @@ class FinishedRun:
         with reading(self.folder):
             rows = Table(self.folder / IMAGES).rows()
             return {row["image_id"]: saved.size_of(row) for row in rows if row["failure"] is None}
+
+    @cached_property
+    def attributes(self) -> dict[str, dict[str, str | float]]:
+        """Sex, age and projection of each image as far as they are known, of `images.parquet`."""
+        found: dict[str, dict[str, str | float]] = {}
+        with reading(self.folder):
+            for row in Table(self.folder / IMAGES).rows(["image_id", *ATTRIBUTES]):
+                image_id = row.pop("image_id")
+                found[image_id] = {name: value for name, value in row.items() if value is not None}
+                if odd := odd_attribute(found[image_id]):
+                    raise ValueError(f"{IMAGES}: the {odd} of {image_id!r:.200} is {row[odd]!r:.40}")
+        return found
 
     @cached_property
     def draws_maps(self) -> bool:

@@ -101,7 +101,7 @@ def read_csv(
         path: The file.
         columns: Columns that it must have; it may have more.
         header: Names by position where the file's own header, of the same first two, cannot be split at its commas;
-            columns after these are left aside.
+            a row may lack values of the columns after these.
         advice: What to do about a file that is wrong. A `UserError` ends with it: for one that cannot be read, lacks a
             column or a value, or ends without a line end within its header or the values of a row.
     """
@@ -118,8 +118,9 @@ def read_csv(
             names = [name.strip() for name in next(reader, [])]
             while names and not names[-1]:
                 del names[-1]
+            optional: list[str] = []
             if header is not None and names[:2] == [*header[:2]]:
-                names = list(header)
+                names, optional = list(header), names[len(header) :]
             if missing := [column for column in columns if column not in names]:
                 found = repr(", ".join(names[:20])[:200]) if names else "none"
                 raise UserError(
@@ -130,7 +131,7 @@ def read_csv(
             filled = ((values, reader.line_num) for values in reader if any(map(str.strip, values)))
             width = 0
             for (values, line), after in pairwise(chain(filled, [([], 0)])):
-                stripped = dict(zip(names, map(str.strip, values), strict=False))
+                stripped = dict(zip([*names, *optional], map(str.strip, values), strict=False))
                 row = Row(dataset, path, line, stripped, ended or bool(after[0]), advice)
                 if not row.ended and len(values) < width:
                     raise row.error(f"the file is cut off: {len(values)} values, and {width} in the row before")

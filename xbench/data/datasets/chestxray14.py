@@ -93,7 +93,7 @@ class ChestXray14(DownloadedDataset):
         path = self.optional_file(folder, *_LABELS)
         if path is None:
             return {}
-        # The two columns stand before those whose names have commas.
+        # These and what the images are stand before the columns whose names have commas.
         columns = ("Image Index", "Finding Labels")
         labels: dict[str, frozenset[str]] = {}
         for row in self.rows(path, columns, header=columns):
@@ -102,5 +102,6 @@ class ChestXray14(DownloadedDataset):
                 raise row.error(f"{name} is there a second time")
             # Of the other names, which no box has, nothing is asked.
             names = row.name("Finding Labels").split("|")
+            self._stated[name] = row.get("Patient Gender"), row.get("Patient Age"), row.get("View Position")
             labels[name] = frozenset(finding for label in names if (finding := canonical(label)))
         return labels

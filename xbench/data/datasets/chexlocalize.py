@@ -74,6 +74,8 @@ class CheXlocalize(DownloadedDataset):
             if name in seen:
                 raise row.error(f"{name} is there a second time")
             seen.add(name)
+            lateral = "lateral" in (row.get("Frontal/Lateral").casefold(), name.rpartition("_")[2])
+            self._stated[name] = row.get("Sex"), row.get("Age"), "lateral" if lateral else row.get("AP/PA")
             columns = {finding: column for column in row.values if (finding := canonical(column)) in self.findings}
             if missing := [finding for finding in self.findings if finding not in columns]:
                 raise row.error(f"there is no column for {', '.join(missing)}")

@@ -19,6 +19,7 @@ from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
+from xbench.findings.attributes import read_attributes
 from xbench.findings.queries import Query
 from xbench.geometry.shapes import Mask, Shape
 from xbench.runtime.errors import UserError
@@ -106,6 +107,7 @@ class DownloadedDataset(ChestXrayDataModule):
         self._archives: list[Path] = []
         self._elsewhere: list[Path] = []
         self._patients: dict[str, str] = {}  # whose an image is, where an annotation file says so
+        self._stated: dict[str, Sequence[str]] = {}  # its sex, age and projection, as an annotation file has them
 
     @abstractmethod
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
@@ -179,7 +181,7 @@ class DownloadedDataset(ChestXrayDataModule):
 
         Raises a `UserError` for missing or malformed annotation files, and an image annotated twice or with two files.
         """
-        self._files_read, self._patients = [], {}
+        self._files_read, self._patients, self._stated = [], {}, {}
         folder = Folder(self.root, self.image_key, self.suffixes)
         self._archives = folder.archives
         images = self._images_of_split(folder)
@@ -288,7 +290,10 @@ class DownloadedDataset(ChestXrayDataModule):
         masks = tuple(a.drawn for a in case.annotations if isinstance(a.drawn, Path))
         source = Source(path, case.annotations, case.size, case.others, self.percentiles)
         files, patient = (path, *masks) if path else None, self.patient_of(name)
-        return Record(name, case.labels, source, path is None, files, patient_id=patient, queries=case.queries)
+        attributes, odd = read_attributes(*self._stated.get(name, ()))
+        for text in odd:
+            self.note(text, name)
+        return Record(name, case.labels, source, path is None, files, patient, case.queries, attributes)
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
         # Where there is a folder of the split, nothing else is taken: a copy or mask elsewhere may have the same name.

@@ -169,6 +169,7 @@ class OwnDataset(DownloadedDataset):
                 raise row.error(f"{image} is there a second time")
             if patient := row.get(self.patient):
                 self._patients[image] = patient
+            self._stated[image] = row.get("sex"), row.get("age"), row.get("projection")
             flags = {finding: [row.flag(name) for name in columns[finding]] for finding in self.findings}
             labels[image] = {f: int(1 in own) for f, own in flags.items() if 1 in own or (own and None not in own)}
         return labels

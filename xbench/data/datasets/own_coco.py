@@ -15,6 +15,7 @@ from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset
 from xbench.data.datasets.phrases import ImagePhrases
+from xbench.findings.attributes import ATTRIBUTES
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
@@ -150,6 +151,7 @@ class CocoDataset(OwnDataset):
         image = self.listed_key(name)
         if (patient := entry.get(self.patient)) not in (None, ""):
             self._patients[image] = str(patient)
+        self._stated[image] = ["" if (value := entry.get(name)) is None else str(value) for name in ATTRIBUTES]
         stated = entry.get("height"), entry.get("width")
         return image, None if stated == (None, None) else image_size(*stated)
 

@@ -75,6 +75,8 @@ class PadChestGR(DownloadedDataset):
         for row in self.rows(table, ("ImageID", "PatientID", "split")) if table else ():
             image = self.listed_key(row.name("ImageID"))
             splits[image], self._patients[image] = row["split"].casefold(), row["PatientID"] or image
+            projection = row.get("Projection") or row.get("ViewPosition_DICOM")
+            self._stated[image] = row.get("PatientSex_DICOM"), row.get("PatientAge"), projection
         counts = Counter(f"images of {split}" for split in splits.values())
         counts["patients"] = len({*self._patients.values()})
         path, cases = self.file(folder), []

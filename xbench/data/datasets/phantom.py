@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -61,7 +62,12 @@ class PhantomCXR(ChestXrayDataModule):
             )
         drawings = [(self.seed, index, *self.size, self.marker) for index in range(self.images)]
         return [
-            Record(f"phantom-{self.seed}-{drawing[1]:06d}", _Labels(drawing) if annotated else {}, drawing)
+            Record(
+                f"phantom-{self.seed}-{drawing[1]:06d}",
+                _Labels(drawing) if annotated else {},
+                drawing,
+                attributes=_attributes(*drawing[:2]),
+            )
             for drawing in drawings
         ]
 
@@ -69,6 +75,12 @@ class PhantomCXR(ChestXrayDataModule):
         phantom = _draw(*record.source)
         instances = {finding: connected_parts(mask) for finding, mask in phantom.masks.items()}
         return Radiograph(phantom.image, phantom.masks, instances=instances)
+
+
+def _attributes(seed: int, index: int) -> dict[str, str | float]:
+    """Return sex, age and projection of a phantom, which nothing that is drawn depends on."""
+    sex, age, projection = hashlib.sha256(f"attributes {seed} {index}".encode()).digest()[:3]
+    return {"sex": "FM"[sex % 2], "age": float(18 + age % 73), "projection": ("PA", "PA", "AP")[projection % 3]}
 
 
 # A sample asks for the image first and for its labels next.

@@ -38,7 +38,7 @@ _CODE = ("data/**/*.py", "geometry/regions.py", "geometry/shapes.py", "geometry/
 # Attributes of every data module that choose or score images, but do not change what they look like. The grid has an
 # entry of its own.
 _NOT_IN_PIXELS = {"batch_arrived", "batch_size", "finished", "gamma", "grid", "limit", "notes", "on_error", "prepared"}
-_NOT_IN_PIXELS |= {"records", "setup", "stall_guard"}
+_NOT_IN_PIXELS |= {"records", "setup", "stall_guard", "_stated"}
 
 
 def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[str, Any]:
