@@ -27,6 +27,7 @@ _SECTIONS = (
     ("Size and position of lesions", ("by_area", "by_position"), ("area", "positions")),
     ("Interventions", ("interventions",), ()),
     ("Phrases", ("phrases", "rewordings"), ()),
+    ("Sex, age and projection", ("subgroups",), ()),
     ("The same maps as others score them", ("protocols",), ()),
     ("Answers", ("answers",), ()),
     ("Models compared", ("comparisons",), ()),

@@ -280,6 +280,41 @@ class InterventionAnalysis:
 
 
 @dataclass(frozen=True)
+class Subgroup:
+    """Images of a run with one value of an attribute; `scores` are means over the findings that all groups have."""
+
+    name: str
+    images: int
+    patients: int | None  # None where the dataset does not name patients
+    positives: int  # findings or phrases that are present
+    scored: int  # of these the pairs that grounding is scored on
+    scores: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
+class SubgroupGap:
+    """The largest less the smallest number of groups; `p_adjusted` is corrected for all attributes and numbers."""
+
+    number: str
+    high: str
+    low: str
+    findings: int  # that the number is a mean over
+    difference: Estimate
+    p: float | None  # that no group differs from another; None where no patients can be exchanged
+    p_adjusted: float | None
+
+
+@dataclass(frozen=True)
+class Subgroups:
+    """The groups of a run by one attribute."""
+
+    label: str
+    attribute: str
+    groups: tuple[Subgroup, ...]  # images whose attribute is not known last
+    gaps: tuple[SubgroupGap, ...]
+
+
+@dataclass(frozen=True)
 class DatasetAnalysis:
     """Everything about one dataset and split."""
 
@@ -294,6 +329,7 @@ class DatasetAnalysis:
     protocols: tuple[ProtocolScores, ...] = ()
     rewordings: tuple[Rewording, ...] = ()  # of phrases that were scored in other words too
     interventions: tuple[InterventionAnalysis, ...] = ()  # of runs with hidden regions
+    subgroups: tuple[Subgroups, ...] = ()  # by run, then attribute
 
     def untested(self, number: str, best: str) -> list[str]:
         """Return the labels of the runs that have a number but no p-value against the best one, sorted."""

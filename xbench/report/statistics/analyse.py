@@ -24,6 +24,7 @@ from xbench.report.statistics.references import references
 from xbench.report.statistics.rewordings import rewordings
 from xbench.report.statistics.sample import Sample, differences
 from xbench.report.statistics.studies import studies
+from xbench.report.statistics.subgroups import subgroups
 
 Progress = Callable[[int, int, str], None]
 """Called with how many steps are done, of how many, and what comes next in words."""
@@ -96,6 +97,7 @@ def _dataset(
         protocols=protocol_scores([entry.run for entry in models], [entry.run for entry in of_references], seed, place),
         rewordings=rewordings(models, FOLDS, seed, place),
         interventions=interventions(models, seed, place),
+        subgroups=subgroups(models, measures, FOLDS, seed, place),
     )
     # The rows of a study ask for the same few pairs of runs again and again.
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)

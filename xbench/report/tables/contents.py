@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
-from xbench.report.names import dataset_title, model_title
+from xbench.report.names import count_of, dataset_title, model_title
 from xbench.report.schema import (
     NEAR,
     NUMBERS,
@@ -20,6 +20,7 @@ from xbench.report.schema import (
     in_order,
 )
 from xbench.report.statistics.phrases import SCORES
+from xbench.report.statistics.subgroups import LEAST
 from xbench.report.tables.answered import answer_tables
 from xbench.report.tables.intervened import intervention_tables
 from xbench.report.tables.methods import checklist
@@ -112,6 +113,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         _by_position,
         _phrases,
         _rewordings,
+        _subgroups,
     ):
         for dataset in analysis.datasets:
             yield of_dataset(analysis, dataset, per_dataset(dataset))
@@ -419,6 +421,34 @@ def _rewordings(dataset: DatasetAnalysis) -> Table:
             )
             for one in dataset.rewordings
         ],
+    )
+
+
+def _subgroups(dataset: DatasetAnalysis) -> Table:
+    rows = []
+    for of in dataset.subgroups:
+        for group in of.groups:
+            counts = group.images, group.patients, group.positives, group.scored
+            rows.append(row(of.label, of.attribute, group.name, *counts, *map(group.scores.get, LEAST), None, None))
+        for gap in of.gaps:
+            name = f"{gap.high} less {gap.low} ({count_of(gap.findings, 'finding')})"
+            gaps = (number(gap.difference if key == gap.number else None, signed=True) for key in LEAST)
+            tests = p_value(gap.p), p_value(gap.p_adjusted)
+            rows.append(row(of.label, of.attribute, name, *[None] * 4, *gaps, *tests, kind="difference"))
+    return table_of(
+        "subgroups",
+        "Sex, age and projection on",
+        "Images by what the dataset says about patient and film. Positives: pairs of an image and a finding that is "
+        "present; scored: those of them with a region. Numbers in per cent, means over the findings that all groups "
+        f"have: AUROC of those with {LEAST['auroc']} positives and {LEAST['auroc']} negatives in each group, pointing "
+        f"game of groups with {LEAST['pointing_game']} scored pairs. Beneath: the largest less the smallest in "
+        "percentage points, with an interval that allows for this choice; p of a test that exchanges the groups of "
+        "patients, adjusted for all attributes and numbers of the model. A gap may come from other lesions, diseases "
+        "or devices in a group. Bands of age are ours. "
+        f"{INTERVALS}",
+        ["Model", "Attribute", "Group"],
+        ["Images", "Patients", "Positives", "Scored", *(NUMBERS[key].title for key in LEAST), "p", "Adjusted p"],
+        rows,
     )
 
 
