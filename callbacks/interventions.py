@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.findings.conditions import FILLS, PROMPTS, SENTENCE, draw
+from xbench.findings.conditions import FILLS, HIDING, PROMPTS, SENTENCE, draw
 from xbench.findings.prompts import phrase
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import VLM, SaliencyModel
 from xbench.runtime.errors import UsageError
-from xbench.types import Batch, Change, Prediction, Query
+from xbench.types import Batch, Change, Prediction, Query, Truth
 
+from .evaluation import Evaluation
 from .wordings import add_condition
 
 
@@ -56,94 +55,88 @@ class Interventions(Callback):
         assert isinstance(pl_module, SaliencyModel)
         if outputs is None or not data.interventions:
             return
-        for condition, changes in rounds(batch):
-            changed = replace(with_patches(batch, changes, pl_module), notes=[], failures=[], condition=condition)
+        for changes in rounds(batch):
+            changed = with_patches(batch, changes, pl_module)
             pairs = sorted(pair for change in changes for pair in change.pairs)
-            asked = replace(changed, changes=[*changes]).only(*_of_pairs(batch, pairs))
+            asked = changed.only(*_of_pairs(batch, pairs))
             answer: Any = trainer.strategy.test_step(asked if pl_module.answers else changed, 1)
             add_condition(trainer, answer if pl_module.answers else answer.only(pairs), asked)
-        if "prompts" in data.interventions:
-            chosen = [pair for pair in np.flatnonzero(batch.truth.scored).tolist() if is_chosen(data, batch, pair)]
-            for condition in PROMPTS:
-                self._ask(trainer, pl_module, outputs, batch, condition, chosen)
+        for condition in PROMPTS if "prompts" in data.interventions else ():
+            self._ask(trainer, pl_module, outputs, batch, condition)
 
-    def _ask(
-        self,
-        trainer: Trainer,
-        model: SaliencyModel,
-        outputs: Prediction,
-        batch: Batch,
-        condition: str,
-        chosen: Sequence[int],
-    ) -> None:
-        """Ask about the regions of some pairs in the words of something else, wherever there are such words."""
-        reads = isinstance(model, VLM) or (isinstance(model, AnsweringModel) and model.asked_in_words)
-        found = {pair: other_words(batch, pair, condition) for pair in chosen}
-        queries = {
-            pair: (query, other)
-            for pair, (query, other) in found.items()
-            if query is not None and (reads or other is not None)
-        }
-        if not queries:
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn of a run in which no pixel was hidden."""
+        data, results = trainer.datamodule, Evaluation.of(trainer).results  # type: ignore[attr-defined]
+        if {*HIDING} & {*data.interventions} and results is not None and results.interventions is None:
+            rank_zero_warn(f"{data.name}: nothing that is present has a region, so --data.interventions hid nothing.")
+
+    def _ask(self, trainer: Trainer, model: SaliencyModel, outputs: Prediction, batch: Batch, condition: str) -> None:
+        """Ask about regions in the words of something else, wherever there are such words."""
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        truth, reads = batch.truth, isinstance(model, VLM) or getattr(model, "asked_in_words", False)
+        found: dict[int, tuple[Query, int | None]] = {}
+        for pair in np.flatnonzero(truth.scored).tolist():
+            words = other_words(truth, pair, condition)
+            chosen = truth.queries[pair].name in data.chosen.get(truth.image_ids[truth.image[pair]], ())
+            if chosen and words is not None and (reads or words[1] is not None):
+                found[pair] = words
+        if not found:
             return
-        rows, wanted = _of_pairs(batch, [*queries])
-        asked = replace(batch, changes=[], notes=[], failures=[], condition=condition).only(rows, wanted)
-        asked.truth.queries = [query for query, _ in queries.values()]
-        others = [other for _, other in queries.values() if other is not None]
+        rows, wanted = _of_pairs(batch, [*found])
+        asked = replace(batch, changes=[], condition=condition).only(rows, wanted)
+        asked.truth.queries = [query for query, _ in found.values()]
+        columns = [other for _, other in found.values() if other is not None]
         if model.answers:
             prediction: Any = trainer.strategy.test_step(asked, 1)
-        elif len(others) == len(queries):
+        elif len(columns) == len(found):
             # The same column of the same output that another pass would give.
-            prediction = outputs.only(others)
+            prediction = outputs.only(columns)
         else:
-            whole = replace(batch, truth=batch.truth.only(range(len(batch)), wanted), notes=[], changes=[])
-            own = batch.truth.queries
-            whole.truth.queries = [query if other is None else own[other] for query, other in queries.values()]
+            whole = replace(batch, truth=truth.only(range(len(batch)), wanted), notes=[])
+            whole.truth.queries = [query if other is None else truth.queries[other] for query, other in found.values()]
             prediction = trainer.strategy.test_step(whole, 1)
         add_condition(trainer, prediction, asked)
 
 
-def rounds(batch: Batch) -> Iterator[tuple[str, list[Change]]]:
-    """Yield the changes of a batch condition by condition, so many at a time that no image is changed twice."""
+def rounds(batch: Batch) -> list[list[Change]]:
+    """Deal the changes of a batch to rounds, of one condition each, in which no image is changed twice."""
     turns: Counter[tuple[str, int]] = Counter()
-    dealt: list[tuple[str, int, Change]] = []
+    dealt: dict[tuple[str, int], list[Change]] = {}
     for change in batch.changes:
         key = change.condition, int(batch.truth.image[change.pairs[0]])
-        dealt.append((change.condition, turns[key], change))
+        dealt.setdefault((change.condition, turns[key]), []).append(change)
         turns[key] += 1
-    turn = itemgetter(0, 1)
-    for (condition, _), of_round in groupby(sorted(dealt, key=turn), key=turn):
-        yield condition, [change for _, _, change in of_round]
+    return [*dealt.values()]
 
 
 def with_patches(batch: Batch, changes: Sequence[Change], model: SaliencyModel) -> Batch:
-    """Return a batch with some of its images changed, each once."""
+    """Return a batch with some of its images changed, each once, under the condition of these changes."""
     images, radiographs = batch.images.clone(), [*batch.radiographs]
     for change in changes:
         row = int(batch.truth.image[change.pairs[0]])
-        (top, left), (height, width) = change.corner, change.pixels.shape
         if model.answers:
             radiographs[row] = radiographs[row].clone()
-        place = (slice(top, top + height), slice(left, left + width))
-        (radiographs[row] if model.answers else images[row])[..., *place] = model.preprocessing.normalise(change.pixels)
-    return replace(batch, images=images, radiographs=radiographs)
+        pixels = (radiographs if model.answers else images)[row]
+        (top, left), (height, width) = change.corner, change.pixels.shape
+        pixels[..., top : top + height, left : left + width] = model.preprocessing.normalise(change.pixels)
+    about: dict[str, Any] = {"condition": changes[0].condition, "changes": [*changes], "notes": []}
+    return replace(batch, images=images, radiographs=radiographs, **about)
 
 
-def other_words(batch: Batch, pair: int, condition: str) -> tuple[Query | None, int | None]:
-    """Return a pair's query in the words of a condition of `PROMPTS`, and the pair that they are those of, if any.
+def other_words(truth: Truth, pair: int, condition: str) -> tuple[Query, int | None] | None:
+    """Return a pair's query in the words of a condition of `PROMPTS`; None without such words.
 
-    The words are a sentence of another field, or those of another finding that the image's labels say is absent, or
-    present: the first in the order of `draw`. A finding is asked for as that other one is, a phrase in the package's
-    phrase for it.
+    They are a sentence of another field, or those of another finding that the image's labels say is absent, or present:
+    the first in the order of `draw`. A finding is asked for as that other one is, whose pair comes back too; a phrase
+    becomes the package's phrase for it.
     """
-    truth, own = batch.truth, batch.truth.queries[pair]
+    own, image, label = truth.queries[pair], truth.image[pair], int(condition == PROMPTS[1])
     if condition == PROMPTS[2]:
         return own._replace(text=SENTENCE, language="en"), None
-    image, label = truth.image[pair], int(condition == PROMPTS[1])
     of_image = [(place, truth.queries[place]) for place in np.flatnonzero(truth.image == image).tolist()]
     there = {query.finding for place, query in of_image if truth.labels[place] == 1}
     others = [
-        (draw(truth.image_ids[image], query.name), place, query)
+        (draw(truth.image_ids[image], query.name), query.finding, place)
         for place, query in of_image
         if query.finding not in (None, own.finding)
         and truth.labels[place] == label
@@ -151,47 +144,31 @@ def other_words(batch: Batch, pair: int, condition: str) -> tuple[Query | None, 
         and (query.text is None or own.text is not None)
     ]
     if not others:
-        return None, None
-    _, place, query = min(others)
-    assert query.finding is not None
+        return None
+    _, finding, place = min(others)
     if own.text is None:
-        return own._replace(text=query.finding), place
-    return own._replace(text=phrase(query.finding), language="en"), None
-
-
-def is_chosen(data: ChestXrayDataModule, batch: Batch, pair: int) -> bool:
-    """Tell whether a pair of a batch is among those that images are changed for."""
-    image_id = batch.truth.image_ids[batch.truth.image[pair]]
-    return data.chosen is None or batch.truth.queries[pair].name in data.chosen.get(image_id, ())
+        return own._replace(text=finding), place
+    return own._replace(text=phrase(str(finding)), language="en"), None
 
 
 def plan(data: ChestXrayDataModule, model: SaliencyModel) -> str:
-    """Say how many images are changed for how many pairs, and how many passes or questions that takes at most.
+    """Say how many pairs interventions are about, and how many passes or questions that takes at most.
 
     Which pairs have a region, and which of them have room for a control, is known once the images are read.
     """
-    chosen = [
-        sum(
-            record.labels.get(query.name) == 1
-            and (data.chosen is None or query.name in data.chosen.get(record.image_id, ()))
-            for query in record.looked_for(data.findings)
-        )
-        for record in data.records
-    ]
-    pairs, images = sum(chosen), np.count_nonzero(chosen)
-    if not pairs:
-        rank_zero_warn(f"{data.name}: nothing is labelled present, so --data.interventions changes nothing.")
+    chosen = [len(data.chosen.get(record.image_id, ())) for record in data.records]
     each = 2 * sum(one in FILLS for one in data.interventions) + ("keep" in data.interventions)
     once, words = "no_image" in data.interventions, len(PROMPTS) * ("prompts" in data.interventions)
-    if not isinstance(model, AnsweringModel):
-        # Other findings are among what the model is asked in any case.
-        has_phrases = any(query.text is not None for record in data.records for query in record.queries or ())
-        words = min(words, len(PROMPTS) if has_phrases else 1) if isinstance(model, VLM) else 0
-    names = ", ".join(data.interventions)
-    about = f"Interventions ({names}): {pairs} pairs that are labelled present, on {images} of {len(chosen)} images; "
+    names, images = ", ".join(data.interventions), np.count_nonzero(chosen)
+    about = (
+        f"Interventions ({names}): {sum(chosen)} pairs that are labeled present, on {images} of {len(chosen)} images; "
+    )
     if isinstance(model, AnsweringModel):
         questions = model.asked_of(1, 0, 1) * (each + once) + model.asked_of(0, 0, 1) * words * model.asked_in_words
-        return f"{about}at most {pairs * questions} questions beside those of the run itself."
+        return f"{about}at most {sum(chosen) * questions} questions beside those of the run itself."
+    # Other findings are among what the model is asked in any case.
+    has_phrases = any(query.text is not None for record in data.records for query in record.queries or ())
+    words = min(words, len(PROMPTS) if has_phrases else 1) if isinstance(model, VLM) else 0
     size = data.batch_size
     batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
     passes = sum(max(batch) * each + once + words for batch in batches if any(batch))

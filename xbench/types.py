@@ -333,14 +333,10 @@ class Prediction:
 
     def only(self, pairs: Sequence[int]) -> Prediction:
         """Return what it says about some of the pairs, in the given order; of a model that draws maps."""
-        chosen = torch.tensor(pairs, dtype=torch.long)
-        logits, probabilities = (
-            None if one is None else one[chosen.to(one.device)] for one in (self.logits, self.probabilities)
-        )
+        logits, probabilities = (None if one is None else one[[*pairs]] for one in (self.logits, self.probabilities))
         shown = self.shown
         if isinstance(shown, Maps):
-            missing = None if shown.missing is None else shown.missing[chosen.to(shown.missing.device)]
-            shown = Maps(shown.values[chosen.to(shown.values.device)], missing)
+            shown = Maps(shown.values[[*pairs]], None if shown.missing is None else shown.missing[[*pairs]])
         return Prediction(logits, probabilities, shown)
 
 

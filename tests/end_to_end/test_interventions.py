@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
+from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -25,14 +26,14 @@ from xbench.callbacks.interventions import other_words, rounds, with_patches
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.data.datamodule import drawn_pairs
-from xbench.data.records import Record
+from xbench.data.records import PreparedImage, Record
 from xbench.data.samples import Samples
 from xbench.findings.conditions import PROMPTS, SENTENCE, USUAL, draw
 from xbench.geometry.hiding import Hiding, control_of, dilated, image_digest
 from xbench.geometry.preprocessing import Preprocessing, TensorResize
 from xbench.runs.files import SCHEMAS
 from xbench.scoring.rows import CHANGED
-from xbench.types import Batch, Query
+from xbench.types import Batch, Query, Truth
 
 QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 IMAGES, UNREADABLE, SIZE = 19, (5, 8), 4
@@ -81,8 +82,11 @@ def test_the_run_itself_stays_as_it_is_to_the_bit(runs: dict[str, Path], kind: s
         own = "" if name in ("pairs.parquet", "predictions.parquet") else None
         assert table(changed, name, own).equals(table(plain, name)), name
     of_run, of_plain = (json.loads((folder / "results.json").read_text()) for folder in (changed, plain))
-    for part in ("grounding", "classification", "counts", "macro"):
-        assert of_run.get(part) == of_plain.get(part), part
+    own = {"provenance", "tables", "interventions"}
+    assert of_run.keys() - of_plain.keys() == {"interventions"}
+    assert {name: of_run[name] for name in of_run.keys() - own} == {
+        name: of_plain[name] for name in of_plain.keys() - own
+    }
 
 
 @pytest.mark.parametrize("kind", ["maps", "cropped"])
@@ -225,7 +229,7 @@ def test_the_plan_says_what_it_takes(tmp_path: Path, capsys) -> None:
     passes = sum(
         7 * max(drawn[start : start + SIZE]) + 2 for start in range(0, IMAGES, SIZE) if any(drawn[start : start + SIZE])
     )
-    assert f"6 pairs that are labelled present, on {len(data.chosen)} of 19 images; at most {passes} passes" in said
+    assert f"6 pairs that are labeled present, on {len(data.chosen)} of 19 images; at most {passes} passes" in said
 
 
 @pytest.mark.parametrize(
@@ -252,7 +256,8 @@ def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path]
 
 def samples(preprocessing: Preprocessing, **options: object) -> Samples:
     data = dataset(interventions=[*USUAL], **options)
-    return Samples(data.records, data.load, data.findings, preprocessing, (80, 64), 0.5, None, 9, data.interventions)
+    how = (80, 64), 0.5, None, 9, data.interventions, data.chosen
+    return Samples(data.records, data.load, data.findings, preprocessing, *how)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["bytes", "floats"])
@@ -264,8 +269,8 @@ def test_patches_make_the_changed_input_to_the_bit(whole: bool) -> None:
     # As a worker hands it over.
     batch = ForkingPickler.loads(ForkingPickler.dumps(batch)).to("cpu")
     before, seen = batch.images.clone(), Counter()
-    for condition, changes in rounds(batch):
-        patched = with_patches(batch, changes, model)
+    for changes in rounds(batch):
+        patched, condition = with_patches(batch, changes, model), changes[0].condition
         rows = [int(batch.truth.image[change.pairs[0]]) for change in changes]
         assert len(rows) == len({*rows})
         for row, change in zip(rows, changes, strict=True):
@@ -330,15 +335,51 @@ def test_pairs_are_drawn_in_equal_shares(present: list[set[str]], most: int) -> 
 def test_phrases_get_the_words_of_findings_that_their_image_has_or_lacks() -> None:
     queries = (Query("1", "Edema", "mild edema"), Query("2", "Nodule", "a nodule"), Query("3", None, "a line"))
     queries += (Query("4", "Mass", "no mass"), Query("5", "Nodule", "no other nodule"))
-    labels = {"1": 1, "2": 1, "3": 1, "4": 0, "5": 0}
-    records = [Record("x", labels, 3, queries=queries)]
-    data = dataset()
-    load = data.load
-    made = Samples(records, load, ("Edema", "Nodule", "Mass"), Brightness().preprocessing, (80, 64), 0.5)
-    batch = Samples.collate([made[0]])
-    found = {(pair, condition): other_words(batch, pair, condition)[0] for pair in range(3) for condition in PROMPTS}
-    texts = {key: query and query.text for key, query in found.items()}
-    assert all(texts[pair, PROMPTS[0]] == "mass" for pair in range(3))
-    assert [texts[0, PROMPTS[1]], texts[1, PROMPTS[1]]] == ["nodule", "edema"]
-    assert texts[2, PROMPTS[1]] in ("nodule", "edema")
-    assert {texts[pair, PROMPTS[2]] for pair in range(3)} == {SENTENCE}
+    truth = Truth.of_image(0, "x", None, (0, 0, 1, 1), None, queries, [1, 1, 1, 0, 0], [None] * 5, 0.5)
+    absent, present, sentence = ([other_words(truth, pair, name) for pair in range(3)] for name in PROMPTS)
+    assert [query.text for query, _ in absent] == ["mass"] * 3
+    assert [query.text for query, _ in present[:2]] == ["nodule", "edema"]
+    assert {query.text for query, _ in sentence} == {SENTENCE}
+    assert {other for words in (absent, present, sentence) for _, other in words} == {None}
+    assert other_words(truth.only([0], truth.labels == 1), 0, PROMPTS[0]) is None
+
+
+@pytest.mark.parametrize("name", ["Pairs", "Phrases"])
+def test_phrases_are_hidden_and_verified(name: str, tmp_path: Path) -> None:
+    options = ("--data", f"phrases.{name}", "--data.images", "14", "--data.batch_size", "4", "--data.num_workers", "0")
+    place = ("--trainer.default_root_dir", str(tmp_path))
+    assert main(["intervene", "--model", "phrases.Attentive", *options, *QUIET, *place]) == 0
+    (folder,) = (path.parent for path in tmp_path.glob("*/*/results.json"))
+    assert disagreements(folder, deep=True) == []
+    count = Counter(table(folder)["condition"].to_pylist())
+    scored = sum(table(folder, condition="")["scored"].to_pylist())
+    assert count["keep"] == count["no image"] == count["hide: blur"] == count["prompt: sentence"] == scored > 4
+    assert count["prompt: present"] + count["prompt: absent"] > 0
+
+
+def test_images_that_stay_come_from_the_store() -> None:
+    made, data = samples(Brightness().preprocessing), dataset(interventions=[*USUAL])
+
+    class Store:
+        def read(self, record: Record) -> PreparedImage | None:
+            stored.append(record.image_id)
+            return None if record.source in UNREADABLE else made._decode(record)
+
+    stored: list[str] = []
+    with_store = replace(made, store=Store())
+    first, second = (Samples.collate([part[i] for i in range(IMAGES)]) for part in (made, with_store))
+    assert stored == [record.image_id for record in data.records if record.image_id not in data.chosen]
+    assert torch.equal(first.images, second.images) and len(first.changes) == len(second.changes) == PAIRS * 7 + 13
+    prompts_alone = replace(with_store, interventions=["prompts"])
+    assert not prompts_alone[1].changes and stored[-1] == "1"
+
+
+def test_an_image_that_crashes_its_decoder_is_left_out(runs: dict[str, Path], tmp_path: Path) -> None:
+    crashing = ("--data.unreadable", "[]", "--data.crashing", str([*UNREADABLE]), "--data.num_workers", "1")
+    folder = run(tmp_path, *MAPS, *crashing)
+    assert (folder / "pairs.parquet").read_bytes() == (runs["intervene maps"] / "pairs.parquet").read_bytes()
+
+
+def test_a_run_without_regions_warns(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="so --data.interventions hid nothing"):
+        run(tmp_path, *MAPS, "--data.images", "1", "--data.unreadable", "[]")

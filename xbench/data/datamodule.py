@@ -127,7 +127,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.wordings: Sequence[Wording] = wordings or []
         self.interventions: Sequence[Intervention] = interventions or []
         self.pairs = pairs
-        self.chosen: Mapping[str, frozenset[str]] | None = None  # queries to change images for, by image; None: all
+        self.chosen: Mapping[str, frozenset[str]] = {}  # by image, names of the queries that interventions are about
         self.records: Sequence[Record] = ()  # the images of the split, from `setup` on
         self.notes: list[Note] = []  # what is odd about the annotation files; `read_records` fills it
         self.prepared: PreparedStore | None = None
@@ -237,8 +237,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 f"{', '.join(missing[:3])}). {self.where_images_are()} Add these files, or leave out such images "
                 "with --data.on_error skip (they are counted and named)."
             )
-        wanted = self.interventions and self.pairs
-        self.chosen = drawn_pairs(self.records, self.findings, wanted) if wanted else None
+        if self.interventions:
+            self.chosen = drawn_pairs(self.records, self.findings, self.pairs)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -322,8 +322,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return batch
 
 
-def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -> dict[str, frozenset[str]]:
-    """Draw at most so many pairs of an image and what is present in it; return the names of queries by image.
+def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int | None) -> dict[str, frozenset[str]]:
+    """Draw at most so many pairs of an image and what is present in it, or all; return names of queries by image.
 
     Each finding gives an equal share, and one that has fewer pairs gives all; phrases belong to their finding. The
     order of `draw` decides within a finding, so that more pairs are those of a smaller draw and others.
@@ -336,8 +336,10 @@ def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -
                 groups.setdefault(query.finding, []).append(key)
     drawn: dict[str, set[str]] = {}
     for before, group in enumerate(sorted(groups.values(), key=len)):
-        share = min(len(group), most // (len(groups) - before))
-        most -= share
+        share = len(group)
+        if most is not None:
+            share = min(share, most // (len(groups) - before))
+            most -= share
         for _, image_id, name in sorted(group)[:share]:
             drawn.setdefault(image_id, set()).add(name)
     return {image_id: frozenset(names) for image_id, names in drawn.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 
 import cv2
@@ -46,7 +46,8 @@ class Samples(Dataset[Sample | Failure]):
     store: PreparedStore | None = None  # prepared images, to be read instead wherever it has them
     timeout: float = TIMEOUT  # seconds that decoding an image in a worker process may take
     interventions: Sequence[Intervention] = ()  # changes of the images that are made, too
-    chosen: Mapping[str, frozenset[str]] | None = None  # names of queries, by image, to change it for; None: all
+    # By image, names of the queries that it is changed for.
+    chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -110,28 +111,19 @@ class Samples(Dataset[Sample | Failure]):
         return stored or isolated(self._decode, record, self.timeout)
 
     def _with_changes(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
-        if not self.interventions:
+        if not any(one in HIDING for one in self.interventions):
             return self.read(record), ()
         # It has no radiograph to change.
-        stored = None if self.store is None or self.changed(record) else self.store.read(record)
+        stored = None if self.store is None or record.image_id in self.chosen else self.store.read(record)
         return (stored, ()) if stored else isolated(self._decode_and_change, record, self.timeout)
-
-    def changed(self, record: Record) -> Sequence[int]:
-        """Return the places, among what is looked for, of what the image is changed for wherever it has a region."""
-        if not any(one in HIDING for one in self.interventions):
-            return []
-        queries = record.looked_for(self.findings)
-        chosen = {query.name for query in queries} if self.chosen is None else self.chosen.get(record.image_id, ())
-        return [
-            place for place, query in enumerate(queries) if query.name in chosen and record.labels.get(query.name) == 1
-        ]
 
     def _decode_and_change(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
         radiograph = self.load(record)
-        prepared, queries = self._prepared(record, radiograph), record.looked_for(self.findings)
-        pairs = {place: queries[place].name for place in self.changed(record)}
-        drawn = {place: name for place, name in pairs.items() if name in prepared.findings}
-        return prepared, changes_of(record, radiograph, prepared, drawn, self.interventions, self.preprocessing)
+        prepared = self._prepared(record, radiograph)
+        drawn = self.chosen.get(record.image_id, frozenset()) & {*prepared.findings}
+        names = [query.name for query in record.looked_for(self.findings)]
+        pairs = {place: name for place, name in enumerate(names) if name in drawn}
+        return prepared, changes_of(record, radiograph, prepared, pairs, self.interventions, self.preprocessing)
 
     def _decode(self, record: Record) -> PreparedImage:
         return self._prepared(record, self.load(record))
