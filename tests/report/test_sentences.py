@@ -182,7 +182,7 @@ BY_INTERVENTION = {
     "too few": (
         {"kad": [0.79]},
         [hidden("kad", "too few", (0.3, 0.3))],
-        "was tested too little to tell whether it uses it.",
+        "was tested too little to tell if it uses it.",
     ),
     "no scores": (
         *({"kad": [0.79]}, [hidden("kad", "depends", (0.3, 0.4), "premium")]),
@@ -192,10 +192,9 @@ BY_INTERVENTION = {
     "several": (
         {"kad": [0.79], "mavl": [0.7], "clip": [0.3], "demo": [0.6]},
         [hidden("kad", "unchanged", (0.0, 0.0)), hidden("mavl", "depends"), hidden("clip", "unchanged", (0.0, 0.0))],
-        "MAVL points at the lesion and uses it; KAD points at the lesion and does not use it; CLIP seldom points at "
-        "the lesion and does not use it; Demo points at the lesion and was not tested by intervention. Use, the fall "
-        "for the lesion less that for an equal patch elsewhere: KAD 0.00 SD (\u22120.10 to 0.10), MAVL 0.80 SD "
-        "(0.70 to 0.90), CLIP 0.00 SD (\u22120.10 to 0.10).",
+        "MAVL uses the lesion; KAD points at the lesion and does not use it; CLIP does not use the lesion; Demo was "
+        "not tested by intervention. Use, the fall for the lesion less that for an equal patch elsewhere: KAD 0.00 SD "
+        "(\u22120.10 to 0.10), MAVL 0.80 SD (0.70 to 0.90), CLIP 0.00 SD (\u22120.10 to 0.10).",
     ),
     "two datasets": (
         {"kad": [0.79, 0.8]},

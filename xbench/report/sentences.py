@@ -102,16 +102,13 @@ def in_a_line(facts: Facts) -> str:
 
 
 _USES = {
-    "depends": ("uses it", "use it"),
-    "datasets": ("uses it on some datasets", "use it on some datasets"),
-    "fill": ("uses it or not, depending on how it is hidden", "use it or not, depending on how it is hidden"),
+    "depends": ("uses {}", "use {}"),
+    "datasets": ("uses {} on some datasets", "use {} on some datasets"),
+    "fill": ("uses {} or not, depending on how it is hidden", "use {} or not, depending on how it is hidden"),
     "any hole": ("reacts to any hole alike", "react to any hole alike"),
-    "too few": (
-        "was tested too little to tell whether it uses it",
-        "were tested too little to tell whether they use it",
-    ),
-    "no sign": ("shows no sign of using it", "show no sign of using it"),
-    "unchanged": ("does not use it", "do not use it"),
+    "too few": ("was tested too little to tell if it uses {}", "were tested too little to tell if they use {}"),
+    "no sign": ("shows no sign of using {}", "show no sign of using {}"),
+    "unchanged": ("does not use {}", "do not use {}"),
     "": ("was not tested by intervention", "were not tested by intervention"),
 }
 """What one model does with the lesion, and what several do; where datasets differ, the first of theirs counts."""
@@ -122,35 +119,34 @@ def uses(facts: Facts) -> Answer | None:
 
     The models are those with their own settings, as the report opens with; None unless lesions were hidden from one.
     """
-    found, groups, measured = facts.pointing, dict[tuple[str, str], list[str]](), list[str]()
+    found, groups, measured = facts.pointing, dict[tuple[str, str | None], list[str]](), list[str]()
     rows = [row for row in found.rows if row.own] if len(found.models) > 1 else [found.head]
     for row in rows:
         ones = [one for dataset in found.datasets for one in dataset.interventions if one.label == row.label]
         kinds = {one.dependence for one in ones}
-        kind = (
-            "datasets"
-            if len(kinds) > 1 and "depends" in kinds
-            else next(kind for kind in _USES if kind in {*kinds, ""})
-        )
+        split = len(kinds) > 1 and "depends" in kinds
+        kind = "datasets" if split else next(kind for kind in _USES if kind in {*kinds, ""})
         points = "does not" if found.at_floor(row) else "seldom" if row.value < 0.5 else ""
-        groups.setdefault((kind, points), []).append(row.label)
+        # Of several models, only what would mislead: pointing without use, and use without pointing.
+        odd = len(rows) == 1 or kind in (("depends",) if points else ("no sign", "unchanged"))
+        groups.setdefault((kind, points if odd else None), []).append(row.label)
         measured += [_measured(one, row.label if len(rows) > 1 else "") for one in ones]
     if not measured:
         return None
     texts = []
-    for (kind, points), names in sorted(groups.items(), key=lambda group: [*_USES].index(group[0][0])):
-        several, but = len(names) > 1, "but" if kind == "depends" and points else "and"
-        verb = "point" if several or points == "does not" else "points"
-        does = f"{points.replace('does', 'do') if several else points} " if points else ""
-        who = listed(names) if len(rows) > 1 else "It"
-        texts.append(f"{who} {does}{verb} at the lesion {but} {_USES[kind][several]}")
+    for (kind, looks), names in sorted(groups.items(), key=lambda group: [*_USES].index(group[0][0])):
+        several, does = len(names) > 1, _USES[kind][len(names) > 1]
+        text = does.format("the lesion")
+        if looks is not None:
+            how = looks.replace("does", "do") if several else looks
+            verb = "point" if several or looks == "does not" else "points"
+            but = "but" if kind == "depends" and looks else "and"
+            text = f"{f'{how} {verb}'.strip()} at the lesion {but} {does.format('it')}"
+        texts.append(f"{listed(names) if len(rows) > 1 else 'It'} {text}")
+    strong = does.format("it") if len(texts) == 1 else ""
     lead = "Use, the fall for the lesion less that for an equal patch elsewhere: " if len(rows) > 1 else ""
-    strong = texts[0].partition(" at the lesion ")[2].partition(" ")[2]
-    return Answer(
-        "Does the score depend on the lesion?",
-        Sentence(f"{'; '.join(texts)}.", strong),
-        f"{lead}{', '.join(measured)}.",
-    )
+    answer = Sentence(f"{'; '.join(texts)}.", strong)
+    return Answer("Does the score depend on the lesion?", answer, f"{lead}{', '.join(measured)}.")
 
 
 def _measured(one: InterventionAnalysis, label: str) -> str:

@@ -21,6 +21,7 @@ from xbench.report import charts, sentences
 from xbench.report.cases import CaseMap, choose_cases, read_maps, typical_cases
 from xbench.report.colors import colored, outline
 from xbench.report.facts import Facts, Standing, facts_of
+from xbench.report.hidden import hidden_cases
 from xbench.report.names import in_thousandths, p_words, whole
 from xbench.report.notes import warnings
 from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
@@ -66,6 +67,7 @@ def write_page(
         sentences=sentences,
         charts=charts,
         films=_films(facts, head) if head else {},
+        hidden=[*_hidden(facts, head)] if head and cases else [],
         cases=case_data,
         # Red, green, blue and opacity of the 256 values of a map's grey picture.
         colors=colored(np.linspace(0, 1, 256, dtype=np.float32)[None])[0].tolist(),
@@ -137,6 +139,31 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
             "peak": None if shown.peak is None else (100 * shown.peak[0], 100 * shown.peak[1]),
         }
     return found
+
+
+def _hidden(facts: Facts, head: Standing) -> Iterator[dict[str, Any]]:
+    """Yield cases of interventions of the series that the report is about: each with three films, with what is hidden.
+
+    The scores are probabilities, or empty without one.
+    """
+    for entry, dataset in zip(head.runs, facts.shown.datasets, strict=True):
+        for one in (one for one in dataset.interventions if one.label == head.label):
+            for case in hidden_cases(entry.run, one):
+                films = [
+                    {
+                        "film": encoded(".jpg", shrunk(film, 320), (cv2.IMWRITE_JPEG_QUALITY, 78)),
+                        "outline": outline_of(mask, (100 / mask.shape[1], 100 / mask.shape[0])),
+                        "score": "" if probability is None else in_thousandths(probability),
+                    }
+                    for film, mask, probability in case.films
+                ]
+                on = f" in {facts.analysis.heading(dataset)}" if len(head.runs) > 1 else ""
+                yield {
+                    "title": f"{case.finding}{on}: {case.reason}",
+                    "image": case.image_id,
+                    "fill": case.fill,
+                    "films": films,
+                }
 
 
 def _signed(value: float | None) -> str:

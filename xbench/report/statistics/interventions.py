@@ -44,11 +44,8 @@ def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[
     Where a run drew a subset of its pairs, in equal shares of the findings, intervals are as honest as of all of them:
     a number is a mean over findings, and within a finding every pair was as likely to be drawn.
     """
-    found: dict[str, Intervened] = {}
-    for run in (entry.run for entry in runs):
-        views = {view.condition: view.rows for view in run.stored.under_conditions if view.condition}
-        if (pairs := intervened(run.rows, views)) is not None:
-            found[run.label] = pairs
+    named = {entry.run.label: entry.run for entry in runs}
+    found = {label: pairs for label, run in named.items() if (pairs := intervened_in(run)) is not None}
     p_values: dict[tuple[str, str, str], tuple[float, float]] = {}
     for number in TESTED:
         parts = {
@@ -59,8 +56,13 @@ def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[
         }
         p = exchange_tests([*map(weighed, parts.values())], len(parts), seed, f"{ground} interventions {number}")
         p_values |= dict(zip(parts, zip(p, holm(p), strict=True), strict=True))
-    named = {entry.run.label: entry.run for entry in runs}
     return tuple(_analysis(named[label], pairs, p_values) for label, pairs in found.items())
+
+
+def intervened_in(run: Run) -> Intervened | None:
+    """Return the pairs of a run whose region was hidden, with what that changed; None without one."""
+    views = run.stored.under_conditions
+    return intervened(run.rows, {view.condition: view.rows for view in views if view.condition})
 
 
 def contributions(pairs: Intervened, fill: str, number: str) -> NDArray[np.float64]:

@@ -1,0 +1,106 @@
+"""Cases of interventions: a film as it is, with the lesion hidden, and with an equal patch elsewhere hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.findings.conditions import CONTROL, HIDE
+from xbench.geometry.hiding import Hiding, dilated
+from xbench.report.runs import Run
+from xbench.report.schema import InterventionAnalysis
+from xbench.report.statistics.interventions import intervened_in
+from xbench.scoring.rows import Rows
+
+CASES = 6
+
+
+@dataclass(frozen=True)
+class HiddenCase:
+    """A pair, why it was chosen, and its films (H, W): as it is, with the region hidden, with the control hidden.
+
+    Each film has the model's probability, None without one, and what is hidden, or annotated on the film as it is.
+    """
+
+    image_id: str
+    finding: str
+    reason: str
+    fill: str
+    films: tuple[tuple[NDArray[np.uint8], NDArray[np.bool_], float | None], ...]
+
+
+def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
+    """Yield cases of the first fill, chosen by their scores alone; none of a run that kept no pictures.
+
+    The changed films are drawn again on the stored picture, which is smaller than the radiograph.
+    """
+    kept, pairs = run.cases(), intervened_in(run)
+    if kept is None or pairs is None or not found.fills:
+        return
+    fill: Any = found.main[0].fill
+    columns, rows = pairs.columns[fill], pairs.rows
+    uses, hit = columns[found.number], np.nan_to_num(pairs.overlap) >= 0.5
+    if np.isnan(uses).all():
+        return
+    elsewhere = columns["control_drop" if found.number == "use" else "control_flip_rate"]
+    # By reason the worth of each pair, the best example first; NaN for one that is none.
+    worths = {
+        "largest use": np.where(uses > 0, uses, np.nan),
+        "pointed at, least used": np.where(hit, -np.abs(uses), np.nan),
+        "falls more for the patch": np.where(uses < 0, -uses, np.nan),
+        "not pointed at, and used": np.where(~hit & (uses > 0), uses, np.nan),
+        "falls most for the patch": np.where(elsewhere > 0, elsewhere, np.nan),
+        "use nearest to the median": -np.abs(uses - np.nanmedian(uses)),
+    }
+    rankings = {
+        reason: [place for place in np.argsort(-worth, kind="stable").tolist() if not np.isnan(worth[place])]
+        for reason, worth in worths.items()
+    }
+    under = {view.condition: view.rows for view in run.stored.under_conditions}
+    for place, reason in _in_turn(rankings).items():
+        row = pairs.row[place]
+        image, query = rows.image_ids[rows.image[row]], rows.queries[rows.query[row]]
+        pair, at = kept.read(image, query), {name: _row(of, image, query) for name, of in under.items()}
+        hide, control = f"{HIDE}{fill}", f"{CONTROL}{fill}"
+        hidden = dilated(pair.region)
+        moved = _moved(hidden[:, ::-1], *(float(under[control][f"changed_{axis}"][at[control]]) for axis in "xy"))
+        masks, hiding = {"": pair.region, hide: hidden, control: moved & ~hidden}, Hiding(pair.display, image)
+        films = []
+        for name, mask in masks.items():
+            film = hiding.fill(mask, hidden, fill) if name and mask.any() else pair.display
+            probability = float(under[name]["probability"][at[name]])
+            films.append((film, mask, None if np.isnan(probability) else probability))
+        yield HiddenCase(image, rows.findings[rows.finding[row]], reason, fill, tuple(films))
+
+
+def _in_turn(rankings: dict[str, list[int]]) -> dict[int, str]:
+    """Return up to `CASES` pairs with the reason of each, one reason after the other in turns."""
+    chosen: dict[int, str] = {}
+    while len(chosen) < CASES and any(rankings.values()):
+        for reason in rankings:
+            fresh = [place for place in rankings[reason] if place not in chosen]
+            rankings[reason] = fresh[1:]
+            chosen |= {place: reason for place in fresh[: len(chosen) < CASES]}
+    return chosen
+
+
+def _row(rows: Rows, image: str, query: str) -> int:
+    """Return the place of a pair among rows; -1 without one."""
+    if image not in rows.image_ids or query not in rows.queries:
+        return -1
+    own = (rows.image == rows.image_ids.index(image)) & (rows.query == rows.queries.index(query))
+    return int(np.flatnonzero(own)[0]) if own.any() else -1
+
+
+def _moved(mask: NDArray[np.bool_], x: float, y: float) -> NDArray[np.bool_]:
+    """Return a mask (H, W) moved by whole pixels so that its center lies at shares of width and height."""
+    height, width = mask.shape
+    rows, columns = np.nonzero(mask)
+    right, down = round(x * width - columns.mean() - 0.5), round(y * height - rows.mean() - 0.5)
+    moved = cv2.warpAffine(mask.astype(np.uint8), np.array([[1.0, 0, right], [0, 1, down]]), (width, height))
+    return np.asarray(moved > 0)
