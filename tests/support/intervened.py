@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ import pyarrow.parquet as pq
 
 from xbench.findings.conditions import PROMPTS
 from xbench.runs.files import PAIRS, PREDICTIONS
+from xbench.runs.finished import FinishedRun
+from xbench.runs.results import write_results
+from xbench.runs.summary import numbers_of, summarise
 
 Effect = Callable[[dict, str, np.random.Generator], float | None]
 """Gives the logit of a row under a condition, or None for no row."""
@@ -56,4 +60,8 @@ def intervene(folder: Path, effect: Effect, fills: tuple[str, ...] = ("mean", "b
         whole = pa.concat_tables([table, pa.Table.from_pylist(more, table.schema)])
         whole = whole.take(np.argsort(whole["index"].to_numpy(), kind="stable"))
         pq.write_table(whole.cast(table.schema), folder / name)
+    run = FinishedRun.open(folder)
+    names, provenance = (run.results.model, run.results.dataset, run.results.split), run.results.provenance
+    about = summarise(names, run.rows, numbers_of(run.rows), 101, provenance=provenance, changed=run.changed)
+    write_results(folder / "results.json", replace(about, tables=run.results.tables))
     return folder

@@ -61,7 +61,7 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
         reason: [place for place in np.argsort(-worth, kind="stable").tolist() if not np.isnan(worth[place])]
         for reason, worth in worths.items()
     }
-    under = {view.condition: view.rows for view in run.stored.under_conditions}
+    under = {"": run.rows, **run.stored.changed}
     for place, reason in _in_turn(rankings).items():
         row = pairs.row[place]
         image, query = rows.image_ids[rows.image[row]], rows.queries[rows.query[row]]

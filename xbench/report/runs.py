@@ -93,9 +93,10 @@ def collect(paths: Sequence[Path], damaged: Mapping[Path, str] | None = None) ->
     """Find the finished runs in folders and below them.
 
     Of several runs of one model, dataset and settings that were scored on the same labels and regions the newest
-    counts; the others are set aside, and so is whatever is unfinished or cannot be read. Predictions, and commands that
-    ended before an image was scored, are not listed. Maps and pictures are read and checked where they are shown; those
-    of runs in the folders `damaged` are left out for the reasons there.
+    counts, of those with interventions if there are some; the others are set aside, and so is whatever is unfinished or
+    cannot be read. Predictions, and commands that ended before an image was scored, are not listed. Maps and pictures
+    are read and checked where they are shown; those of runs in the folders `damaged` are left out for the reasons
+    there.
 
     Raises:
         UserError: A path is no folder, or holds no finished run.
@@ -118,8 +119,10 @@ def collect(paths: Sequence[Path], damaged: Mapping[Path, str] | None = None) ->
         # What it was scored on is among the settings.
         key = (run.model, run.dataset, *sorted(run.settings.items()))
         if older := newest.get(key):
-            reason = f"an older run of the same configuration, scored on the same images and regions, as {folder}"
-            aside.append(SetAside(older.folder, reason))
+            age = "an older run of the same configuration"
+            if older.results.interventions and not run.results.interventions:
+                older, run, age = run, older, "a run of the same configuration without interventions"
+            aside.append(SetAside(older.folder, f"{age}, scored on the same images and regions, as {run.folder}"))
         newest[key] = run
     unread.sort(key=lambda entry: entry.folder)
     if not newest:
@@ -252,7 +255,7 @@ def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
 
 # Options that have a place of their own, or move no number of a run that has finished.
 _SOURCES = {"class", "checkpoint", "text_encoder", "prompt_source", "prompts", "book"}
-_NO_SETTING = _SOURCES | {"asked", "limit", "batch_size", "map_scale", "trained_on"}
+_NO_SETTING = _SOURCES | {"asked", "limit", "batch_size", "map_scale", "trained_on", "interventions", "pairs"}
 _GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 

@@ -36,8 +36,7 @@ from xbench.report.statistics.interventions import (
 from xbench.report.statistics.paired import exchange_tests, weighed
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import to_csv
-from xbench.scoring import interventions as scoring
-from xbench.scoring.interventions import Intervened, intervention_numbers
+from xbench.scoring.interventions import Intervened
 from xbench.scoring.maps import rank_accuracy
 
 
@@ -77,17 +76,16 @@ def test_the_runs_with_hidden_regions_have_the_numbers_of_the_run(analysis, foun
     for run in analysis.runs:
         if run.run.label in found:
             one = found[run.run.label]
-            views = {view.condition: view.rows for view in run.run.stored.under_conditions}
-            results = intervention_numbers(scoring.intervened(run.run.rows, views))
+            results = run.run.results.interventions
             for fill in one.fills:
-                expected = results["all_pairs"][fill.fill]
-                for finding, numbers in {**expected["per_class"], MACRO: expected["macro"]}.items():
+                expected = results.all_pairs[fill.fill]
+                for finding, numbers in {**expected.per_class, MACRO: expected.macro}.items():
                     for name in ("drop", "control_drop", "use", "flip_rate", "premium", "map_moves"):
                         value = fill.numbers[finding][name]
                         assert value.value == numbers[name] and value.low <= numbers[name] <= value.high
-                of_seen = results["correct_only"][fill.fill]["macro"]
+                of_seen = results.correct_only[fill.fill].macro
                 assert {name: value.value for name, value in fill.recognized.items()} == of_seen
-            for name, value in results["all_pairs"]["any"]["macro"].items():
+            for name, value in results.all_pairs["any"].macro.items():
                 assert one.numbers[name].value == value
     assert found["KAD"].dependence == "depends" and found["CLIP"].dependence == "unchanged"
     assert all(p == 1 for fill in found["CLIP"].fills for p in (*fill.p_adjusted.values(), fill.p_exact))

@@ -61,8 +61,7 @@ def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[
 
 def intervened_in(run: Run) -> Intervened | None:
     """Return the pairs of a run whose region was hidden, with what that changed; None without one."""
-    views = run.stored.under_conditions
-    return intervened(run.rows, {view.condition: view.rows for view in views if view.condition})
+    return intervened(run.rows, run.stored.changed)
 
 
 def contributions(pairs: Intervened, fill: str, number: str) -> NDArray[np.float64]:
