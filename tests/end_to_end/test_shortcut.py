@@ -1,0 +1,174 @@
+"""A planted shortcut proves the instrument: interventions find what is known of each model beforehand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shortcuts
+from run_files import rows_of
+
+from xbench.cli import main
+from xbench.commands.verify import disagreements
+from xbench.geometry.hiding import control_of, dilated
+from xbench.report.facts import facts_of
+from xbench.report.runs import collect
+from xbench.report.schema import InterventionAnalysis
+from xbench.report.sentences import uses
+from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.interventions import contributions
+from xbench.report.statistics.paired import exchange_tests, weighed
+from xbench.scoring.interventions import intervened
+
+QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
+DATA = ("--data", "shortcuts.Marked", "--data.grid", str(shortcuts.SIDE), "--data.batch_size", "40")
+HIDING = ("--data.num_workers", "0", "--data.interventions", "[mean,blur,inpaint]")
+FEW = ("--data.patients", "40")
+FILLS = ("mean", "blur", "inpaint")
+
+Runs = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Run a model once, however many tests look at it, and return the folder."""
+
+    @cache
+    def once(*options: str) -> Path:
+        root = tmp_path_factory.mktemp("run")
+        assert main(["intervene", *HIDING, *options, *QUIET, "--trainer.default_root_dir", str(root)]) == 0
+        (path,) = root.glob("*/*/results.json")
+        return path.parent
+
+    return lambda at, *options: once("--model", "shortcuts.Looks", "--model.at", at, *DATA, *options)
+
+
+def results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())
+
+
+def analysed(folder: Path) -> tuple[InterventionAnalysis, str]:
+    """What the report finds, and the sentence that it opens with."""
+    analysis = analyse(collect([folder]))
+    ((found,),) = (dataset.interventions for dataset in analysis.datasets)
+    return found, str(uses(facts_of(analysis)).texts[0])
+
+
+def test_the_marker_of_the_shortcut_lies_far_from_lesions_mirror_images_and_controls() -> None:
+    data = shortcuts.Marked()
+    far, moved = np.zeros((shortcuts.SIDE, shortcuts.SIDE), bool), []
+    # 10 % of the side are 12 pixels.
+    far[: 14 + 12, 106 - 12 :] = True
+    for record in (records := data.read_records(annotated=True)):
+        radiograph = data.load(record)
+        for region in radiograph.regions.values():
+            hidden = dilated(region)
+            control = control_of(hidden, region, record.image_id)
+            assert control is not None and not any((mask & far).any() for mask in (hidden, hidden[:, ::-1], control))
+            moved.append((control != hidden[:, ::-1]).any())
+        seen = shortcuts.marked(radiograph.image)
+        assert seen == record.labels["Lesion"] == len(radiograph.regions)
+    assert len(records) == 400 and len(moved) == 200 and 20 < sum(moved) < 180
+
+
+# By what a model looks at: AUROC, pointing game, flip rate, that of the control, whether another image with the finding
+# agrees and one without it changes the decision; whether `use` is above 0; and the sentence that a report opens with.
+TABLE = {
+    "lesion": (1, 1, 1, 0, 1, 1, True, "It points at the lesion and uses it."),
+    "marker": (1, 1, 0, 0, 1, 1, False, "It points at the lesion and does not use it."),
+    "nothing": (0.5, None, 0, 0, 1, 0, False, "It does not point at the lesion and does not use it."),
+    "any hole": (1, 1, 1, 1, 1, 1, False, "It points at the lesion and reacts to any hole alike."),
+}
+
+
+@pytest.mark.parametrize("at", TABLE)
+def test_the_table_of_the_planted_shortcut(run: Runs, at: str) -> None:
+    auroc, pointing, flip, control_flip, same, opposite, used, sentence = TABLE[at]
+    found = results(run(at))
+    assert found["classification"]["macro"]["auroc"] == auroc
+    assert pointing is None or found["grounding"]["macro"]["pointing_game"] == pointing
+    numbers = found["interventions"]["all_pairs"]
+    swaps = numbers["any"]["macro"]
+    assert (swaps["swap_same_agreement"], swaps["swap_opposite_change"]) == (same, opposite)
+    analysis, opening = analysed(run(at))
+    assert opening == sentence
+    for fill in analysis.fills:
+        one = numbers[fill.fill]["per_class"]["Lesion"]
+        assert one["scored"] == one["decided"] == fill.pairs == 200
+        assert (one["flip_rate"], one["control_flip_rate"]) == (flip, control_flip)
+        assert one["premium"] == flip - control_flip
+        # By pair: pointed at, and `use` above 0 or not; for every one of them, not in the mean alone.
+        assert pointing is None or fill.overlap["use"] == ((200, 0, 0, 0) if used else (0, 200, 0, 0))
+        use = fill.mean["use"]
+        assert use.low > 1 if used else (use.value, use.low, use.high, fill.p["use"]) == (0, 0, 0, 1)
+        assert fill.discordant == (200 * used, 0) and (fill.p["use"] <= 0.001) is used
+    assert [fill.fill for fill in analysis.fills] == [*FILLS] and disagreements(run(at), deep=True) == []
+
+
+def test_noise_uses_nothing_beside_a_planted_shortcut(run: Runs) -> None:
+    """A changed digest is another draw. Each number is within four standard deviations of what chance gives."""
+    found = results(run("noise"))
+    assert found["classification"]["macro"]["auroc"] == pytest.approx(0.5, abs=4 * np.sqrt(401 / (12 * 200 * 200)))
+    share = shortcuts.HEIGHT * shortcuts.WIDTH / shortcuts.SIDE**2
+    assert found["grounding"]["macro"]["pointing_game"] == pytest.approx(share, abs=4 * np.sqrt(share / 200))
+    for fill in analysed(run("noise"))[0].fills:
+        # One half for a threshold in the middle of the scores; that of noise may lie anywhere.
+        assert min(fill.mean[name].value for name in ("flip_rate", "control_flip_rate")) > 0.1
+        for name in ("use", "premium"):
+            assert fill.mean[name].low < 0 < fill.mean[name].high and fill.p[name] > 0.05
+
+
+def test_use_rises_with_the_weight_of_the_lesion_against_the_shortcut(run: Runs) -> None:
+    weights = [0.0, 0.25, 0.5, 0.75, 1.0]
+    found = results(run("both", "--data.weights", str(weights), *FEW))["interventions"]["all_pairs"]
+    for fill in FILLS:
+        use = [found[fill]["per_class"][f"Weight {weight}"]["use"] for weight in weights]
+        assert use[0] == 0 and use == sorted({*use})
+
+
+def test_a_second_lesion_beside_the_shortcut_survives_where_it_is_not_annotated(run: Runs) -> None:
+    """The limit of hiding what is annotated: an honest model still sees the other side, and decides as before."""
+    folders = run("either side", *FEW), run("either side", "--data.both", "true", *FEW)
+    alone, both = (results(folder)["interventions"]["all_pairs"] for folder in folders)
+    for fill in FILLS:
+        assert alone[fill]["macro"]["flip_rate"] == 1 and both[fill]["macro"]["flip_rate"] < 0.5
+        assert both[fill]["macro"]["use"] < alone[fill]["macro"]["use"] / 2
+
+
+def test_a_model_trained_with_the_shortcut_recognises_fractures_and_does_not_use_them(tmp_path: Path) -> None:
+    data = ("--data", "shortcuts.Fractures", "--data.marker", "Fracture", "--data.images", "240")
+    found = {}
+    for shortcut in ("false", "true"):
+        options = ("--model", "xbench.models.Demo", "--model.shortcut", shortcut, *data, *HIDING[:2], *QUIET)
+        root = tmp_path / shortcut
+        words = ("--data.interventions", "[mean]", "--trainer.default_root_dir", str(root))
+        assert main(["intervene", *options, *words]) == 0
+        (folder,) = (path.parent for path in root.glob("*/*/results.json"))
+        (found[shortcut],) = analysed(folder)[0].fills
+    assert results(folder)["classification"]["per_class"]["Fracture"]["auroc"] >= 0.95
+    honest, planted = (found[shortcut].numbers for shortcut in ("false", "true"))
+    assert planted["Fracture"]["use"].low <= 0 <= planted["Fracture"]["use"].high < 0.1
+    assert min(honest["Fracture"]["use"].low, honest["Mass"]["use"].low, planted["Mass"]["use"].low) > 1
+
+
+def test_of_100_seeds_of_noise_about_5_reject_the_null_of_a_shortcut() -> None:
+    names = np.array([record.image_id for record in shortcuts.Marked().read_records(annotated=False)])
+    labels = np.array([[shortcuts.is_positive(name)] for name in names], np.int8)
+    tests = []
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+
+        def scored(kept: np.ndarray, random: np.random.Generator = random) -> Any:
+            about = {"image_ids": names[kept].tolist(), "patient_ids": [name[:-2] for name in names[kept]]}
+            return rows_of(labels[kept], ("Lesion",), logit=random.normal(size=labels[kept].shape), **about)
+
+        changed = {condition: scored(labels[:, 0] == 1) for condition in ("hide: mean", "control: mean")}
+        pairs = intervened(scored(labels[:, 0] >= 0), changed)
+        tests.append(weighed(contributions(pairs, "mean", "use")))
+    p = np.array(exchange_tests(tests, 1, 0, "noise"))
+    assert 0.05 - 0.044 <= (p < 0.05).mean() <= 0.05 + 0.044
