@@ -17,7 +17,7 @@ from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels.utils import pixel_array
 from pydicom.sequence import Sequence
 
-from xbench.data import decoding
+from xbench.data import dicom
 from xbench.data.decoding import decode_image
 from xbench.runtime.errors import UserError
 
@@ -295,7 +295,7 @@ def test_missing_codec(tmp_path, monkeypatch):
         available_plugins = ()
 
     path = write_dicom(tmp_path / "a.dcm", GREY, "jpeg-2000")
-    monkeypatch.setattr(decoding, "get_decoder", lambda syntax: Bare)
+    monkeypatch.setattr(dicom, "get_decoder", lambda syntax: Bare)
     message = refusal(path)
     assert "JPEG 2000" in message
     assert "1.2.840.10008.1.2.4.90" in message

@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-import zlib
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-from pydicom import Dataset, dcmread, uid
-from pydicom.dataset import FileMetaDataset
-from pydicom.encaps import get_frame
-from pydicom.errors import InvalidDicomError
-from pydicom.filereader import read_dataset, read_file_meta_info
-from pydicom.pixels.decoders.base import get_decoder
-from pydicom.pixels.processing import apply_color_lut
-from pydicom.pixels.utils import pixel_array
 
+from xbench.data.grey import MAX_PIXELS as MAX_PIXELS
+from xbench.data.grey import NOT_OURS_TO_GUESS, RefusalError, check_size, distinct, stretch
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import check_readable
 
-MAX_PIXELS = 2**27
-"""Images of more pixels are refused before any memory is taken for them."""
-
-# Limits in bytes: of a decoded image (16 bits a pixel), of a file (a sparse one takes no room on the disk), and of run
-# lengths, each byte of which becomes up to 64.
-_MAX_DECODED, _MAX_FILE, _MAX_RUNS = 2 * MAX_PIXELS, 4 * MAX_PIXELS, 2**25
-
+_MAX_FILE = 4 * MAX_PIXELS  # bytes; a sparse one takes no room on the disk
 _DICOM_SUFFIXES = (".dcm", ".dicom")
-_LUMA = (0.299, 0.587, 0.114)
-_NOT_OURS_TO_GUESS = "and which one to score is not for us to guess"
-_DAMAGED = "the compressed image inside is damaged"
-
-_NATIVE = (
-    uid.ImplicitVRLittleEndian,
-    uid.ExplicitVRLittleEndian,
-    uid.ExplicitVRBigEndian,
-    uid.DeflatedExplicitVRLittleEndian,
-)
-
-# One decoder a format, never whichever happens to be installed: decoders of lossy JPEG differ by a grey level, and
-# results must not depend on the machine. Values are pydicom's name of the decoder and the package that brings it.
-_CODECS: dict[uid.UID, tuple[str, str]] = {
-    uid.RLELossless: ("pydicom", "pydicom"),
-    uid.JPEGBaseline8Bit: ("pillow", "pillow"),
-    **dict.fromkeys(
-        (uid.JPEGExtended12Bit, uid.JPEGLossless, uid.JPEGLosslessSV1, uid.JPEGLSLossless, uid.JPEGLSNearLossless),
-        ("pylibjpeg", "pylibjpeg pylibjpeg-libjpeg"),
-    ),
-    **dict.fromkeys(
-        (uid.JPEG2000Lossless, uid.JPEG2000, uid.HTJ2KLossless, uid.HTJ2KLosslessRPCL, uid.HTJ2K),
-        ("pylibjpeg", "pylibjpeg pylibjpeg-openjpeg"),
-    ),
-}
 
 
 def unreadable(image_id: str, reason: str) -> str:
     """Say that an image cannot be read and why, from the image's name on."""
     return f"{image_id} cannot be read. {reason}"
-
-
-class _RefusalError(Exception):
-    """A sentence about what is wrong with a file."""
 
 
 def decode_image(path: Path, percentiles: tuple[float, float] | None = None) -> NDArray[np.uint8]:
@@ -88,14 +45,16 @@ def decode_image(path: Path, percentiles: tuple[float, float] | None = None) -> 
         with open(path, "rb") as file:
             head = file.read(132)
         if not head:
-            raise _RefusalError("the file is empty")
+            raise RefusalError("the file is empty")
         if head[128:] == b"DICM" or path.suffix.lower() in _DICOM_SUFFIXES:
-            return _decode_dicom(path)
+            from xbench.data.dicom import decode_dicom  # pydicom takes a tenth of a second
+
+            return decode_dicom(path)
         return _decode_picture(path, percentiles)
-    except _RefusalError as error:
+    except RefusalError as error:
         reason = str(error)
-    except (UnidentifiedImageError, InvalidDicomError):
-        reason = f"it is not a {'DICOM' if path.suffix.lower() in _DICOM_SUFFIXES else 'PNG, JPEG or DICOM'} file"
+    except UnidentifiedImageError:
+        reason = "it is not a PNG, JPEG or DICOM file"
     except OSError as error:
         reason = error.strerror or str(error)
     # The parsers meet arbitrary bytes here, and raise almost anything at them.
@@ -106,241 +65,14 @@ def decode_image(path: Path, percentiles: tuple[float, float] | None = None) -> 
 
 def _decode_picture(path: Path, percentiles: tuple[float, float] | None) -> NDArray[np.uint8]:
     with Image.open(path, formats=("PNG", "JPEG")) as picture:
-        _check_size(picture.height, picture.width)
+        check_size(picture.height, picture.width)
         if getattr(picture, "n_frames", 1) > 1:
-            raise _RefusalError(f"it holds several frames, {_NOT_OURS_TO_GUESS}")
+            raise RefusalError(f"it holds several frames, {NOT_OURS_TO_GUESS}")
         if picture.mode.startswith("I"):
             stored = np.array(picture)
-            levels, places = _distinct(stored)
+            levels, places = distinct(stored)
             if percentiles is not None:
                 levels = levels.clip(*np.percentile(stored, percentiles))
-            grey: NDArray[np.uint8] = _stretch(levels)[places]
+            grey: NDArray[np.uint8] = stretch(levels)[places]
             return grey
         return np.array(picture.convert("L"))
-
-
-def _decode_dicom(path: Path) -> NDArray[np.uint8]:
-    meta = read_file_meta_info(path)
-    decoder = _find_decoder(meta.get("TransferSyntaxUID"))
-    deflated = meta.TransferSyntaxUID == uid.DeflatedExplicitVRLittleEndian
-    header = _inflate(path, meta) if deflated else dcmread(path)
-    for tag in ("PixelData", "Rows", "Columns", "BitsStored", "PhotometricInterpretation"):
-        if header.get(tag) is None:
-            raise _RefusalError(f"the DICOM header lacks {tag}")
-    if int(header.get("NumberOfFrames") or 1) != 1:
-        raise _RefusalError(f"it holds {header.NumberOfFrames} frames, {_NOT_OURS_TO_GUESS}")
-    rows, columns, samples = int(header.Rows), int(header.Columns), int(header.get("SamplesPerPixel") or 1)
-    _check_size(rows, columns, samples * -(-int(header.get("BitsAllocated") or 8) // 8))
-    _check_stored(header, decoder, rows, columns, samples)
-    stored = pixel_array(header, decoding_plugin=decoder)
-
-    photometric = str(header.PhotometricInterpretation).strip()
-    colour = not photometric.startswith(("MONOCHROME", "PALETTE"))
-    if stored.ndim != (3 if colour else 2):
-        raise _RefusalError(f"its pixels, {stored.shape}, are not {photometric}")
-    eight_bits = int(header.BitsStored) == 8 and stored.dtype.kind == "u" and stored.max() < 256
-    if colour:
-        luma = np.empty(stored.shape[:2])
-        # A few rows at a time: as float64 the colours take eight times their room.
-        for top in range(0, rows, 64):
-            luma[top : top + 64] = stored[top : top + 64] @ _LUMA
-        return np.rint(luma, out=luma).astype(np.uint8) if eight_bits else _stretch(luma)
-    levels, places = _distinct(stored)
-    shown = ~_padding(levels, stored.dtype.kind == "i", header)
-    if not shown.any():
-        raise _RefusalError(f"all its pixels are padding, says its PixelPaddingValue, {header.PixelPaddingValue}")
-    levels = levels[shown]
-    if photometric.startswith("PALETTE"):
-        grey = _stretch(apply_color_lut(levels.astype(stored.dtype), header) @ _LUMA)
-    else:
-        values = _voi(_modality(levels, header), header)
-        as_stored = eight_bits and values is levels
-        grey = values.astype(np.uint8) if as_stored else _stretch(values)
-        if photometric == "MONOCHROME1" and (as_stored or grey.any()):
-            # The same as max - value before the stretch.
-            grey = 255 - grey
-    all_grey = np.zeros(len(shown), np.uint8)
-    all_grey[shown] = grey
-    image: NDArray[np.uint8] = all_grey[places]
-    return image
-
-
-def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
-    """Read a deflated DICOM file, of which each byte may become a thousand: pydicom would inflate it to any size."""
-    with open(path, "rb") as file:
-        # What is deflated begins after the preamble, the element with the length of the group, and the group.
-        file.seek(144 + meta.FileMetaInformationGroupLength)
-        content = file.read()
-    # First without keeping anything.
-    inflater, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), 0, content
-    while rest and not inflater.eof:
-        size += len(inflater.decompress(rest, 2**20))
-        rest = inflater.unconsumed_tail
-        if size > _MAX_DECODED:
-            raise _RefusalError(f"it inflates to more than the {_MAX_DECODED} bytes that are read")
-    header = read_dataset(BytesIO(zlib.decompress(content, -zlib.MAX_WBITS)), False, True)
-    header.file_meta = meta
-    header.set_original_encoding(False, True)
-    return header
-
-
-def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDArray[np.bool_]:
-    """Which stored values stand for no part of the image (DICOM PS3.3, C.7.5.1.1.2)."""
-    value, limit = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit")
-    if value is None:
-        return np.zeros(levels.shape, np.bool_)
-    # The same two bytes are a number with a sign if the pixels have one, whatever the file calls them. The limit lies
-    # above the value, and below it in MONOCHROME1.
-    ends = np.array([value, value if limit is None else limit], np.int64).astype(np.int16 if signed else np.uint16)
-    padding: NDArray[np.bool_] = (levels >= ends.min()) & (levels <= ends.max())
-    return padding
-
-
-def _distinct(stored: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
-    """Return the distinct values, so that the tags are applied once to each, and the index of each pixel's value."""
-    if stored.itemsize > 2:
-        levels, places = np.unique(stored, return_inverse=True)
-        return levels.astype(np.float64), places.reshape(stored.shape)
-    unsigned = np.dtype(f"u{stored.itemsize}")
-    codes = np.ascontiguousarray(stored).view(unsigned)
-    occurs = np.zeros(256**stored.itemsize, np.bool_)
-    occurs[codes] = True
-    levels = np.arange(len(occurs), dtype=unsigned).view(stored.dtype)[occurs]
-    return levels.astype(np.float64), (np.cumsum(occurs) - 1).astype(unsigned)[codes]
-
-
-def _find_decoder(syntax: uid.UID | None) -> str:
-    if syntax is None:
-        raise _RefusalError("the DICOM header does not say how its pixels are encoded (no TransferSyntaxUID)")
-    if syntax in _NATIVE:
-        return ""
-    if syntax not in _CODECS:
-        raise _RefusalError(f"its transfer syntax {syntax.name} ({syntax}) is not supported; convert the file")
-    decoder, packages = _CODECS[syntax]
-    if decoder not in get_decoder(syntax).available_plugins:
-        raise _RefusalError(f"its transfer syntax {syntax.name} ({syntax}) needs a codec: pip install {packages}")
-    return decoder
-
-
-def _check_size(height: int, width: int, pixel: int = 1) -> None:
-    if height * width > MAX_PIXELS:
-        raise _RefusalError(f"it claims {width} x {height} pixels, more than the {MAX_PIXELS} that are read")
-    if height * width * pixel > _MAX_DECODED:
-        claimed = f"{width} x {height} pixels of {pixel} bytes"
-        raise _RefusalError(f"it claims {claimed}, more than the {_MAX_DECODED} bytes that are read")
-
-
-def _check_stored(header: Dataset, decoder: str, rows: int, columns: int, samples: int) -> None:
-    if not decoder:
-        # Whatever the header says, pydicom would take twice as many bytes for two frames; one byte is padded to two.
-        if len(header.PixelData) >= max(4, 2 * rows * columns * samples * -(-int(header.BitsAllocated) // 8)):
-            raise _RefusalError(f"it holds several frames, {_NOT_OURS_TO_GUESS}")
-        return
-    frame = get_frame(header.PixelData, 0, number_of_frames=1)
-    if decoder == "pydicom":
-        if len(frame) > _MAX_RUNS:
-            raise _RefusalError(f"its run lengths take {len(frame)} bytes, more than the {_MAX_RUNS} that are read")
-        return
-    # The decoders allocate what a frame claims, whatever the header says, and fill what is missing with grey.
-    height, width, components = _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else _jpeg2000_size(frame)
-    if (height, width) != (rows, columns):
-        inside = f"the compressed image inside {width} x {height}"
-        raise _RefusalError(f"the DICOM header says {columns} x {rows} pixels, {inside}")
-    if components != samples:
-        inside = f"the compressed image inside has {components}"
-        raise _RefusalError(f"the DICOM header says {samples} values a pixel, {inside}")
-    # A pad byte may follow the end-of-image marker.
-    if b"\xff\xd9" not in frame[-10:]:
-        raise _RefusalError("the compressed image inside is cut off")
-
-
-def _jpeg_size(frame: bytes) -> tuple[int, int, int]:
-    """Height, width and components in the frame header of a JPEG or JPEG-LS image (ITU-T T.81, B.2.2)."""
-    at = 2
-    while at + 10 <= len(frame) and frame[at] == 0xFF:
-        marker = frame[at + 1]
-        if marker in (0xC0, 0xC1, 0xC2, 0xC3, 0xF7):
-            return int.from_bytes(frame[at + 5 : at + 7]), int.from_bytes(frame[at + 7 : at + 9]), frame[at + 9]
-        # Any number of fill bytes may precede a marker.
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4])
-    raise _RefusalError(_DAMAGED)
-
-
-def _jpeg2000_size(frame: bytes) -> tuple[int, int, int]:
-    """Height, width and components in the main header of a JPEG 2000 image (ISO/IEC 15444-1, A.5.1 and I.4)."""
-    start = 0
-    # In a JP2 file the image is one of the boxes. Any other may hold bytes that look like an image.
-    while frame[start : start + 2] != b"\xff\x4f":
-        length, kind = int.from_bytes(frame[start : start + 4]), frame[start + 4 : start + 8]
-        if kind != b"jp2c" and length < 8:
-            raise _RefusalError(_DAMAGED)
-        start += 8 if kind == b"jp2c" else length
-        if kind == b"jp2c":
-            break
-    if frame[start : start + 4] != b"\xff\x4f\xff\x51":
-        raise _RefusalError(_DAMAGED)
-    right, bottom, left, top = np.frombuffer(frame, ">u4", 4, start + 8).tolist()
-    # Ahead of the number of components stand the size and place of the tiles.
-    return bottom - top, right - left, int.from_bytes(frame[start + 40 : start + 42])
-
-
-def _modality(stored: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
-    """Apply the modality LUT or rescale (DICOM PS3.3, C.11.1); return `stored` itself where there is none."""
-    if header.get("ModalityLUTSequence"):
-        return _look_up(stored, header.ModalityLUTSequence[0], header)
-    slope, intercept = header.get("RescaleSlope"), header.get("RescaleIntercept")
-    if slope is None or intercept is None or (slope == 1 and intercept == 0):
-        return stored
-    return stored * float(slope) + float(intercept)
-
-
-def _voi(values: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
-    """Apply the first VOI LUT or window (DICOM PS3.3, C.11.2); return `values` itself where there is none."""
-    if header.get("VOILUTSequence"):
-        return _look_up(values, header.VOILUTSequence[0], header)
-    window = header.get("WindowCenter"), header.get("WindowWidth")
-    if None in window:
-        return values
-    # Alternative windows are further values of the same two tags.
-    centre, width = (float(np.ravel(value)[0]) for value in window)
-    function = str(header.get("VOILUTFunction") or "LINEAR").strip().upper()
-    if function == "LINEAR":
-        centre, width = centre - 0.5, width - 1
-    if width < 0 or (width == 0 and function != "LINEAR"):
-        raise _RefusalError(f"a {function} window of width {window[1]} is not defined")
-    if width == 0:
-        return (values > centre).astype(np.float64)
-    if function in ("LINEAR", "LINEAR_EXACT"):
-        return np.clip((values - centre) / width + 0.5, 0, 1)
-    if function == "SIGMOID":
-        # 1 / (1 + exp(-4 x)), written so that no exponential overflows.
-        return 0.5 + 0.5 * np.tanh(2 * (values - centre) / width)
-    raise _RefusalError(f"the window function {function} is not defined")
-
-
-def _look_up(values: NDArray[np.float64], item: Dataset, header: Dataset) -> NDArray[np.float64]:
-    """Map values through a LUT; those off its ends take its first and last entry (DICOM PS3.3, C.11.1.1)."""
-    count, first, _ = (int(number) for number in item.LUTDescriptor)
-    # 0 stands for 65536, and a signed reading of the count wraps.
-    count = count % 65536 or 65536
-    entries = item.LUTData
-    if isinstance(entries, bytes):
-        # 8-bit entries may be packed two to a word.
-        kind = "u1" if len(entries) < 2 * count else "<u2" if header.original_encoding[1] else ">u2"
-        entries = np.frombuffer(entries, kind, count)
-    table = np.ravel(entries).astype(np.float64)
-    if len(table) < count:
-        raise _RefusalError(f"a LUT of {count} entries holds {len(table)}")
-    places = np.clip(np.rint(values) - first, 0, count - 1)
-    found: NDArray[np.float64] = table[places.astype(np.int64)]
-    return found
-
-
-def _stretch(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    low, high = values.min(), values.max()
-    if not np.isfinite(high - low):
-        raise _RefusalError("its values are not finite numbers")
-    if high == low:
-        return np.zeros(values.shape, np.uint8)
-    grey: NDArray[np.float64] = np.rint((values - low) * 255 / (high - low))
-    return grey.astype(np.uint8)
