@@ -210,7 +210,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 )
             # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
             elif isinstance(labels, (dict, MappingProxyType)):
-                wrong = (finding for finding, label in labels.items() if np.ndim(label) or label not in (1, 0, -1))
+                # Nearly all are plain numbers, and asking numpy for the dimensions of one takes longest here.
+                other = (finding for finding, label in labels.items() if type(label) is not int or abs(label) > 1)
+                wrong = (finding for finding in other if np.ndim(labels[finding]) or labels[finding] not in (1, 0, -1))
                 if (finding := next(wrong, None)) is not None:
                     problem = (
                         f"it has the label {labels[finding]!r:.60} for {finding}: give 1 where the finding is present, "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,9 +115,11 @@ def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _score(logit: str | None, probability: str | None, what: str) -> tuple[float, float] | None:
     if logit is None or probability is None:
         return None
-    with suppress(ValueError):
+    try:
         if 0 <= (value := decimal(probability)) <= 1:
             return value if logit is probability else decimal(logit), value
+    except ValueError:
+        pass
     raise ValueError(f"{what}: {probability!r} with logit {logit!r} is no probability from 0 to 1")
 
 

@@ -80,7 +80,7 @@ class CsvDataset(OwnDataset):
 
     def _read_boxes(self, path: Path, labels: dict[str, dict[str, int]], sides: list[str]) -> list[ImageAnnotations]:
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
-        drawn, lines = set(), dict[tuple[str, str, Shape], int]()
+        drawn, lines = set(), dict[tuple[str, str, bytes], int]()
         for row in self.rows(path, [self.columns["image"], self.columns["finding"], *sides]):
             name, label = row.name(self.columns["image"]), row[self.columns["finding"]]
             with row.blamed():
@@ -101,7 +101,7 @@ class CsvDataset(OwnDataset):
             x, y, right, bottom = (row.number(side) for side in sides)
             with row.blamed():
                 shape = self._shape(x, y, right, bottom)
-                if (first := lines.setdefault((image, label, shape), row.line)) != row.line:
+                if (first := lines.setdefault((image, label, shape.coordinates.tobytes()), row.line)) != row.line:
                     raise UserError(f"the box of {label} on {image} is that of line {first} again: remove one")
                 boxes[image] += self.drawn(finding, shape, label, image)
             drawn.add(finding)
@@ -138,7 +138,7 @@ class CsvDataset(OwnDataset):
             if max(map(abs, edges)) > 2:
                 raise UserError(f"the box ({', '.join(map(str, edges))}) is not in fractions of the image")
             shape = Shape("box", FRACTIONS, np.array(edges))
-        left, top, *corner = shape.coordinates
+        left, top, *corner = shape.coordinates.tolist()
         if corner[0] <= left or corner[1] <= top:
             raise UserError(f"the box {x}, {y}, {right}, {bottom} ({self.box}) holds no pixel")
         return shape
