@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -77,6 +78,8 @@ def _run(words: Sequence[str]) -> int:
         if not gc.get_freeze_count():
             gc.freeze()
             gc.set_threshold(10_000, 10, 10)
+            # Nor is it taken apart when the process ends.
+            atexit.register(gc.freeze)
         function(*([] if builds else [given]), *([more] if command.get("open") else []))
         return 0
     except KeyboardInterrupt:
