@@ -351,7 +351,7 @@ def test_probabilities_come_in_batches_of_many_images(command, tmp_path, monkeyp
     with pytest.warns(UserWarning, match="without these findings"):
         run = command(*SCORE, *few, "--predictions", "scores.csv")
     assert run.status == 0, run.errors
-    assert run.results["counts"]["images"] == 130 and run.results["provenance"]["data"]["batch_size"] == 2
+    assert run.results["counts"]["images"] == 130 and run.results["provenance"]["data"]["batch_size"] == 8
     assert command("rescore", run.folder, "--out", "again").status == command("verify", run.folder).status == 0
 
 

@@ -121,7 +121,7 @@ def _evaluate(command: Literal["test", "intervene", "predict"], words: Sequence[
     data, model = parts.data, parts.model
     if model.preprocessing.undecoded:
         # No number depends on how labels are batched, and a batch of many images takes little longer than one of few.
-        data.batch_size, data.num_workers = max(data.batch_size, min(1024, len(data.records) // 64)), 0
+        data.batch_size, data.num_workers = max(data.batch_size, min(1024, len(data.records) // 16)), 0
     trainer = _build_trainer(parts.trainer, SaveConfigCallback(parser, config))
     _refuse_too_many_processes(trainer, data, config.oversubscribe)
     trainer.resume = config.resume  # type: ignore[attr-defined]
