@@ -218,22 +218,26 @@ def intervened(tmp_path):
         changes = {"logit": pc.subtract(present["logit"], cost), "condition": pa.array([condition] * len(present))}
         changes |= {"changed_digest": pa.array(["0" * 16] * len(present))}
         changes |= dict.fromkeys(SCHEMA.names[-4:], pa.array([0.5] * len(present)))
-        changed = present
-        for name, column in changes.items():
-            changed = changed.set_column(SCHEMA.get_field_index(name), SCHEMA.field(name), column)
-        tables.append(changed)
-    rewrite(folder, in_order(tables))
+        columns = {name: changes.get(name, present[name]) for name in SCHEMA.names}
+        tables.append(pa.table(columns, SCHEMA))
+    run = FinishedRun.open(folder)
+    digests = write_tables(folder, [{"pairs.parquet": in_order(tables)}], ["pairs.parquet"], {})
+    of = ((run.results.model, run.results.dataset, run.results.split), run.rows, numbers_of(run.rows), 101)
+    results = summarise(*of, provenance=run.results.provenance, changed=run.changed)
+    write_results(folder / "results.json", replace(results, tables=run.results.tables | digests))
     return folder
 
 
-def rewrite(folder, table):
-    """Put other rows into a run, and the numbers that follow from them."""
-    run = FinishedRun.open(folder)
-    tables = run.results.tables | write_tables(folder, [{"pairs.parquet": table}], ["pairs.parquet"], {})
-    run = FinishedRun.open(folder)
-    of = (("model", "chestxray14", run.results.split), run.rows, numbers_of(run.rows), 101)
-    results = summarise(*of, provenance=run.results.provenance, changed=run.changed)
-    write_results(folder / "results.json", replace(results, tables=tables))
+def rewrite(folder, path, value):
+    """Change an entry of results.json, or delete it."""
+    content = json.loads((folder / "results.json").read_text())
+    *parents, last = path
+    part = content
+    for name in parents:
+        part = part[name]
+    del part[last]
+    part |= {} if value is None else {last: value}
+    (folder / "results.json").write_text(json.dumps(content))
 
 
 def test_interventions_are_read_back_verified_and_shown(intervened):
@@ -242,8 +246,7 @@ def test_interventions_are_read_back_verified_and_shown(intervened):
     found = results.interventions
     assert [*found.all_pairs] == ["mean", "noise", "any"] and found.reason is None
     use = found.all_pairs["mean"].macro["use"]
-    assert use > 0 and found.all_pairs["noise"].macro["use"] == pytest.approx(-use)
-    assert found.sign_over_fills is False
+    assert use > 0 and found.all_pairs["noise"].macro["use"] == pytest.approx(-use) and found.sign_over_fills is False
     scalars = _scalars(results)
     assert scalars["interventions/use_mean"] == use and "interventions/swap_same_agreement" in scalars
     console = Console(width=100, record=True, file=StringIO())
@@ -253,36 +256,24 @@ def test_interventions_are_read_back_verified_and_shown(intervened):
 
 
 @pytest.mark.parametrize(
-    "path", [("pairs",), ("all_pairs", "mean", "macro", "use"), ("correct_only", "any", "per_class", "Nodule", "blank")]
+    ("path", "value"),
+    [
+        (("pairs",), 7),
+        (("all_pairs", "mean", "macro", "use"), 7),
+        (("correct_only", "any", "per_class", "Nodule", "pairs"), 7),
+        ((), None),
+    ],
 )
-def test_changed_numbers_of_interventions_are_found(intervened, path):
-    content = json.loads((intervened / "results.json").read_text())
-    *parents, last = path
-    part = content["interventions"]
-    for name in parents:
-        part = part[name]
-    part[last] = 1 if part[last] is None else part[last] + 1
-    (intervened / "results.json").write_text(json.dumps(content))
-    assert [one.place.rpartition(" / ")[2] for one in disagreements(intervened)] == [last]
-
-
-def test_rows_under_interventions_make_numbers(intervened):
-    table = pq.read_table(intervened / "pairs.parquet")
-    before = read_results(intervened / "results.json").interventions
-    rewrite(intervened, table.slice(0, len(table) - 1))
-    assert disagreements(intervened) == [] and read_results(intervened / "results.json").interventions != before
-    content = json.loads((intervened / "results.json").read_text())
-    del content["interventions"]
-    (intervened / "results.json").write_text(json.dumps(content))
-    assert [one.place for one in disagreements(intervened)] == ["results.json / interventions"]
+def test_changed_numbers_of_interventions_are_found(intervened, path, value):
+    path = ("interventions", *path)
+    rewrite(intervened, path, value)
+    assert [one.place for one in disagreements(intervened)] == [" / ".join(("results.json", *path))]
 
 
 @pytest.mark.parametrize(
-    "changes", [{"scored": 29}, {"use": None}, {"use": "0.1"}, {"pointed": None}, {"pairs": -1}, {"pairs": 1.5}]
+    ("name", "value"), [("scored", 29), ("use", None), ("use", "0.1"), ("pointed", None), ("pairs", -1), ("pairs", 1.5)]
 )
-def test_numbers_of_interventions_that_no_run_writes_are_refused(intervened, changes):
-    content = json.loads((intervened / "results.json").read_text())
-    content["interventions"]["all_pairs"]["mean"]["per_class"]["Nodule"] |= changes
-    (intervened / "results.json").write_text(json.dumps(content))
+def test_numbers_of_interventions_that_no_run_writes_are_refused(intervened, name, value):
+    rewrite(intervened, ("interventions", "all_pairs", "mean", "per_class", "Nodule", name), value)
     with pytest.raises(ValueError, match="damaged or was not written by a run"):
         read_results(intervened / "results.json")
