@@ -320,6 +320,12 @@ def test_a_model_that_answers_has_flips_and_a_reason_and_no_swap_with_the_same_p
     assert (of_any["swapped_same"], of_any["swapped_opposite"], of_any["swap_opposite_change"]) == (0, 30, 0)
 
 
+def test_phrases_have_no_swap() -> None:
+    table = [row | {"query": "1", "finding": "Mass", "text": "a mass"} for row in by_hand()]
+    of_any = mass(table, ANY)
+    assert (of_any["swapped_same"], of_any["swapped_opposite"], mass(table)["use"]) == (0, 0, 0.25)
+
+
 def test_rows_of_unknown_pairs_are_refused_and_other_conditions_are_left_out() -> None:
     rows = rows_of(by_hand(), ("Mass",))[""]
     assert intervened(rows, {}) is None and intervened(rows, {"wording: x": rows}) is None
