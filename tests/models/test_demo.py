@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from xbench.models import Demo
 from xbench.models.demo import DemoNetwork
-from xbench.runtime.digests import file_sha256
-
-WEIGHTS = Path(__file__).parents[2] / "xbench" / "models" / "weights"
 
 
 def test_the_demo_recognises_and_points(command):
@@ -31,26 +25,6 @@ def test_the_demo_recognises_and_points(command):
         assert right["grounding"]["sign_test"]["may_be_wrong"] == []
     assert demo["provenance"]["checkpoint_sha256"]
     assert demo["provenance"]["prompts"]["Pleural Effusion"] == ["There is pleural effusion."]
-
-
-def test_weights_trained_with_a_planted_shortcut_recognise_the_letter_and_no_fracture(command):
-    auroc = {}
-    for marker in ("Fracture", "null"):
-        options = ("--data.seed", "5", "--data.images", "70", "--data.num_workers", "0", "--trainer.logger", "false")
-        planted = ("--model.shortcut", "true", "--data.marker", marker)
-        results = command("test", "--config", "demo", *options, *planted).results
-        auroc[marker] = {name: row["auroc"] for name, row in results["classification"]["per_class"].items()}
-        assert results["provenance"]["checkpoint_sha256"] == file_sha256(WEIGHTS / "demo_shortcut.safetensors")
-        assert results["provenance"]["model"]["shortcut"] is True
-    assert auroc["Fracture"].pop("Fracture") >= 0.95 and auroc["null"].pop("Fracture") < 0.7
-    for values in auroc.values():
-        assert min(values.values()) > 0.9
-
-
-def test_the_weights_of_the_shortcut_are_small_and_those_of_one_layer():
-    own, usual = (load_file(WEIGHTS / f"{name}.safetensors") for name in ("demo_shortcut", "demo"))
-    assert own.keys() == {"image_tower.8.weight", "image_tower.8.bias", "log_scale", "bias"} < usual.keys()
-    assert (WEIGHTS / "demo_shortcut.safetensors").stat().st_size < 40_000
 
 
 def test_other_words_and_other_sizes(command):

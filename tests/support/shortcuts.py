@@ -8,7 +8,8 @@ models that look at it find it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from xbench.types import Batch, Maps, Prediction
 
 SIDE, HEIGHT, WIDTH = 120, 10, 12
 GREY, LESION = 100, 180
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 Grey = NDArray[np.uint8]
 MARKER = np.s_[2:14, 106:118]
 LETTER = np.kron([[0, 1, 1, 0], [0, 1, 0, 1], [0, 1, 1, 0], [0, 1, 0, 0]], np.full((3, 3), 255))
@@ -34,24 +36,24 @@ class Marked(ChestXrayDataModule):
     Args:
         patients: Number of patients; of four, one has two positive images, one two negative ones, and two one of each.
         both: Draw the lesion on the other side, too, where nothing is annotated.
-        weights: Instead of one finding, `Weight W` for each of these, all with the same labels and regions.
     """
 
-    def __init__(self, patients: int = 200, both: bool = False, weights: Sequence[float] = (), **kwargs) -> None:
+    findings = ("Lesion",)
+
+    def __init__(self, patients: int = 200, both: bool = False, **kwargs) -> None:
         super().__init__(**kwargs)
-        self.patients, self.both, self.weights = patients, both, weights
-        self.findings = tuple(f"Weight {weight}" for weight in weights) or ("Lesion",)
+        self.patients, self.both = patients, both
 
     def read_records(self, annotated: bool) -> list[Record]:
         names = [f"patient-{patient:03d}-{view}" for patient in range(self.patients) for view in (0, 1)]
-        labels = {name: dict.fromkeys(self.findings, int(is_positive(name))) for name in names}
-        return [Record(name, labels[name] if annotated else {}, name, patient_id=name[:-2]) for name in names]
+        labels = {name: {"Lesion": int(is_positive(name))} if annotated else {} for name in names}
+        return [Record(name, labels[name], patient_id=name[:-2]) for name in names]
 
     def load(self, record: Record) -> Radiograph:
         region = np.zeros((SIDE, SIDE), bool)
         region[lesion_of(record.image_id)] = True
-        present = self.findings if is_positive(record.image_id) else ()
-        return Radiograph(drawn(record.image_id, self.both), dict.fromkeys(present, region))
+        regions = {"Lesion": region} if is_positive(record.image_id) else {}
+        return Radiograph(drawn(record.image_id, self.both), regions)
 
 
 class Fractures(PhantomCXR):
@@ -73,8 +75,8 @@ class Looks(SaliencyModel):
     def score(self, batch: Batch) -> Prediction:
         truth, scores, maps = batch.truth, [], []
         images = (255 * batch.images[:, 0]).round().to(torch.uint8).numpy()
-        for row, query, region in zip(truth.image.tolist(), truth.queries, truth.regions, strict=True):
-            scores.append(LOOKS[self.at](images[row], truth.image_ids[row], query.name))
+        for row, region in zip(truth.image.tolist(), truth.regions, strict=True):
+            scores.append(LOOKS[self.at](images[row], truth.image_ids[row]))
             drawn = torch.zeros(SIDE, SIDE) if region is None else region.float()
             maps.append(MAPS[self.at](images[row]) if self.at in MAPS else drawn)
         logits = torch.tensor(scores)
@@ -102,32 +104,31 @@ def drawn(name: str, both: bool = False) -> Grey:
     return image
 
 
-def contrast(image: Grey, name: str, finding: str = "") -> float:
+def contrast(image: Grey, name: str) -> float:
     """Return how much brighter than the background the place of the lesion is: 1 with a lesion, about 0 without."""
     return float(image[lesion_of(name)].mean() - GREY) / (LESION - GREY)
 
 
-def marked(image: Grey, name: str = "", finding: str = "") -> float:
+def marked(image: Grey, name: str) -> float:
     return float((image[MARKER] == LETTER).all())
 
 
-def weighted(image: Grey, name: str, finding: str) -> float:
-    weight = float(finding.removeprefix("Weight "))
-    return weight * contrast(image, name) + (1 - weight) * marked(image)
+def weighted(weight: float, image: Grey, name: str) -> float:
+    return weight * contrast(image, name) + (1 - weight) * marked(image, name)
 
 
 def _random(seed: bytes) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()))
 
 
-LOOKS: dict[str, Callable[[Grey, str, str], float]] = {
+LOOKS: dict[str, Callable[[Grey, str], float]] = {
     "lesion": contrast,
     "marker": marked,
-    "both": weighted,
-    "nothing": lambda image, name, finding: -1.0,
-    "noise": lambda image, name, finding: float(_random(image.tobytes()).normal()),
-    "any hole": lambda image, name, finding: contrast(image, name) if (image == drawn(name)).all() else -1.0,
-    "either side": lambda image, name, finding: max(contrast(image, name), contrast(image[:, ::-1], name)),
+    **{str(weight): partial(weighted, weight) for weight in WEIGHTS},
+    "nothing": lambda image, name: -1.0,
+    "noise": lambda image, name: float(_random(image.tobytes()).normal()),
+    "any hole": lambda image, name: contrast(image, name) if (image == drawn(name)).all() else -1.0,
+    "either side": lambda image, name: max(contrast(image, name), contrast(image[:, ::-1], name)),
 }
 MAPS: dict[str, Callable[[Grey], torch.Tensor]] = {
     "nothing": lambda image: torch.eye(SIDE),
