@@ -78,7 +78,8 @@ class Interventions(Callback):
         for pair in np.flatnonzero(truth.scored).tolist():
             words = other_words(truth, pair, condition)
             chosen = truth.queries[pair].name in data.chosen.get(truth.image_ids[truth.image[pair]], ())
-            if chosen and words is not None and (reads or words[1] is not None):
+            # A model that draws maps gives those of other findings without reading a word.
+            if chosen and words is not None and (reads or not (model.answers or words[1] is None)):
                 found[pair] = words
         if not found:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import Counter
 from dataclasses import replace
@@ -82,11 +81,8 @@ def test_the_run_itself_stays_as_it_is_to_the_bit(runs: dict[str, Path], kind: s
         own = "" if name in ("pairs.parquet", "predictions.parquet") else None
         assert table(changed, name, own).equals(table(plain, name)), name
     of_run, of_plain = (json.loads((folder / "results.json").read_text()) for folder in (changed, plain))
-    own = {"provenance", "tables", "interventions"}
     assert of_run.keys() - of_plain.keys() == {"interventions"}
-    assert {name: of_run[name] for name in of_run.keys() - own} == {
-        name: of_plain[name] for name in of_plain.keys() - own
-    }
+    assert all(of_run[name] == of_plain[name] for name in of_plain.keys() - {"provenance", "tables"})
 
 
 @pytest.mark.parametrize("kind", ["maps", "cropped"])
@@ -105,12 +101,9 @@ def test_every_changed_row_is_what_the_model_says_of_that_image_in_its_batch(run
             output = model(images, queries)
             logit = output.logits[batch.index(i), data.findings.index(name)].item()
             expected[str(i), name, condition] = (logit, *facts)
-    rows = table(runs[f"intervene {kind}"])
-    rows = rows.filter(pc.is_valid(rows["changed_digest"])).to_pylist()
-    found = {
-        (row["image_id"], row["query"], row["condition"]): (row["logit"], *(row[name] for name in CHANGED))
-        for row in rows
-    }
+    rows = [row for row in table(runs[f"intervene {kind}"]).to_pylist() if row["changed_digest"]]
+    keys = [tuple(row[name] for name in ("image_id", "query", "condition")) for row in rows]
+    found = dict(zip(keys, (tuple(row[name] for name in ("logit", *CHANGED)) for row in rows), strict=True))
     assert found.keys() == expected.keys() and len(found) == len(rows)
     for key, (logit, digest, *places) in found.items():
         assert (logit, digest) == expected[key][:2]
@@ -144,11 +137,8 @@ def test_what_a_crop_does_not_show_changes_nothing_but_is_told(runs: dict[str, P
     own = {(row["image_id"], row["query"]): row for row in rows if row["condition"] == ""}
     unseen = [row for row in rows if row["changed_seen"] == 0]
     assert {row["query"] for row in unseen} == {"Edge"} and len(unseen) >= 3 * 4
-    for row in unseen:
-        same = own[row["image_id"], row["query"]]
-        assert [row[name] for name in ("logit", "peak_x", "dice")] == [
-            same[name] for name in ("logit", "peak_x", "dice")
-        ]
+    for row, name in ((row, name) for row in unseen for name in ("logit", "peak_x", "dice")):
+        assert row[name] == own[row["image_id"], row["query"]][name]
     assert all(row["changed_seen"] in (None, 1) for row in table(runs["intervene maps"]).to_pylist())
 
 
@@ -196,8 +186,7 @@ def test_rows_are_verified_and_scored_again(runs: dict[str, Path], kind: str, tm
     assert disagreements(folder, deep=True) == []
     assert main(["rescore", str(folder), "--out", str(tmp_path / "again"), "--workers", "0"]) == 0
     assert files_of(tmp_path / "again") == files_of(folder)
-    conditions = table(folder)["condition"].unique().to_pylist()
-    assert len(conditions) == 1 + 6 + 2 + 3
+    assert len(table(folder)["condition"].unique()) == 1 + 6 + 2 + 3
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -215,8 +204,7 @@ def test_a_killed_run_goes_on(runs: dict[str, Path], tmp_path: Path) -> None:
     # In the middle of the second batch: the first takes the run itself, 24 changes, and a sentence.
     first = start(words(tmp_path / "runs", *MAPS), tmp_path, MORTAL_DIES="SIGKILL 30 0")
     assert first.wait() == -9, first.said
-    journal = [*tmp_path.glob("runs/*/*/journal/*.arrow")]
-    assert len(journal) == 1, first.said
+    assert len([*tmp_path.glob("runs/*/*/journal/*.arrow")]) == 1
     assert files_of(run(tmp_path / "runs", *MAPS, "--resume", "true")) == files_of(runs["intervene maps"])
 
 
@@ -264,37 +252,30 @@ def samples(preprocessing: Preprocessing, **options: object) -> Samples:
 def test_patches_make_the_changed_input_to_the_bit(whole: bool) -> None:
     model = Brightness()
     model.preprocessing = Preprocessing([TensorResize(50, "bicubic", whole=whole)], (0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
-    made = samples(model.preprocessing)
-    batch = Samples.collate([made[i] for i in (0, 1, 2, 3, 6)])
+    made, chosen = samples(model.preprocessing), (0, 1, 2, 3, 6)
+    plain = [(i, *one) for i in chosen for one in plain_changes(dataset(), i, model.preprocessing)]
+    expected = {(str(i), name, condition): image for i, (name, condition), image, _ in plain}
     # As a worker hands it over.
+    batch = Samples.collate([made[i] for i in chosen])
     batch = ForkingPickler.loads(ForkingPickler.dumps(batch)).to("cpu")
-    before, seen = batch.images.clone(), Counter()
+    before = batch.images.clone()
     for changes in rounds(batch):
-        patched, condition = with_patches(batch, changes, model), changes[0].condition
+        patched = with_patches(batch, changes, model)
         rows = [int(batch.truth.image[change.pairs[0]]) for change in changes]
         assert len(rows) == len({*rows})
         for row, change in zip(rows, changes, strict=True):
-            i = int(batch.truth.image_ids[row])
             names = [batch.truth.queries[pair].name for pair in change.pairs]
-            versions = {
-                facts[0]: image
-                for (name, of), image, facts in plain_changes(dataset(), i, model.preprocessing)
-                if of == condition and name == names[0]
-            }
-            (image,) = versions.values()
-            assert change.facts["changed_digest"] in versions
-            assert torch.equal(patched.images[row], model.preprocessing(image)[0])
+            images = [expected.pop((batch.truth.image_ids[row], name, change.condition)) for name in names]
+            assert torch.equal(patched.images[row], model.preprocessing(images[0])[0])
             height, width = change.pixels.shape
             differs = (patched.images[row] != before[row]).any(0)
             # The patch is the smallest box of what differs.
             box = differs[change.corner[0] :, change.corner[1] :][:height, :width]
             assert box.sum() == differs.sum() and box[0].any() and box[-1].any()
             assert box[:, 0].any() and box[:, -1].any()
-            seen[condition] += len(names)
         others = [row for row in range(5) if row not in rows]
         assert torch.equal(patched.images[others], before[others])
-    assert torch.equal(batch.images, before)
-    assert seen == Counter(dict.fromkeys(seen, 8)) and len(seen) == 8
+    assert torch.equal(batch.images, before) and not expected
 
 
 def test_changes_follow_their_pairs() -> None:
@@ -304,22 +285,18 @@ def test_changes_follow_their_pairs() -> None:
     def of(part: Batch) -> list[tuple]:
         pairs = zip(part.truth.image, part.truth.queries, strict=True)
         names = [(part.truth.image_ids[image], query.name) for image, query in pairs]
-        return [
-            (one.condition, one.facts["changed_digest"], *(names[pair] for pair in one.pairs)) for one in part.changes
-        ]
+        return [(one.facts["changed_digest"], *(names[pair] for pair in one.pairs)) for one in part.changes]
 
     whole = of(batch)
-    assert of(batch.only([2, 1])) == [one for one in whole if one[2][0] in "23"]
+    assert of(batch.only([2, 1])) == [one for one in whole if one[1][0] in "23"]
     wanted = np.array([query.name == "Twin" for query in batch.truth.queries])
-    assert of(batch.only([1], wanted)) == [(*one[:2], ("2", "Twin")) for one in whole if ("2", "Twin") in one[2:]]
-    assert of(copy.deepcopy(batch)) == whole
+    assert of(batch.only([1], wanted)) == [(one[0], ("2", "Twin")) for one in whole if ("2", "Twin") in one]
 
 
 @given(st.lists(st.sets(st.sampled_from("abcd"), max_size=4), max_size=12), st.integers(1, 30))
 def test_pairs_are_drawn_in_equal_shares(present: list[set[str]], most: int) -> None:
     records = [Record(f"{i}", {name: int(name in names) for name in "abcd"}) for i, names in enumerate(present)]
-    drawn = drawn_pairs(records, "abcd", most)
-    pairs = [(i, name) for i, names in drawn.items() for name in names]
+    pairs = [(i, name) for i, names in drawn_pairs(records, "abcd", most).items() for name in names]
     counts = {name: sum(name in names for names in present) for name in "abcd"}
     taken = Counter(name for _, name in pairs)
     assert all(name in present[int(i)] for i, name in pairs)
@@ -327,7 +304,6 @@ def test_pairs_are_drawn_in_equal_shares(present: list[set[str]], most: int) -> 
     # One at a time to whoever has the fewest: no finding gets two more than another that has more to give.
     for name, other in ((name, other) for name in "abcd" for other in "abcd"):
         assert taken[name] <= taken[other] + 1 or taken[other] == counts[other]
-    for name in "abcd":
         order = sorted(draw(f"{i}", name) for i, names in enumerate(present) if name in names)
         assert sorted(draw(i, one) for i, one in pairs if one == name) == order[: taken[name]]
 

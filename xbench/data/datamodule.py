@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -240,7 +241,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 "with --data.on_error skip (they are counted and named)."
             )
         if self.interventions:
-            self.chosen = drawn_pairs(self.records, self.findings, self.pairs)
+            self.chosen = drawn_pairs(self.records, self.findings, self.pairs or sys.maxsize)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -324,8 +325,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return batch
 
 
-def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int | None) -> dict[str, frozenset[str]]:
-    """Draw at most so many pairs of an image and what is present in it, or all; return names of queries by image.
+def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -> dict[str, frozenset[str]]:
+    """Draw at most so many pairs of an image and what is present in it; return the names of queries by image.
 
     Each finding gives an equal share, and one that has fewer pairs gives all; phrases belong to their finding. The
     order of `draw` decides within a finding, so that more pairs are those of a smaller draw and others.
@@ -338,10 +339,8 @@ def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int | 
                 groups.setdefault(query.finding, []).append(key)
     drawn: dict[str, set[str]] = {}
     for before, group in enumerate(sorted(groups.values(), key=len)):
-        share = len(group)
-        if most is not None:
-            share = min(share, most // (len(groups) - before))
-            most -= share
+        share = min(len(group), most // (len(groups) - before))
+        most -= share
         for _, image_id, name in sorted(group)[:share]:
             drawn.setdefault(image_id, set()).add(name)
     return {image_id: frozenset(names) for image_id, names in drawn.items()}
