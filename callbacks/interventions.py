@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.findings.conditions import FILLS, HIDING, PROMPTS, SENTENCE, draw
+from xbench.findings.conditions import FILLS, HIDING, OF_MAPS, PROMPTS, SENTENCE, draw
 from xbench.findings.prompts import phrase
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import VLM, SaliencyModel
@@ -45,7 +45,7 @@ class Interventions(Callback):
                 "--data.interventions changes images and asks a model about them again, and predictions that were made "
                 "elsewhere have no model to ask. Leave it out."
             )
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and {*data.interventions} - {*OF_MAPS}:
             Console(markup=False, highlight=False).print(plan(data, pl_module), soft_wrap=True)
 
     def on_test_batch_end(  # type: ignore[override]
@@ -160,7 +160,8 @@ def plan(data: ChestXrayDataModule, model: SaliencyModel) -> str:
     chosen = [len(data.chosen.get(record.image_id, ())) for record in data.records]
     each = 2 * sum(one in FILLS for one in data.interventions) + ("keep" in data.interventions)
     once, words = "no_image" in data.interventions, len(PROMPTS) * ("prompts" in data.interventions)
-    names, images = ", ".join(data.interventions), np.count_nonzero(chosen)
+    names = ", ".join(one for one in data.interventions if one not in OF_MAPS)
+    images = np.count_nonzero(chosen)
     about = (
         f"Interventions ({names}): {sum(chosen)} pairs that are labeled present, on {images} of {len(chosen)} images; "
     )

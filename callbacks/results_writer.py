@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS, SCHEMAS
+from xbench.runs.files import PAIRS, PERTURBATIONS, PREDICTIONS, RESULTS, SCHEMAS
 from xbench.runs.fingerprint import fingerprint, of_results
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.images import with_attributes
@@ -23,6 +23,7 @@ from xbench.types import Batch, Prediction
 
 from .case_keeper import CaseKeeper
 from .evaluation import Evaluation, find
+from .perturbations import Perturbations
 
 
 class ResultsWriter(Callback):
@@ -75,6 +76,8 @@ class ResultsWriter(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         evaluation, keeper = Evaluation.of(trainer), find(trainer, CaseKeeper)
         tables = {**evaluation.latest, **(keeper.latest if keeper else {})}
+        if perturbed := find(trainer, Perturbations):
+            tables |= perturbed.latest
         number = batch.first // data.batch_size
         with writing(
             f"The run cannot note what it has finished in {self._run.journal}",
@@ -111,5 +114,7 @@ class ResultsWriter(Callback):
         stored = (read_record(path).tables for path in batches)
         tables = with_attributes(stored, [record.attributes for record in data.records])
         alone = [PAIRS, PREDICTIONS] if results.answered else [PAIRS]
-        names = [*SCHEMAS] if find(trainer, CaseKeeper) else alone
+        names = [name for name in SCHEMAS if name != PERTURBATIONS] if find(trainer, CaseKeeper) else alone
+        if (perturbed := find(trainer, Perturbations)) and perturbed.kinds:
+            names.append(PERTURBATIONS)
         return write_tables(self.folder, tables, names, about_tables(results.findings, data.gamma, results.provenance))

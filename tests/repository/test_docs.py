@@ -43,6 +43,7 @@ from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.runs.answers import AnswerRow
+from xbench.runs.files import PERTURBATIONS, SCHEMAS
 from xbench.runs.results import Answers, Recognised
 from xbench.types import ModelOutput
 
@@ -337,7 +338,8 @@ def test_every_key_and_column_is_explained(example):
     written = {path.name for path in example.iterdir()}
     top = table(files, "# The files of a run")
     said = {name for row in top for name in re.findall(r"`([\w.]+/?)`", row[0])}
-    assert written == said - {"journal/", "protocols/"}
+    assert written == said - {"journal/", "protocols/", PERTURBATIONS}
+    assert {*SCHEMAS[PERTURBATIONS].names} == names_in(files, f"## {PERTURBATIONS}")
     answers = {field.name for part in (Answers, Recognised) for field in fields(part)}
     assert names_in(files, "### answers") <= answers
     assert {field.name for field in fields(AnswerRow)} - {"group"} <= names_in(files, heading)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from xbench.scoring.perturbations import STEPS, area, changed, imputed, ranking, similarities
+from xbench.scoring.perturbations import STEPS, area, changed, imputed, ranking, region_in_view, similarities
 
 SMALL = st.integers(1, 6).flatmap(lambda height: st.integers(1, 6).map(lambda width: (height, width)))
 LEVELS = SMALL.flatmap(lambda shape: arrays(np.float32, shape, elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0])))
@@ -103,7 +103,7 @@ def test_the_area_is_that_of_the_trapezoids(eighths: list[int]) -> None:
 
 
 def test_likeness_is_exact_where_it_can_be() -> None:
-    one = RNG.normal(size=(9, 12))
+    one = RNG.normal(size=(12, 15))
     assert similarities(one, one) == pytest.approx(dict.fromkeys(("spearman", "magnitude", "structure"), 1.0))
     # Ranks and the stretched map do not notice a scale; magnitudes do not notice a sign.
     assert similarities(one, 3 * one + 5)["spearman"] == pytest.approx(1)
@@ -133,3 +133,33 @@ def test_structure_is_the_mean_over_all_windows(first: np.ndarray, seed: int) ->
             level, contrast = 2 * a.mean() * b.mean() + 1e-4, 2 * ab + 9e-4
             values.append(level * contrast / ((a.mean() ** 2 + b.mean() ** 2 + 1e-4) * (aa + bb + 9e-4)))
     assert found == pytest.approx(np.mean(values), abs=1e-9)
+
+
+@pytest.mark.parametrize(("side", "defined"), [(6, False), (7, True)])
+def test_structure_needs_a_window(side: int, defined: bool) -> None:
+    one = RNG.normal(size=(side, 12))
+    assert math.isnan(similarities(one, one)["structure"]) is not defined
+
+
+def test_maps_that_are_not_finite_are_like_nothing() -> None:
+    one = RNG.normal(size=(12, 12))
+    for value in (math.nan, math.inf):
+        other = one.copy()
+        other[3, 3] = value
+        assert all(map(math.isnan, similarities(one, other).values()))
+
+
+@given(SMALL, SMALL, st.sampled_from([(0, 0, 1, 1), (0.25, 0, 0.75, 1), (-0.5, -0.1, 1.5, 1.1), (0, 0.9, 0.1, 1)]))
+def test_the_region_in_a_view_is_looked_up_at_the_centres(grid, size, view) -> None:
+    region = np.random.default_rng(sum(grid)).random(grid) < 0.5
+    left, top, right, bottom = map(Fraction, view)
+    seen = region_in_view(region, view, size)
+    for i in range(size[0]):
+        for j in range(size[1]):
+            y = (top + (bottom - top) * Fraction(2 * i + 1, 2 * size[0])) * grid[0]
+            x = (left + (right - left) * Fraction(2 * j + 1, 2 * size[1])) * grid[1]
+            # Half a pixel may round either way.
+            if all(abs(one - round(one)) > 1e-9 for one in (y, x)):
+                inside = 0 <= y < grid[0] and 0 <= x < grid[1]
+                assert seen[i, j] == (inside and region[math.floor(y), math.floor(x)])
+    assert np.array_equal(region_in_view(region, (0, 0, 1, 1), grid), region)

@@ -36,7 +36,7 @@ from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import answer_rows, answers_table, read_answers
-from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH
+from xbench.runs.files import CONFIG, IMAGES, PAIRS, PERTURBATIONS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH
 from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
@@ -262,8 +262,11 @@ def _score(
                 del tables[name]
             yield kept[0].index // size, of_batch | tables
 
+    names = [name for name in SCHEMAS if name != PERTURBATIONS or name in stored.tables]
+
     def scored() -> Iterator[dict[str, pa.Table]]:
-        yield from ({IMAGES: table} for table in run.image_tables(chosen))
+        for name in (name for name in (IMAGES, PERTURBATIONS) if name in names):
+            yield from ({name: table} for table in run.image_tables(chosen, name))
         batches = merge(*map(of_condition, run.under_conditions), key=itemgetter(0))
         for _, parts in groupby(batches, key=itemgetter(0)):
             first, *others = (tables for _, tables in parts)
@@ -278,7 +281,7 @@ def _score(
     bar: Iterable[dict[str, pa.Table]] = track(
         scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True
     )
-    digests = write_tables(folder, bar, [*SCHEMAS], about_tables(stored.findings, rules.gamma, provenance))
+    digests = write_tables(folder, bar, names, about_tables(stored.findings, rules.gamma, provenance))
     changed: dict[str, Any] = {
         "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
         "data": provenance["data"] | {"gamma": rules.gamma},

@@ -70,6 +70,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             `prompts`; and of maps `deletion`, `insertion`, `road` and `randomisation`. docs/interventions.md has each.
         pairs: At most so many pairs of an image and what it shows are changed, in equal shares of the findings; None
             for all.
+        curve_pairs: At most so many pairs, the first of the same draw, for `deletion`, `insertion`, `road` and
+            `randomisation`.
     """
 
     name: str = ""  # short name in results and run folders; the class name in lower case unless the class sets it
@@ -100,6 +102,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         wordings: list[Wording] | None = None,
         interventions: list[Intervention] | None = None,
         pairs: int | None = None,
+        curve_pairs: int = 50,
     ) -> None:
         super().__init__()
         self.split = self.splits[0] if split is None else split
@@ -113,6 +116,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             f"gamma {gamma} must lie in (0, 1]": not 0 < gamma <= 1,
             f"grid {grid}: each side must be at least 1 pixel": min(sides) < 1,
             f"pairs {pairs} leaves nothing to change: give at least 1": pairs is not None and pairs < 1,
+            f"curve_pairs {curve_pairs} leaves no pair: give at least 1": curve_pairs < 1,
             f"timeout {timeout}: give a number of seconds above 0": not 0 < timeout < math.inf,
         }
         if problem := next((problem for problem, is_one in problems.items() if is_one), None):
@@ -128,6 +132,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.wordings: Sequence[Wording] = wordings or []
         self.interventions: Sequence[Intervention] = interventions or []
         self.pairs = pairs
+        self.curve_pairs = curve_pairs
         self.chosen: Mapping[str, frozenset[str]] = {}  # by image, names of the queries that interventions are about
         self.records: Sequence[Record] = ()  # the images of the split, from `setup` on
         self.notes: list[Note] = []  # what is odd about the annotation files; `read_records` fills it

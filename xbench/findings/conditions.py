@@ -32,6 +32,9 @@ FILLS = ("mean", "blur", "inpaint", "noise", "black")
 HIDING = (*FILLS, "keep", "no_image")
 """Interventions that change the radiograph."""
 
+OF_MAPS = ("deletion", "insertion", "road", "randomisation")
+"""Interventions that ask what a map owes to the model."""
+
 USUAL: tuple[Intervention, ...] = ("mean", "blur", "inpaint", "keep", "no_image", "prompts")
 """What `xbench intervene` does unless `--data.interventions` names others."""
 

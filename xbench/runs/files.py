@@ -28,6 +28,8 @@ IMAGES, PREDICTIONS, TRUTH = "images.parquet", "predictions.parquet", "truth.par
 """A row per image; per pair what the model gave, or per question of a model that answers; per annotated region."""
 PICTURES = "pictures.parquet"
 """Patients' images, in a file of their own that can be deleted before a run is shared."""
+PERTURBATIONS = "perturbations.parquet"
+"""A row per step of a curve over the order of a map, or per layer that was drawn anew; of runs that were asked to."""
 JOURNAL, PARTS = "journal", "parts"
 """Folders with what `test` and `predict` have finished, while they go on."""
 
@@ -63,6 +65,11 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
         | {"kept": pa.list_(pa.uint32()), "shapes": pa.list_(_SHAPE)}
     ),
     PICTURES: pa.schema({"image_id": pa.string(), "jpeg": pa.binary()}),
+    PERTURBATIONS: pa.schema(
+        _IMAGE
+        | dict.fromkeys(("query", "finding", "kind", "of"), pa.string())
+        | {"step": pa.int32(), "layer": pa.string(), "value": pa.float64()}
+    ),
 }
 """Columns by table; docs/files.md describes them.
 

@@ -238,18 +238,20 @@ class FinishedRun:
         gamma = self.rules.gamma if gamma is None else gamma
         yield from (self.batch(images, gamma) for images in self.saved_batches())
 
-    def image_tables(self, images: frozenset[str] | None = None) -> Iterator[pa.Table]:
-        """Read `images.parquet` batch by batch: the rows of all images or the named ones, and of all failures."""
+    def image_tables(self, images: frozenset[str] | None = None, name: str = IMAGES) -> Iterator[pa.Table]:
+        """Read a table batch by batch: the rows of all images or the named ones, and in `images.parquet` failures."""
         size = self.results.provenance["data"]["batch_size"]
         with reading(self.folder):
-            table = Table(self.folder / IMAGES).read().replace_schema_metadata(None)
+            table = Table(self.folder / name).read().replace_schema_metadata(None)
             if table["index"].null_count or table["image_id"].null_count:
-                raise ValueError(f"{IMAGES} has gaps that no run leaves")
+                raise ValueError(f"{name} has gaps that no run leaves")
         batch = table["index"].to_numpy() // size
         kept = np.ones(len(table), np.bool_)
         if images is not None:
             named = [name in images for name in table["image_id"].to_pylist()]
-            kept = np.array(named, np.bool_) | table["failure"].is_valid().to_numpy()
+            kept = np.array(named, np.bool_)
+            if name == IMAGES:
+                kept |= table["failure"].is_valid().to_numpy()
         for one in np.unique(batch[kept]).tolist():
             yield table.filter(pa.array((batch == one) & kept))
 

@@ -14,7 +14,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.findings.conditions import PROMPTS
-from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, WRITING, Table
+from xbench.runs.files import (
+    IMAGES,
+    PAIRS,
+    PERTURBATIONS,
+    PICTURES,
+    PREDICTIONS,
+    SCHEMAS,
+    TRUTH,
+    WRITING,
+    Table,
+)
 from xbench.runs.fingerprint import outputs_depend_on
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer
@@ -22,7 +32,7 @@ from xbench.scoring.numbers import STATUSES, dice, iou
 from xbench.scoring.rows import SCHEMA, Rows
 
 # Rows to a group: few enough to read one case fast, enough to compress well.
-_GROUP = {PAIRS: 1024, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 32}
+_GROUP = {PAIRS: 1024, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 32, PERTURBATIONS: 2**16}
 _GROUP_BYTES = 2**26
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Bytes of one place in a float lie together and so compress better.

@@ -1,7 +1,7 @@
 """Images changed in the order of a map's values, and how alike two maps are.
 
 docs/interventions.md has the definitions and what is known against them. Images are those that the model is given,
-normalised (C, H, W); maps lie on the same pixels (H, W).
+normalized (C, H, W); maps lie on the same pixels (H, W).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def random_of(*names: str) -> np.random.Generator:
 def ranking(values: NDArray[Any], image_id: str) -> NDArray[np.int64]:
     """Return the places of the pixels of a map (H, W), row by row, from the highest value down (H * W,).
 
-    Ties come in a pseudo-random order that depends on the name of the image alone: row by row, they would favour the
+    Ties come in a pseudo-random order that depends on the name of the image alone: row by row, they would favor the
     upper left. The order of a constant map is that of a random one.
     """
     ties = random_of("ties", image_id).permutation(values.size)
@@ -101,6 +101,19 @@ def imputed(image: Pixels, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(splu(system.tocsc()).solve((known / total).T).T)
 
 
+def region_in_view(region: NDArray[np.bool_], view: Sequence[float], size: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which pixels of a model input of some size show a region on the grid (H, W), by where their centers lie.
+
+    `view` is the part of the radiograph that the input shows: left, top, right and bottom, as shares of its sides.
+    """
+    inside = []
+    for low, high, pixels, cells in zip(view[1::-1], view[:1:-1], size, region.shape, strict=True):
+        inside.append(np.floor((low + (high - low) * (np.arange(pixels) + 0.5) / pixels) * cells).astype(np.int64))
+    padded = np.pad(region, 1)
+    y, x = (np.clip(place + 1, 0, cells + 1) for place, cells in zip(inside, region.shape, strict=True))
+    return np.asarray(padded[np.ix_(y, x)])
+
+
 def area(values: Sequence[float]) -> float:
     """Return the area under values at equal steps of a share from 0 to 1, by trapezoids.
 
@@ -115,8 +128,9 @@ def similarities(first: Pixels, second: Pixels) -> dict[str, float]:
     """Return how alike two maps are: rank correlation, that of magnitudes, and structural similarity.
 
     The ranks are Spearman's. The structural similarity is that of Wang et al., IEEE TIP 2004, of the maps stretched to
-    0..1, in windows of 7 x 7 pixels. NaN where a map is constant.
+    0..1, in windows of 7 x 7 pixels. NaN where a map is constant or not finite.
     """
+    first, second = (one.astype(np.float64) for one in (first, second))
     return {
         "spearman": spearman(first, second),
         "magnitude": spearman(np.abs(first), np.abs(second)),
@@ -128,7 +142,7 @@ def spearman(first: Pixels, second: Pixels) -> float:
     """Return Spearman's rank correlation of two maps, with mean ranks; NaN where a map is constant."""
     from scipy.stats import rankdata
 
-    if min(np.ptp(first), np.ptp(second)) == 0:
+    if not (_varies(first) and _varies(second)):
         return math.nan
     return float(np.corrcoef(rankdata(first), rankdata(second))[0, 1])
 
@@ -136,9 +150,9 @@ def spearman(first: Pixels, second: Pixels) -> float:
 def _structure(first: Pixels, second: Pixels) -> float:
     from scipy.ndimage import uniform_filter
 
-    if min(np.ptp(first), np.ptp(second)) == 0 or min(first.shape) < _SIDE:
+    if not (_varies(first) and _varies(second)) or min(first.shape) < _SIDE:
         return math.nan
-    maps = [(one.astype(np.float64) - one.min()) / np.ptp(one.astype(np.float64)) for one in (first, second)]
+    maps = [(one - one.min()) / np.ptp(one) for one in (first, second)]
     inner = (slice(_SIDE // 2, -(_SIDE // 2)),) * 2
     mean = [uniform_filter(one, _SIDE)[inner] for one in maps]
     sample = _SIDE**2 / (_SIDE**2 - 1)
@@ -150,3 +164,7 @@ def _structure(first: Pixels, second: Pixels) -> float:
     shared = (2 * mean[0] * mean[1] + level) * (2 * covariance(0, 1) + contrast)
     every = (mean[0] ** 2 + mean[1] ** 2 + level) * (covariance(0, 0) + covariance(1, 1) + contrast)
     return float((shared / every).mean())
+
+
+def _varies(values: Pixels) -> bool:
+    return bool(0 < np.ptp(values) < math.inf)

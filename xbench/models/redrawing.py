@@ -1,0 +1,108 @@
+"""A model with weights drawn anew, layer by layer: model parameter randomisation (Adebayo et al., NeurIPS 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from xbench.models.base import VLM, SaliencyModel
+from xbench.scoring.perturbations import random_of
+
+
+class Layer(NamedTuple):
+    """Modules whose own parameters are drawn together."""
+
+    name: str
+    modules: tuple[nn.Module, ...]
+
+
+def layers_of(model: nn.Module) -> list[Layer]:
+    """Return the layers of a model from the last registered up, which for most models is from the output down.
+
+    Of modules that hold several of one class in a row, such as the blocks of a transformer, each is a layer with all
+    that it holds; elsewhere each module with parameters of its own is one. A parameter of one value, such as a
+    temperature, makes none, for maps do not notice it.
+    """
+    found: list[Layer] = []
+
+    def visit(name: str, module: nn.Module) -> None:
+        parts = [*module.named_children()]
+        blocks = isinstance(module, nn.ModuleList | nn.Sequential) and len(parts) > 1
+        if blocks and len({type(part) for _, part in parts}) == 1:
+            held = [Layer(f"{name}.{own}", tuple(part.modules())) for own, part in parts]
+            found.extend(layer for layer in held if any(map(_has_weights, layer.modules)))
+            return
+        if _has_weights(module):
+            found.append(Layer(name, (module,)))
+        for own, part in parts:
+            visit(f"{name}.{own}" if name else own, part)
+
+    visit("", model)
+    return found[::-1]
+
+
+@contextmanager
+def redrawn(model: SaliencyModel, layers: Sequence[Layer]) -> Iterator[Iterator[str]]:
+    """Give an iterator that draws one more of the layers anew with each step, and restore every bit at the end.
+
+    A module with `reset_parameters` initializes itself, as before a training; parameters of others become normal with
+    the mean and standard deviation that they have. A layer is drawn alike in every process, as the seed is its name.
+    Prompts are encoded again. Tensors stay where they are, so that compiled code remains valid.
+    """
+    # With all that they hold, which `reset_parameters` of a module may draw, too.
+    modules = (module for layer in layers for module in layer.modules)
+    held = (tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    kept = {id(tensor): (tensor, tensor.detach().clone()) for tensor in held}
+    words: dict[str, Any] = {name: vars(model)[name] for name in ("queries", "_encoded") if name in vars(model)}
+
+    def names() -> Iterator[str]:
+        for layer in layers:
+            _draw(layer, model.device)
+            if isinstance(model, VLM):
+                model._encoded, asked = {}, model.asked()
+                model.queries = model.encode_prompts(asked) if asked else None
+            yield layer.name
+
+    try:
+        yield names()
+    finally:
+        with torch.no_grad():
+            for tensor, value in kept.values():
+                tensor.copy_(value)
+        vars(model).update(words)
+
+
+def words_of(model: SaliencyModel) -> dict[Any, Any]:
+    """Return what a model has made of the words that it was asked about."""
+    return {None: getattr(model, "queries", None), **getattr(model, "_encoded", {})}
+
+
+def same_words(before: dict[Any, Any], now: dict[Any, Any]) -> bool:
+    """Tell whether words are encoded to the same bits before and now, as far as both have them."""
+    pairs = zip(
+        *(pytree.tree_leaves([words[key] for key in now if key in before]) for words in (before, now)), strict=False
+    )
+    return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return any(one.numel() > 1 and one.is_floating_point() for one in module.parameters(recurse=False))
+
+
+def _draw(layer: Layer, device: torch.device) -> None:
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
+        torch.manual_seed(int(random_of("weights", layer.name).integers(2**63)))
+        for module in layer.modules:
+            reset = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()
+                continue
+            for tensor in module.parameters(recurse=False):
+                if tensor.is_floating_point():
+                    values = tensor.float()
+                    tensor.normal_(values.mean().item(), values.std(correction=0).item())
