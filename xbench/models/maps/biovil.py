@@ -19,12 +19,12 @@ import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from transformers import BertModel, BertTokenizer
 
-from xbench.findings.prompts import fill_templates
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, TruncatedMinMax
-from xbench.models.base import VLM, check_image_size
+from xbench.models.base import check_image_size
 from xbench.models.networks.bert import bert_like, encode_in_chunks, find_file, load_tokeniser, padded, weights_file
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
+from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import MapScale, ModelOutput
@@ -40,7 +40,7 @@ _ABSENT = [f"{no} {{finding}}" for no in ("There is no", "No evidence of", "No e
 _SPECIAL = ("[CLS]", "[SEP]", "[PAD]", "[UNK]")
 
 
-class BioViL(VLM):
+class BioViL(DualEncoder):
     """BioViL with the weights of its authors.
 
     The score is the cosine of the present prompts minus that of the absent ones, of the mean of their vectors each. The
@@ -72,7 +72,7 @@ class BioViL(VLM):
     """Whether half of the features are about the change since an earlier image."""
     map_scale: MapScale = "cosine"
     saliency, checkpoint_part = "cosine", "image_model"
-    stated = "checkpoint text_encoder image_size resize saliency temperature"
+    stated = "text_encoder image_size resize saliency temperature"
 
     def __init__(
         self,
@@ -108,16 +108,6 @@ class BioViL(VLM):
         unused = ("encoder.encoder.fc.*", *(["encoder.vit_pooler.*"] if self.temporal else []))
         fill(self.image_model, read_tensors(path), path, self.title, unused)
 
-    def default_prompts(self, finding: str) -> list[str]:
-        return [prompt for templates in self.templates if templates for prompt in fill_templates(templates, finding)]
-
-    def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
-        """Return the texts, names and phrases in the present templates, and the absent prompts last."""
-        present, absent = self.templates
-        if self.prompt_source in ("name", "phrase"):
-            texts = [template.format(finding=text) for text in texts for template in present]
-        return [*texts, *(fill_templates(absent, finding) if absent else [])]
-
     def tokenise(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask (N, 512) of N texts, without `!`, `?` and `.` at their ends."""
         for text in texts:
@@ -132,36 +122,27 @@ class BioViL(VLM):
         ids, mask = (part.long().to(self.device) for part in (input_ids, attention_mask))
         return encode_in_chunks(text_model, ids, mask).float()
 
-    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode the prompts of C classes as unit vectors (C, 2, 128) of the present and of the absent ones.
+    def encode_texts(self, texts: Sequence[str]) -> Tensor:
+        """Encode N texts as vectors (N, 128) float32, not normalised."""
+        return self.encode_tokens(*self.tokenise(texts))
 
-        Without absent templates they are (C, 1, 128). The absent prompts of a class are its last ones, as many as there
-        are templates.
-        """
-        absent = len(self.templates[1])
-        if any(len(of_class) <= absent for of_class in prompts):
-            raise UserError(f"{self.title} takes {absent} absent prompts of a finding, and present ones before them.")
-        vectors = self.encode_tokens(*self.tokenise([text for of_class in prompts for text in of_class]))
-        sizes = [size for of_class in prompts for size in (len(of_class) - absent, absent) if size]
-        # Averaged before they are normalised.
-        means = torch.stack([F.normalize(group.mean(dim=0), dim=-1) for group in vectors.split(sizes)])
-        return cast(Tensor, means.unflatten(0, (len(prompts), -1)))
+    def average(self, vectors: Tensor) -> Tensor:
+        # Before they are normalised.
+        return F.normalize(vectors.mean(dim=0), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score images (B, 3, image_size, image_size) in [0, 1] against queries of C classes from `encode_prompts`.
+        """Score images (B, 3, image_size, image_size) in [0, 1] against text vectors, pairs (C, 2, 128) or (C, 128).
 
         Returns:
             Logits (B, C), cosine of present minus absent, in [-2, 2], and their sigmoid at the temperature; saliency
             (B, C, rows, columns), cosines, smoothed.
         """
-        cells = self.image_model(images)
+        cells = self.image_model(images).float()
+        present = queries[:, 0] if queries.ndim == 3 else queries
         # Half precision has too few digits to rank cosines by.
         with torch.autocast(images.device.type, enabled=False):
-            cells, queries = cells.float(), queries.float()
-            pooled = F.normalize(cells.mean(dim=(2, 3)), dim=-1)
-            cosines = torch.einsum("bd,cqd->bcq", pooled, queries)
-            logits = cosines[..., 0] - cosines[..., 1] if queries.shape[1] == 2 else cosines[..., 0]
-            saliency = self.smoothed(torch.einsum("bdhw,cd->bchw", F.normalize(cells, dim=1), queries[:, 0]))
+            logits = compare(cells.mean(dim=(2, 3)), queries)
+            saliency = self.smoothed(cosine_maps(cells.permute(0, 2, 3, 1), present))
         return ModelOutput(logits, torch.sigmoid(logits / self.temperature), saliency)
 
     def provenance(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class CLIP(DualEncoder):
             if checkpoint is None:
                 tag = _known_tag(architecture, pretrained)
         self.architecture, self.pretrained = self.title or architecture, pretrained if tag else None
-        self.templates, self.saliency = templates, saliency
+        self.templates, self.saliency = ([templates[0]], [templates[1]]), saliency
         # Products of gradients compare within a map only.
         self.map_scale = "none" if saliency in ("grad_attention", "legrad") else "cosine"
         self.model = _build(self.architecture, folder, tag, image_size)

@@ -64,7 +64,8 @@ class CXRCLIP(DualEncoder):
         super().__init__(**options)
         self.checkpoint = locate(checkpoint, "CXR-CLIP", _SOURCE)
         check_image_size(image_size, 32)
-        self.text_source, self.templates, self.image_size = text_encoder, templates, image_size
+        self.text_source, self.image_size = text_encoder, image_size
+        self.templates = [templates[0]], [templates[1]]
         # The checkpoint's own settings, or what `convert` noted.
         settings = {**read_settings(self.checkpoint).get("base", {}), **read_remarks(self.checkpoint)}
         self.text_length = int(settings.get("text_max_length", 256))

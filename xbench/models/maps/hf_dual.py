@@ -79,8 +79,9 @@ class HFDual(DualEncoder):
         self.kind = str(config.get("model_type"))
         if self.kind not in _MAPS:
             raise UserError(f"--model.checkpoint {checkpoint} is of type {self.kind}. Give a siglip or clip model.")
-        self.name, self.templates = title or self.name, templates
+        self.name = title or self.name
         self.pairs = self.kind == "clip" if pairs is None else pairs
+        self.templates = [templates[0]], [templates[1]] if self.pairs else []
         self.saliency = saliency or _MAPS[self.kind][0]
         if self.saliency not in _MAPS[self.kind]:
             raise UsageError(f"--model.saliency {saliency}: give a {self.kind} model {' or '.join(_MAPS[self.kind])}.")

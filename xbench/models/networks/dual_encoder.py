@@ -16,45 +16,49 @@ from xbench.runtime.errors import UserError
 
 
 class DualEncoder(VLM):
-    """A model of an image encoder and a text encoder, whose prompts come from a present and an absent template.
+    """A model of an image encoder and a text encoder, whose prompts come from present and absent `templates`.
 
-    With `pairs`, a finding is scored against its own absent prompt, the last of its prompts. `worded` templates hold
-    the phrase of a finding, others its name.
+    With absent ones, a finding is scored against its own absent prompts, the last of its prompts. `worded` templates
+    hold the phrase of a finding, others its name.
     """
 
-    templates: tuple[str, str]
-    pairs: bool = True
+    templates: tuple[Sequence[str], Sequence[str]]
     worded: ClassVar[bool] = True
     stated = "checkpoint"
 
     def default_prompts(self, finding: str) -> list[str]:
-        return fill_templates(self.templates, finding, self.worded)[: 1 + self.pairs]
+        return fill_templates([*self.templates[0], *self.templates[1]], finding, self.worded)
 
     def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
-        """Return the texts, names and phrases in the present template, and the absent prompt last."""
+        """Return the texts, names and phrases in the present templates, and the absent prompts last."""
+        present = self.templates[0]
         if self.prompt_source in ("name", "phrase"):
-            texts = [self.templates[0].format(finding=text) for text in texts]
-        return [*texts, *self.default_prompts(finding)[1:]]
+            texts = [template.format(finding=text) for text in texts for template in present]
+        return [*texts, *self.default_prompts(finding)[len(present) :]]
 
     @abstractmethod
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
-        """Encode N texts as vectors of unit length (N, ..., D) float32, or raise a UserError."""
+        """Encode N texts as vectors (N, ..., D) float32 for `average`, or raise a UserError."""
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode C pairs (C, 2, ..., D), or C single prompts (C, ..., D), or raise a UserError.
+        """Encode C pairs (C, 2, ..., D) of present and absent, or C single prompts (C, ..., D), or raise a UserError.
 
-        Several present prompts are averaged. The last prompt of a pair is the absent one.
+        Several prompts are averaged. The absent prompts of a class are its last ones, as many as there are templates.
         """
-        counts = [len(of_finding) for of_finding in prompts]
+        counts, absent = [len(of_finding) for of_finding in prompts], len(self.templates[1])
         classes = self.encode_texts([prompt for of_finding in prompts for prompt in of_finding]).split(counts)
-        if not self.pairs or {*counts} == {1}:
+        if not absent or {*counts} == {1}:
             return torch.stack([self.average(texts) for texts in classes])
-        if min(counts) < 2:
-            raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
-        return torch.stack([torch.stack([self.average(texts[:-1]), texts[-1]]) for texts in classes])
+        if min(counts) <= absent:
+            raise UserError(
+                f"{self.name} takes {absent} absent prompts of every finding, and present ones before them, or a "
+                "single prompt of each."
+            )
+        pairs = ((texts[:-absent], texts[-absent:]) for texts in classes)
+        return torch.stack([torch.stack([*map(self.average, pair)]) for pair in pairs])
 
     def average(self, vectors: Tensor) -> Tensor:
-        """Average text vectors (P, ..., D) of one class: return their mean direction."""
+        """Average text vectors (P, ..., D) of one class, of unit length: return their mean direction."""
         return vectors[0] if len(vectors) == 1 else F.normalize(vectors.mean(dim=0), dim=-1)
 
 
