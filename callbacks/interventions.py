@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.findings.conditions import FILLS, HIDING, OF_MAPS, PROMPTS, SENTENCE, draw
+from xbench.findings.conditions import FILLS, HIDING, LEAST, OF_MAPS, PROMPTS, SENTENCE, draw
 from xbench.findings.prompts import phrase
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import VLM, SaliencyModel
@@ -162,9 +162,8 @@ def plan(data: ChestXrayDataModule, model: SaliencyModel) -> str:
     once, words = "no_image" in data.interventions, len(PROMPTS) * ("prompts" in data.interventions)
     names = ", ".join(one for one in data.interventions if one not in OF_MAPS)
     images = np.count_nonzero(chosen)
-    about = (
-        f"Interventions ({names}): {sum(chosen)} pairs that are labeled present, on {images} of {len(chosen)} images; "
-    )
+    about = f"Interventions ({names}): {sum(chosen)} pairs that are labeled present, on {images} of {len(chosen)} "
+    about += f"images (a finding needs {LEAST} pairs for its numbers); "
     if isinstance(model, AnsweringModel):
         questions = model.asked_of(1, 0, 1) * (each + once) + model.asked_of(0, 0, 1) * words * model.asked_in_words
         return f"{about}at most {sum(chosen) * questions} questions beside those of the run itself."

@@ -217,7 +217,8 @@ def test_the_plan_says_what_it_takes(tmp_path: Path, capsys) -> None:
     passes = sum(
         7 * max(drawn[start : start + SIZE]) + 2 for start in range(0, IMAGES, SIZE) if any(drawn[start : start + SIZE])
     )
-    assert f"6 pairs that are labeled present, on {len(data.chosen)} of 19 images; at most {passes} passes" in said
+    assert f"6 pairs that are labeled present, on {len(data.chosen)} of 19 images" in said
+    assert f"; at most {passes} passes" in said
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_the_plan_says_what_it_takes(tmp_path: Path, capsys) -> None:
     [
         (("--pairs", "0"), "--data.pairs 0 leaves nothing to change"),
         (("--data.pairs", "three"), "is not a whole number"),
-        (("--data.interventions", "[menas]"), "--data.interventions"),
+        (("--data.interventions", "[men]"), "is not a list of mean, blur, inpaint"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, capsys, options: tuple[str, ...], reason: str) -> None:

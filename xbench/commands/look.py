@@ -183,6 +183,9 @@ def wrong_value(option: str, annotation: Any, value: Any) -> str:
     names = [(_WORDS.get(kind) or _WORDS[typing.get_origin(kind)]).format(len(typing.get_args(kind))) for kind in kinds]
     names = [*filter(None, names), *choices]
     taken = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    items = [item for kind in kinds for item in typing.get_args(kind) if typing.get_origin(item) is Literal]
+    if listed := [str(one) for item in items for one in typing.get_args(item)]:
+        choices, taken = listed, f"{taken} of {', '.join(listed)}"
     return f"--{option}: {str(value)!r} is not {taken}.{did_you_mean(str(value), choices)}"
 
 
