@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -34,6 +35,10 @@ class Note(NamedTuple):
     image_id: str
 
 
+# Whoever lets go of shared memory last takes its pages apart. That is not to be the process that has the network, so a
+# worker keeps as many small batches as may be on their way.
+_handed_over: deque[Tensor] = deque(maxlen=4)
+_SMALL = 2**24  # bytes; the memory that a container shares may be 64 MB
 _BY_IMAGE = ("index", "image_ids", "patient_ids", "views", "image_sizes")
 
 
@@ -260,6 +265,8 @@ class Batch:
         parts = [one.contiguous().view(torch.uint8).flatten() for one in tensors]
         shared = torch.UntypedStorage._new_shared(sum(map(len, parts)))
         content = torch.cat(parts, out=torch.empty(0, dtype=torch.uint8).set_(shared))
+        if len(content) <= _SMALL:
+            _handed_over.append(content)
         truth = {one.name: getattr(self.truth, one.name) for one in fields(Truth)} | {"regions": places}
         rest = {one.name: getattr(self, one.name) for one in fields(self)} | {"images": 1, "truth": truth}
         counts = {"display": len(self.display), "radiographs": len(self.radiographs), "kept": [*self.kept]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import MappingProxyType
 
 import numpy as np
@@ -110,6 +111,14 @@ def test_batches_of_workers(grid):
         assert all(map(torch.equal, tensors_of(one), tensors_of(other)))
     assert len(batches[1]) == 0 and batches[1].truth.regions == [] and len(batches[1].failures) == 7
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors_of(batches[0])}) == 1
+
+
+def test_a_worker_keeps_few_small_batches():
+    samples = sample_of(limit=1)
+    small, large = Batch.collate([samples[0]]), Batch.collate([samples[0]])
+    large.images = torch.zeros(1, 3, 2**11, 2**11)
+    alive = [weakref.ref(batch.__reduce__()[1][0]) for batch in (small, small, small, large, small, small)]
+    assert [content() is not None for content in alive] == [False, True, True, False, True, True]
 
 
 def test_what_is_kept_of_some_images_is_what_is_kept_of_a_batch_of_these():
