@@ -111,8 +111,9 @@ class ResultsWriter(Callback):
     def _write_tables(self, trainer: Trainer, results: Results) -> dict[str, str]:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         batches = all_batches(self._run.journal, -(-len(data.records) // data.batch_size))
-        stored = (read_record(path).tables for path in batches)
-        tables = with_attributes(stored, [record.attributes for record in data.records])
+        # Now and not batch by batch, when it would delay the next one.
+        about = [record.attributes for record in data.records]
+        tables = (with_attributes(read_record(path).tables, about) for path in batches)
         alone = [PAIRS, PREDICTIONS] if results.answered else [PAIRS]
         names = [name for name in SCHEMAS if name != PERTURBATIONS] if find(trainer, CaseKeeper) else alone
         if (perturbed := find(trainer, Perturbations)) and perturbed.kinds:

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -27,7 +28,7 @@ from xbench.data.store.fingerprint import describe
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
-from xbench.findings.attributes import odd_attribute
+from xbench.findings.attributes import known_attributes
 from xbench.findings.conditions import Intervention, draw
 from xbench.findings.names import findings_problem, is_folder_name, is_name
 from xbench.findings.phrases import Wording
@@ -200,7 +201,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                     f"{self.name}: an image is called {name!r:.60}, which is no name of an image: give it 1 to 255 "
                     "printable characters."
                 )
-        seen: set[str] = set()
+        kept, seen = list[Record](), set[str]()
         for record in records:
             name, labels = record.image_id, record.labels
             if name in seen:
@@ -209,11 +210,6 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 pass
             elif not isinstance(record.patient_id, str | None):
                 problem = f"its patient_id, {record.patient_id!r:.60}, is no text"
-            elif odd := odd_attribute(record.attributes):
-                problem = (
-                    f"it has the {odd} {record.attributes[odd]!r:.60}: give sex F or M, age in years, projection PA, "
-                    "AP or lateral, and no key where that is unknown"
-                )
             # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
             elif isinstance(labels, (dict, MappingProxyType)):
                 # Nearly all are plain numbers, and asking numpy for the dimensions of one takes longest here.
@@ -227,7 +223,10 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             if problem:
                 raise UserError(f"{self.name}: image {name}: {problem}.")
             seen.add(name)
-        return records
+            attributes, odd = known_attributes(record.attributes)
+            self.notes += [Note(text, name) for text in odd]
+            kept.append(replace(record, attributes=attributes))
+        return kept
 
     def setup(self, stage: str) -> None:
         """Read the records; UserError where none is left to score, or images are missing and `on_error` is `stop`."""

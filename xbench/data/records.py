@@ -31,8 +31,8 @@ class Record:
     files: tuple[Path, ...] | None = None
     patient_id: str | None = None  # patients count once as evidence; None where the dataset does not say
     queries: tuple[Query, ...] | None = None  # such as phrases of its report; None: the dataset's findings
-    # `sex` F or M, `age` in years, `projection` PA, AP or lateral; what is not a key is unknown.
-    attributes: Mapping[str, str | float] = field(default_factory=dict)
+    # `sex`, `age` and `projection` as stated; the data module spells them as F or M, years, and PA, AP or lateral.
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def looked_for(self, findings: Sequence[str]) -> Sequence[Query]:
         """Return its queries, or those for the findings of its dataset."""

@@ -281,37 +281,22 @@ class InterventionAnalysis:
 
 @dataclass(frozen=True)
 class Subgroup:
-    """Images of a run with one value of an attribute; `scores` are means over the findings that all groups have."""
+    """Images of a run with one value of an attribute; or, without counts, the largest less the smallest of a number.
 
-    name: str
-    images: int
-    patients: int | None  # None where the dataset does not name patients
-    positives: int  # findings or phrases that are present
-    scored: int  # of these the pairs that grounding is scored on
-    scores: Mapping[str, Estimate]
-
-
-@dataclass(frozen=True)
-class SubgroupGap:
-    """The largest less the smallest number of groups; `p_adjusted` is corrected for all attributes and numbers."""
-
-    number: str
-    high: str
-    low: str
-    findings: int  # that the number is a mean over
-    difference: Estimate
-    p: float | None  # that no group differs from another; None where no patients can be exchanged
-    p_adjusted: float | None
-
-
-@dataclass(frozen=True)
-class Subgroups:
-    """The groups of a run by one attribute."""
+    `scores` are means over the findings that all groups of the attribute have. `p` is that no group differs from
+    another, None where it cannot be tested; `p_adjusted` is corrected for the attributes and numbers of the run.
+    """
 
     label: str
     attribute: str
-    groups: tuple[Subgroup, ...]  # images whose attribute is not known last
-    gaps: tuple[SubgroupGap, ...]
+    name: str
+    scores: Mapping[str, Estimate]
+    images: int | None = None
+    patients: int | None = None  # None as well where the dataset does not name patients
+    positives: int | None = None  # pairs of an image and what is looked for that are present
+    scored: int | None = None  # of these, those that grounding is scored on
+    p: float | None = None
+    p_adjusted: float | None = None
 
 
 @dataclass(frozen=True)
@@ -329,7 +314,7 @@ class DatasetAnalysis:
     protocols: tuple[ProtocolScores, ...] = ()
     rewordings: tuple[Rewording, ...] = ()  # of phrases that were scored in other words too
     interventions: tuple[InterventionAnalysis, ...] = ()  # of runs with hidden regions
-    subgroups: tuple[Subgroups, ...] = ()  # by run, then attribute
+    subgroups: tuple[Subgroup, ...] = ()  # by run, then attribute, gaps behind their groups
 
     def untested(self, number: str, best: str) -> list[str]:
         """Return the labels of the runs that have a number but no p-value against the best one, sorted."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from xbench.findings.attributes import ATTRIBUTES, odd_attribute
+from xbench.findings.attributes import ATTRIBUTES, known_attributes
 from xbench.findings.queries import PHRASES, Query
 from xbench.geometry.grid import MAX_THRESHOLDS, MapScale, Rules, TieRule, Upsampling
 from xbench.geometry.regions import Coverage
@@ -140,14 +140,9 @@ class FinishedRun:
     @cached_property
     def attributes(self) -> dict[str, dict[str, str | float]]:
         """Sex, age and projection of each image as far as they are known, of `images.parquet`."""
-        found: dict[str, dict[str, str | float]] = {}
         with reading(self.folder):
-            for row in Table(self.folder / IMAGES).rows(["image_id", *ATTRIBUTES]):
-                image_id = row.pop("image_id")
-                found[image_id] = {name: value for name, value in row.items() if value is not None}
-                if odd := odd_attribute(found[image_id]):
-                    raise ValueError(f"{IMAGES}: the {odd} of {image_id!r:.200} is {row[odd]!r:.40}")
-        return found
+            rows = Table(self.folder / IMAGES).rows(["image_id", *ATTRIBUTES])
+            return {row["image_id"]: known_attributes(row)[0] for row in rows}
 
     @cached_property
     def draws_maps(self) -> bool:

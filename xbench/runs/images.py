@@ -7,7 +7,7 @@ ValueError or a pyarrow.ArrowInvalid for a file that cannot be read or holds wha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, groupby
@@ -91,23 +91,15 @@ def table_of(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     return _table(name, _columns(name, rows), len(rows))
 
 
-def with_attributes(
-    batches: Iterable[Mapping[str, pa.Table]], attributes: Sequence[Mapping[str, str | float]]
-) -> Iterator[Mapping[str, pa.Table]]:
-    """Fill sex, age and projection into `images.parquet` of batches, from those of all images of the dataset.
-
-    At the end of a run: during it, every step in the process that has the network delays the next batch.
-    """
-    schema = SCHEMAS[IMAGES]
-    columns = {name: pa.array([of.get(name) for of in attributes], schema.field(name).type) for name in ATTRIBUTES}
-    for tables in batches:
-        if IMAGES in tables:
-            images = tables[IMAGES]
-            for name, column in columns.items():
-                place = schema.get_field_index(name)
-                images = images.set_column(place, schema.field(name), column.take(images["index"]))
-            tables = {**tables, IMAGES: images}
-        yield tables
+def with_attributes(tables: Mapping[str, pa.Table], attributes: Sequence[Mapping[str, Any]]) -> Mapping[str, pa.Table]:
+    """Fill sex, age and projection into `images.parquet` of a batch, from those of every image of the dataset."""
+    if (images := tables.get(IMAGES)) is None:
+        return tables
+    for name in ATTRIBUTES:
+        column = SCHEMAS[IMAGES].field(name)
+        values = [attributes[place].get(name) for place in images["index"].to_pylist()]
+        images = images.set_column(images.schema.get_field_index(name), column, pa.array(values, column.type))
+    return {**tables, IMAGES: images}
 
 
 def truth_table(regions: Sequence[tuple[int, str, Query, bool, Coverage, Sequence[Shape]]]) -> pa.Table:

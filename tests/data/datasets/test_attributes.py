@@ -8,60 +8,59 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
-from downloads import notes_of, records_of, write_small
+from downloads import notes_of, write_small
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.data import ChestXray14, CheXlocalize, CocoDataset, CsvDataset, PadChestGR, PhantomCXR
 from xbench.data.store.fingerprint import record_key
-from xbench.findings.attributes import ATTRIBUTES, read_attributes
-from xbench.runtime.errors import UserError
+from xbench.findings.attributes import ATTRIBUTES, known_attributes
 
 ODD = [
-    f"{what} counts as unknown"
-    for what in (
-        "a sex that is neither F nor M",
-        "an age that is no number of years from 0 to 120",
-        "a projection that is none of PA, AP and lateral",
-    )
+    "a sex that is neither F nor M counts as unknown",
+    "an age that is no number of years from 0 to 120 counts as unknown",
+    "a projection that is none of PA, AP and lateral counts as unknown",
 ]
 
 
 @pytest.mark.parametrize(
-    ("texts", "expected"),
+    ("stated", "expected", "notes"),
     [
-        (("Female", "058Y", "PA"), {"sex": "F", "age": 58, "projection": "PA"}),
-        ((" m ", "0", "LL"), {"sex": "M", "age": 0, "projection": "lateral"}),
-        (("male", "120", "AP_horizontal"), {"sex": "M", "age": 120, "projection": "AP"}),
-        (("F", "006M", "Lateral"), {"sex": "F", "age": 0.5, "projection": "lateral"}),
-        (("", "", ""), {}),
+        (("Female", "058Y", "PA"), {"sex": "F", "age": 58, "projection": "PA"}, []),
+        ((" m ", "0", "LL"), {"sex": "M", "age": 0, "projection": "lateral"}, []),
+        (("male", 120.0, "AP_horizontal"), {"sex": "M", "age": 120, "projection": "AP"}, []),
+        (("", None, ""), {}, []),
+        *(
+            (odd, {}, ODD)
+            for odd in (("Unknown", "120.1", "frontal"), ("O", "-1", "?"), (1, "Y", []), ("x", "nan", "x"))
+        ),
     ],
 )
-def test_spellings(texts, expected):
-    assert read_attributes(*texts) == (expected, [])
-
-
-@pytest.mark.parametrize("texts", [("Unknown", "121", "frontal"), ("O", "-1", "?"), ("1", "Y", "0"), ("x", "nan", "x")])
-def test_what_cannot_be_is_unknown_and_noted(texts):
-    assert read_attributes(*texts) == ({}, ODD)
+def test_what_is_understood_and_what_counts_as_unknown(stated, expected, notes):
+    assert known_attributes(dict(zip(ATTRIBUTES, stated, strict=True))) == (expected, notes)
 
 
 @given(*[st.text()] * 3)
 def test_any_text_is_read(sex, age, projection):
-    found, notes = read_attributes(sex, age, projection)
-    assert all(ATTRIBUTES[name](value) for name, value in found.items())
-    assert len(notes) + len(found) <= 3
+    found, _ = known_attributes({"sex": sex, "age": age, "projection": projection})
+    assert found.get("sex", "F") in {*"FM"} and 0 <= found.get("age", 0) <= 120
+    assert found.get("projection", "PA") in {"PA", "AP", "lateral"}
+
+
+def checked(data):
+    """Records by name as a run takes them."""
+    return {record.image_id: record for record in data.checked_records(annotated=True)}
 
 
 def test_annotation_files_that_tell(downloads, tmp_path):
-    nih = records_of(ChestXray14(str(downloads("chestxray14").root)))
+    nih = checked(ChestXray14(str(downloads("chestxray14").root)))
     with open(downloads("chestxray14").root / "Data_Entry_2017_v2020.csv", newline="") as file:
         rows = {row[0].removesuffix(".png"): row for row in csv.reader(file)}
     for name, record in nih.items():
         assert record.attributes == {"sex": "M", "age": float(rows[name][4]), "projection": rows[name][6]}
     for split in ("val", "test"):
         official = downloads("chexlocalize")
-        for name, record in records_of(CheXlocalize(str(official.root), split=split)).items():
+        for name, record in checked(CheXlocalize(str(official.root), split=split)).items():
             lateral = name.endswith("lateral")
             stated = {"sex": "F", "age": 60.0 + official.splits["val"].index(name)} if split == "val" else {}
             # The table of the test split states none of them, and the file's name a lateral.
@@ -73,7 +72,7 @@ def test_annotation_files_that_tell(downloads, tmp_path):
     with open(gr.root / "master_table.csv", "w", newline="") as file:
         about = ["PatientSex_DICOM", "PatientAge", "Projection"]
         csv.writer(file).writerows([[*header, *about], *([*line, "F", "71.0", "AP_horizontal"] for line in lines)])
-    attributes = [record.attributes for record in records_of(PadChestGR(str(gr.root))).values()]
+    attributes = [record.attributes for record in checked(PadChestGR(str(gr.root))).values()]
     assert attributes == [{"sex": "F", "age": 71, "projection": "AP"}] * len(attributes)
 
 
@@ -82,7 +81,7 @@ def test_own_data_may_tell(tmp_path):
     (tmp_path / "labels.csv").write_text("image,sex,age,projection,nod\na,F,30,PA,1\nb,?,411,,0\n")
     (tmp_path / "boxes.csv").write_text("image,finding,x,y,width,height\na,nod,2,2,4,4\n")
     data = CsvDataset(str(tmp_path), {"nod": "Nodule"})
-    records = records_of(data)
+    records = checked(data)
     assert records["a"].attributes == {"sex": "F", "age": 30, "projection": "PA"}
     assert records["b"].attributes == {} and notes_of(data) == {text: ["b"] for text in ODD[:2]}
     # No prepared image depends on them.
@@ -91,22 +90,12 @@ def test_own_data_may_tell(tmp_path):
     box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [2, 2, 4, 4]}
     content = {"images": images, "annotations": [box], "categories": [{"id": 1, "name": "nod"}]}
     (tmp_path / "annotations.json").write_text(json.dumps(content))
-    records = records_of(CocoDataset(str(tmp_path), {"nod": "Nodule"}))
+    records = checked(CocoDataset(str(tmp_path), {"nod": "Nodule"}))
     assert [record.attributes for record in records.values()] == [{"sex": "M", "age": 8}, {}]
-
-
-@pytest.mark.parametrize("attributes", [{"sex": "female"}, {"age": 121}, {"age": "60"}, {"projection": None}])
-def test_a_dataset_of_ones_own_states_them_as_runs_keep_them(attributes):
-    class Odd(PhantomCXR):
-        def read_records(self, annotated):
-            return [replace(record, attributes=attributes) for record in super().read_records(annotated)]
-
-    with pytest.raises(UserError, match=rf"phantom-0-000000: it has the {next(iter(attributes))} "):
-        Odd(images=1).setup("test")
 
 
 def test_a_run_keeps_them_for_every_image(command):
     run = command("test", "--config", "whole_image_phantom", "--data.images", "12", "--data.size", "64")
     assert run.status == 0, run.errors
     kept = pq.read_table(run.folder / "images.parquet").select(["image_id", *ATTRIBUTES]).to_pylist()
-    assert [{**record.attributes, "image_id": record.image_id} for record in PhantomCXR(12).read_records(True)] == kept
+    assert kept == [{"image_id": name, **record.attributes} for name, record in checked(PhantomCXR(12)).items()]

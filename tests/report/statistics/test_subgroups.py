@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import combinations
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from samples import placements, random_sample
+from scipy.stats import norm
 from synthetic import FINDINGS, write_run
 
 from xbench.report.runs import collect
@@ -19,6 +20,7 @@ from xbench.report.statistics.subgroups import comparable, exchange_p, group_of
 from xbench.report.tables.contents import all_tables
 from xbench.runs.files import IMAGES, PAIRS
 from xbench.runs.images import with_attributes
+from xbench.scoring.numbers import holm
 
 NUMBERS = ("auroc", "pointing_game")
 
@@ -74,14 +76,15 @@ def test_p_is_that_of_plain_loops_over_the_same_exchanges(monkeypatch, key, seed
     cluster = np.unique(random.integers(0, 18, images), return_inverse=True)[1]
     names = tuple(f"patient {place}" for place in range(cluster.max() + 1))
     sample = replace(random_sample(seed, images, findings=2), image_cluster=cluster, clusters=names)
-    # Within a patient they differ, and some are not known.
-    group, codes = random.integers(-1, 3, images), [0, 1, 2] if seed % 2 else [0, 2]
+    # Within a patient they differ, and some are not known or left out.
+    codes = [0, 1, 2] if seed % 2 else [0, 2]
+    group = random.choice([-1, *codes], images)
     monkeypatch.setattr(module, "EXCHANGES", 60)
     monkeypatch.setattr(module, "_AT_A_TIME", images * 25)
     recorder = Recorder(seed)
-    p = exchange_p(sample, group, codes, np.array([0, 1]), key, recorder)
+    p = exchange_p(sample, group, np.array([0, 1]), key, recorder)
 
-    of_patient = [[i for i in np.flatnonzero(cluster == k) if group[i] in codes] for k in range(len(names))]
+    of_patient = [[i for i in np.flatnonzero(cluster == k) if group[i] >= 0] for k in range(len(names))]
     sizes = sorted({*map(len, of_patient)} - {0})
     orders = [np.concatenate(recorder.drawn[place :: len(sizes)]) for place in range(len(sizes))]
     least, far, moves = slow_statistic(sample, group, codes, key), 0, 0
@@ -121,7 +124,7 @@ def test_equal_groups_differ_in_one_of_twenty_and_a_planted_gap_is_found(monkeyp
         found = []
         for seed in range(100):
             sample, group = drawn(seed, 120, skill, per_patient)
-            found.append(exchange_p(sample, group, [0, 1], np.arange(2), key, np.random.default_rng(seed)))
+            found.append(exchange_p(sample, group, np.arange(2), key, np.random.default_rng(seed)))
         return float(np.mean(np.array(found) <= 0.05))
 
     assert share((1.0, 1.0)) <= 0.05 + 0.044
@@ -131,7 +134,7 @@ def test_equal_groups_differ_in_one_of_twenty_and_a_planted_gap_is_found(monkeyp
 def test_nothing_is_tested_where_no_two_patients_can_be_exchanged():
     sample = replace(random_sample(0, 6), image_cluster=np.array([0, 1, 1, 2, 2, 2]), clusters=("a", "b", "c"))
     for group in ([0, 1, 0, 1, 0, 1], [0, 1, 1, 0, 0, 0]):
-        assert exchange_p(sample, np.array(group), [0, 1], np.arange(3), "pointing_game", Recorder(0)) is None
+        assert exchange_p(sample, np.array(group), np.arange(3), "pointing_game", Recorder(0)) is None
 
 
 def test_bands_of_age_and_unknown_values():
@@ -142,24 +145,25 @@ def test_bands_of_age_and_unknown_values():
     assert [group_of(name, {}) for name in module.GROUPS] == [-1, -1, -1]
 
 
-@pytest.mark.parametrize("short", [False, True])
-def test_groups_with_too_few_images_have_no_number(short):
-    # Two groups of 30 images, 10 positives and 20 negatives of each of two findings: one too few in the second.
-    labels = np.tile(np.repeat([1, 0], [10, 20]), 2)[:, None].repeat(2, axis=1).astype(np.int8)
-    labels[30, 1] = 0 if short else 1
-    image, column = np.nonzero(np.concatenate([labels] * 2, axis=1) == 1)
-    sample = replace(random_sample(0, 60, 2), labels=labels, pair_image=image, pair_column=column % 2)
-    sample = replace(
-        sample, probabilities=np.zeros((60, 2)), hit=np.zeros(len(image)), region=np.zeros(len(image), "S16")
-    )
-    curve = np.zeros((len(image), 3))
-    own = measure(replace(sample, dice=curve, iou=curve, area=curve[:, 0], row=np.arange(len(image))), 5)
-    group = np.repeat([0, 1], 30)
+@pytest.mark.parametrize("unknown", [None, 20, 30])
+def test_groups_with_too_few_images_have_no_number(unknown):
+    # Two groups of 20 images, 10 of which are positive for both findings, with two pairs each.
+    labels = np.tile(np.repeat([1, 0], 10), 2)[:, None].repeat(2, axis=1).astype(np.int8)
+    image, column = (np.tile(places, 2) for places in np.nonzero(labels == 1))
+    sample = replace(random_sample(0, 40, 2), labels=labels, probabilities=labels / 2, pair_image=image)
+    sample = replace(sample, pair_column=column, hit=np.zeros(80)).with_pairs(np.zeros(0, np.int64))
+    own, group = measure(sample, 5), np.repeat([0, 1], 20)
+    if unknown is not None:
+        labels[unknown, 1] = -1
     codes, findings = comparable(own, group, 3, "auroc")
-    assert (codes, findings.tolist()) == ([0, 1], [True, not short])
+    assert (codes, findings.tolist()) == ([0, 1], [True, unknown is None])
     for pairs, expected in ((29, [0]), (30, [0, 1])):
-        kept = np.concatenate([np.flatnonzero(image < 30), np.flatnonzero(image >= 30)[:pairs]])
-        few = measure(own.sample.with_pairs(kept), 5)
+        kept = np.concatenate([np.flatnonzero(image < 20), np.flatnonzero(image >= 20)[:pairs]])
+        few = replace(
+            own,
+            sample=replace(sample, pair_image=image[kept], pair_column=column[kept]),
+            point={"pointing_game": np.zeros(2)},
+        )
         assert comparable(few, group, 3, "pointing_game")[0] == expected
 
 
@@ -167,16 +171,17 @@ def test_a_report_has_each_group_and_its_gap(tmp_path):
     folder = write_run(tmp_path, "kad", images=150)
     rows = pq.read_table(folder / PAIRS).to_pylist()
     # By patient, who has two images each; the age of some is not known.
-    about = [{"sex": "FM"[image // 2 % 2], "age": 20.0 + image // 2} for image in range(150)]
+    about = [{"sex": "FM"[image // 2 % 2], "age": (30, 40, 65)[image // 2 % 3]} for image in range(150)]
     about[:20] = [{"sex": one["sex"]} for one in about[:20]]
-    (tables,) = with_attributes([{IMAGES: pq.read_table(folder / IMAGES)}], about)
+    tables = with_attributes({IMAGES: pq.read_table(folder / IMAGES)}, about)
     pq.write_table(tables[IMAGES], folder / IMAGES)
     analysis = analyse(collect([tmp_path]))
-    sex, age = analysis.datasets[0].subgroups
-    assert [group.name for group in age.groups] == ["under 40", "40 to 64", "65 and over", "not known"]
-    assert [(group.images, group.patients) for group in age.groups] == [(20, 10), (50, 25), (60, 30), (20, 10)]
-    assert {estimate.value for estimate in age.groups[3].scores.values()} == {None}
-    for place, group in enumerate(sex.groups):
+    groups = analysis.datasets[0].subgroups
+    sex, age = ([one for one in groups if one.attribute == name] for name in ("sex", "age"))
+    bands = [(one.name, one.images, one.patients) for one in age[:4]]
+    assert bands == [("under 40", 42, 21), ("40 to 64", 44, 22), ("65 and over", 44, 22), ("not known", 20, 10)]
+    assert {estimate.value for estimate in age[3].scores.values()} == {None}
+    for place, group in enumerate(sex[:2]):
         mine = [row for row in rows if row["index"] // 2 % 2 == place]
         scored = [row for row in mine if row["scored"]]
         assert (group.name, group.images, group.patients) == ("FM"[place], 76 - 2 * place, 38 - place)
@@ -189,24 +194,20 @@ def test_a_report_has_each_group_and_its_gap(tmp_path):
             present = np.array([row["label"] == 1 for row in known])
             areas.append(placements(present, np.array([row["probability"] for row in known])).mean())
         assert group.scores["auroc"].value == pytest.approx(np.mean(areas))
-    values = {group.name: group.scores["auroc"].value for group in sex.groups}
-    gap = sex.gaps[0]
-    assert (gap.number, gap.findings) == ("auroc", len(FINDINGS)) and {gap.high, gap.low} == {*"FM"}
-    assert gap.difference.value == pytest.approx(values[gap.high] - values[gap.low]) and gap.difference.value >= 0
-    # Of two groups without a patient in common, from the intervals of both (MOVER).
-    one, other = ({group.name: group.scores["auroc"] for group in sex.groups}[name] for name in (gap.high, gap.low))
-    below, above = (
-        np.hypot(one.value - one.low, other.high - other.value),
-        np.hypot(one.high - one.value, other.value - other.low),
-    )
-    ends = gap.difference.low, gap.difference.high
-    assert ends == pytest.approx((gap.difference.value - below, gap.difference.value + above))
-    p = [gap.p for of in (sex, age) for gap in of.gaps]
-    assert sex.gaps[0].p_adjusted == max(
-        min(1.0, (len(p) - rank) * one) for rank, one in enumerate(sorted(p)) if one <= gap.p
-    )
+    gaps = [one for one in groups if one.images is None]
+    assert len(gaps) == 4 and sex[2:] == gaps[:2]
+    assert gaps[0].name in [f"{one} less {other} ({len(FINDINGS)} findings)" for one, other in ("FM", "MF")]
+    # From the intervals of both (MOVER); of three bands, two can be picked in three ways.
+    wider = norm.ppf(1 - 0.05 / 6) / norm.ppf(0.975)
+    for compared, gap, errors in ((sex[:2], gaps[0], 1.0), (age[:3], gaps[2], wider)):
+        low, *_, high = sorted((one.scores["auroc"] for one in compared), key=lambda one: one.value)
+        below = errors * np.hypot(high.value - high.low, low.high - low.value)
+        above = errors * np.hypot(high.high - high.value, low.value - low.low)
+        difference = high.value - low.value
+        assert astuple(gap.scores["auroc"]) == pytest.approx((difference, difference - below, difference + above))
+    assert [one.p_adjusted for one in gaps] == holm([one.p for one in gaps])
     (table,) = (table for table in all_tables(analysis) if table.name == "subgroups_chestxray14")
-    assert [row.kind for row in table.rows].count("difference") == len(p)
+    assert [row.kind for row in table.rows].count("difference") == 4
     # Without the file, nothing is known, and the report is as it was.
     (folder / IMAGES).unlink()
     assert analyse(collect([tmp_path])).datasets[0].subgroups == ()

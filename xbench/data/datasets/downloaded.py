@@ -19,7 +19,7 @@ from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
-from xbench.findings.attributes import read_attributes
+from xbench.findings.attributes import ATTRIBUTES
 from xbench.findings.queries import Query
 from xbench.geometry.shapes import Mask, Shape
 from xbench.runtime.errors import UserError
@@ -107,7 +107,7 @@ class DownloadedDataset(ChestXrayDataModule):
         self._archives: list[Path] = []
         self._elsewhere: list[Path] = []
         self._patients: dict[str, str] = {}  # whose an image is, where an annotation file says so
-        self._stated: dict[str, Sequence[str]] = {}  # its sex, age and projection, as an annotation file has them
+        self._stated: dict[str, Sequence[Any]] = {}  # its sex, age and projection, as an annotation file has them
 
     @abstractmethod
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
@@ -290,9 +290,7 @@ class DownloadedDataset(ChestXrayDataModule):
         masks = tuple(a.drawn for a in case.annotations if isinstance(a.drawn, Path))
         source = Source(path, case.annotations, case.size, case.others, self.percentiles)
         files, patient = (path, *masks) if path else None, self.patient_of(name)
-        attributes, odd = read_attributes(*self._stated.get(name, ()))
-        for text in odd:
-            self.note(text, name)
+        attributes = dict(zip(ATTRIBUTES, self._stated.get(name, ()), strict=False))
         return Record(name, case.labels, source, path is None, files, patient, case.queries, attributes)
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:

@@ -151,7 +151,7 @@ class CocoDataset(OwnDataset):
         image = self.listed_key(name)
         if (patient := entry.get(self.patient)) not in (None, ""):
             self._patients[image] = str(patient)
-        self._stated[image] = ["" if (value := entry.get(name)) is None else str(value) for name in ATTRIBUTES]
+        self._stated[image] = [entry.get(name) for name in ATTRIBUTES]
         stated = entry.get("height"), entry.get("width")
         return image, None if stated == (None, None) else image_size(*stated)
 

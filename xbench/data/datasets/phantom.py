@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -61,26 +60,25 @@ class PhantomCXR(ChestXrayDataModule):
                 f"{self.seed}. Its scores on them are not those of unseen images; choose a smaller --data.seed."
             )
         drawings = [(self.seed, index, *self.size, self.marker) for index in range(self.images)]
+        # Nothing that is drawn depends on these.
+        about = [
+            {"sex": "FM"[k % 2], "age": 18 + 7 * k % 73, "projection": ("AP", "PA", "PA")[k % 3]}
+            for k in range(self.images)
+        ]
         return [
             Record(
-                f"phantom-{self.seed}-{drawing[1]:06d}",
+                f"phantom-{self.seed}-{place:06d}",
                 _Labels(drawing) if annotated else {},
                 drawing,
-                attributes=_attributes(*drawing[:2]),
+                attributes=about[place],
             )
-            for drawing in drawings
+            for place, drawing in enumerate(drawings)
         ]
 
     def load(self, record: Record) -> Radiograph:
         phantom = _draw(*record.source)
         instances = {finding: connected_parts(mask) for finding, mask in phantom.masks.items()}
         return Radiograph(phantom.image, phantom.masks, instances=instances)
-
-
-def _attributes(seed: int, index: int) -> dict[str, str | float]:
-    """Return sex, age and projection of a phantom, which nothing that is drawn depends on."""
-    sex, age, projection = hashlib.sha256(f"attributes {seed} {index}".encode()).digest()[:3]
-    return {"sex": "FM"[sex % 2], "age": float(18 + age % 73), "projection": ("PA", "PA", "AP")[projection % 3]}
 
 
 # A sample asks for the image first and for its labels next.

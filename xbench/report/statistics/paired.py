@@ -219,18 +219,12 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
         else:
             sampled.setdefault(len(test.matters), []).append(place)
     for clusters, places in sampled.items():
-        far = _as_far(
-            [tests[place] for place in places], _random_exchanges(random_for(seed, ground), exchanges, clusters)
-        )
+        digest = hashlib.sha256(f"exchanges\0{ground}".encode()).digest()
+        random = np.random.default_rng([seed, *np.frombuffer(digest, dtype=np.uint32).tolist()])
+        far = _as_far([tests[place] for place in places], _random_exchanges(random, exchanges, clusters))
         for place, count in zip(places, far.tolist(), strict=True):
             p_values[place] = float((count + 1) / (exchanges + 1))
     return p_values
-
-
-def random_for(seed: int, ground: str) -> np.random.Generator:
-    """Return what draws exchanges; `ground` is what the tests are about."""
-    digest = hashlib.sha256(f"exchanges\0{ground}".encode()).digest()
-    return np.random.default_rng([seed, *np.frombuffer(digest, dtype=np.uint32).tolist()])
 
 
 def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[Exchanges]) -> NDArray[np.int64]:

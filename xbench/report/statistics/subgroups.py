@@ -12,19 +12,19 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
-from functools import partial
 from itertools import combinations
-from math import comb, sqrt
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from xbench.report.schema import Estimate, RunAnalysis, Subgroup, SubgroupGap, Subgroups
+from xbench.report.names import count_of
+from xbench.report.schema import Estimate, RunAnalysis, Subgroup
 from xbench.report.statistics.measures import Measures, estimate, measure
-from xbench.report.statistics.paired import random_for
 from xbench.report.statistics.sample import Sample
 from xbench.runs.files import RunFileError
+from xbench.runtime.digests import digest
 from xbench.scoring.numbers import holm
 
 Floats = NDArray[np.float64]
@@ -47,47 +47,45 @@ _ROUNDING = 1e-9
 
 def subgroups(
     runs: Sequence[RunAnalysis], measures: Mapping[str, Measures], folds: int, seed: int, ground: str
-) -> tuple[Subgroups, ...]:
+) -> tuple[Subgroup, ...]:
     """Return the groups of each run, whose numbers are in `measures` by label; `ground` names dataset and split.
 
     Attributes that are known of no image are left out. p-values are corrected after Holm for the attributes and numbers
     of a run.
     """
-    found: list[Subgroups] = []
+    found: list[Subgroup] = []
     for entry in runs:
         about: Mapping[str, Mapping[str, str | float]] = {}
         with suppress(RunFileError):  # the file may have been left out, and its damage is the matter of `verify`
             about = entry.run.stored.attributes
-        own, of_run = measures[entry.run.label], list[Subgroups]()
+        own, rows = measures[entry.run.label], list[Subgroup]()
         for attribute in GROUPS:
             group = np.array([group_of(attribute, about.get(name, {})) for name in own.sample.image_ids], np.int64)
             if (group >= 0).any():
-                random = random_for(seed, f"{ground} {attribute} {entry.run.label}")
-                of_run.append(_of_attribute(entry, own, attribute, group, folds, random))
-        corrected = iter(holm([gap.p for of in of_run for gap in of.gaps if gap.p is not None]))
-        for of in of_run:
-            gaps = [gap if gap.p is None else replace(gap, p_adjusted=next(corrected)) for gap in of.gaps]
-            found.append(replace(of, gaps=tuple(gaps)))
+                random = np.random.default_rng(int(digest([seed, ground, attribute, entry.run.label]), 16))
+                rows += _of_attribute(entry, own, attribute, group, folds, random)
+        corrected = iter(holm([row.p for row in rows if row.p is not None]))
+        found += [row if row.p is None else replace(row, p_adjusted=next(corrected)) for row in rows]
     return tuple(found)
 
 
 def group_of(attribute: str, about: Mapping[str, str | float]) -> int:
     """Return the place of an image's group in `GROUPS`; -1 if it is not known."""
-    value = about.get(attribute, "")
-    if isinstance(value, str):
-        return GROUPS[attribute].index(value) if value else -1
-    return bisect_right(AGES, value)
+    value = about.get(attribute)
+    if isinstance(value, int | float):
+        return bisect_right(AGES, value)
+    return GROUPS[attribute].index(value) if value in GROUPS[attribute] else -1
 
 
 def _of_attribute(
     entry: RunAnalysis, own: Measures, attribute: str, group: Codes, folds: int, random: np.random.Generator
-) -> Subgroups:
+) -> list[Subgroup]:
     sample, rows, names = own.sample, entry.run.rows, GROUPS[attribute]
     place = {name: image for image, name in enumerate(sample.image_ids)}
     image = np.array([place[name] for name in rows.image_ids], np.int64)[rows.image]
     present = np.bincount(image, rows["label"] == 1, minlength=len(place))
     compared = {key: comparable(own, group, len(names), key) for key in LEAST}
-    groups, measured = [], {}
+    found, measured = list[Subgroup](), dict[int, Measures]()
     for code, name in [*enumerate(names), (-1, "not known")]:
         if not (mine := group == code).any():
             continue
@@ -98,15 +96,16 @@ def _of_attribute(
         macro = measured[code].macro()
         patients = len(np.unique(sample.image_cluster[mine])) if sample.clustered_by == "patients" else None
         counts = int(mine.sum()), patients, int(present[mine].sum()), int(mine[sample.pair_image].sum())
-        groups.append(Subgroup(name, *counts, {key: macro[key] for key in LEAST}))
-    gaps = []
+        found.append(Subgroup(entry.run.label, attribute, name, {key: macro[key] for key in LEAST}, *counts))
     for key, (codes, findings) in compared.items():
         if len(codes) > 1:
-            low, *_, high = sorted(codes, key=lambda code: measured[code].macro()[key].value or 0.0)
-            difference = _gap(measured[high], measured[low], key, comb(len(codes), 2))
-            p = exchange_p(sample, group, codes, np.flatnonzero(findings), key, random)
-            gaps.append(SubgroupGap(key, names[high], names[low], int(findings.sum()), difference, p, None))
-    return Subgroups(entry.run.label, attribute, tuple(groups), tuple(gaps))
+            scores = {code: measured[code].macro()[key] for code in codes}
+            low, *_, high = sorted(codes, key=lambda code: scores[code].value or 0.0)
+            name = f"{names[high]} less {names[low]} ({count_of(int(findings.sum()), 'finding')})"
+            gap = _gap(scores[high], scores[low], comb(len(codes), 2))
+            p = exchange_p(sample, np.where(np.isin(group, codes), group, -1), np.flatnonzero(findings), key, random)
+            found.append(Subgroup(entry.run.label, attribute, name, {key: gap}, p=p))
+    return found
 
 
 def comparable(own: Measures, group: Codes, groups: int, key: str) -> tuple[list[int], NDArray[np.bool_]]:
@@ -124,104 +123,93 @@ def comparable(own: Measures, group: Codes, groups: int, key: str) -> tuple[list
     return np.flatnonzero(counts[:, findings].sum(axis=1) >= LEAST[key]).tolist(), findings
 
 
-def _gap(high: Measures, low: Measures, key: str, ways: int) -> Estimate:
-    """Return the difference of two groups, with an interval from those of the two (MOVER; see `intervals.combined`).
+def _gap(high: Estimate, low: Estimate, ways: int) -> Estimate:
+    """Return the difference of two groups with an interval from theirs (MOVER; see `intervals.combined`).
 
-    They are extremes that could have been picked in so many ways, which makes it wider (Bonferroni).
+    It is too wide where patients have images in both. They are extremes that could have been picked in so many ways,
+    which the interval allows for (Bonferroni).
     """
-    one, two = (np.mean([each.influence for each in of.spreads[key] if each], axis=0) for of in (high, low))
-    # 0 unless patients have images in both.
-    together = float(one @ two) / max(sqrt(float(one @ one) * float(two @ two)), _ROUNDING**2)
-    (value, low_end, high_end), (less, least, most) = (
-        np.array(astuple(of.macro()[key]), np.float64) for of in (high, low)
-    )
-    down, up = (
-        float(ndtri(1 - 0.025 / ways) / ndtri(0.975) * np.sqrt(max(0.0, a * a + b * b - 2 * together * a * b)))
-        for a, b in ((value - low_end, most - less), (high_end - value, less - least))
-    )
+    (value, bottom, top), (less, least, most) = np.array([astuple(high), astuple(low)], np.float64)
+    wider = ndtri(1 - 0.025 / ways) / ndtri(0.975)
     difference = float(value - less)
-    limits = max(-1.0, difference - down), min(1.0, difference + up)
-    return estimate(difference, None if np.isnan((down, up)).any() else limits)
+    ends = (
+        difference - wider * np.hypot(value - bottom, most - less),
+        difference + wider * np.hypot(top - value, less - least),
+    )
+    return estimate(difference, None if np.isnan(ends).any() else (max(-1.0, ends[0]), min(1.0, ends[1])))
 
 
-def exchange_p(
-    sample: Sample, group: Codes, codes: Sequence[int], columns: Codes, key: str, random: np.random.Generator
-) -> float | None:
+def exchange_p(sample: Sample, group: Codes, columns: Codes, key: str, random: np.random.Generator) -> float | None:
     """Return the p-value of the differences between groups; None where no two patients can exchange theirs.
 
     Args:
         sample: Labels and scores of the images.
-        group: Group of each image (N,).
-        codes: The groups that are compared; images of others are left out.
+        group: Group of each image (N,), -1 of those that are left out.
         columns: Places of the findings that the number is a mean over.
         key: `auroc` or `pointing_game`.
         random: Generator of the exchanges.
     """
-    images = np.flatnonzero(np.isin(group, codes))
-    images = images[np.argsort(sample.image_cluster[images], kind="stable")]
-    own, starts = group[images], np.flatnonzero(np.diff(sample.image_cluster[images], prepend=-1))
-    sizes = np.diff([*starts, len(images)])
-    # Of patients with equally many images, the places of these (patients, images).
-    alike = [starts[sizes == size][:, None] + np.arange(size) for size in np.unique(sizes)]
-    if all((own[places] == own[places[0]]).all() for places in alike):
+    order = np.argsort(sample.image_cluster, kind="stable")
+    starts = np.searchsorted(sample.image_cluster[order], np.arange(len(sample.clusters)))
+    images = order[group[order] >= 0]
+    patients = np.split(images, np.flatnonzero(np.diff(sample.image_cluster[images])) + 1)
+    # Images of patients with equally many (patients, images).
+    alike = [np.array([own for own in patients if len(own) == size]) for size in sorted({*map(len, patients)})]
+    if all((group[places] == group[places[0]]).all() for places in alike):
         return None
-    hits, pairs = np.zeros((2, *sample.labels.shape))
-    np.add.at(hits, (sample.pair_image, sample.pair_column), sample.hit)
-    np.add.at(pairs, (sample.pair_image, sample.pair_column), 1)
-    given = (sample.labels.astype(np.float64), sample.probabilities) if key == "auroc" else (hits, pairs)
-    one, two = (values[images][:, columns] for values in given)
-    of_group = partial(_auroc if key == "auroc" else _pointing_game, one, two)
 
     def statistic(drawn: Codes) -> Floats:
-        """Return the largest difference over its standard error, of groups of the images (E, N), (E,)."""
+        """Return the largest difference over its standard error, (E,), for groups of the images (E, N)."""
         largest, of_groups = np.zeros(len(drawn)), []
-        for code in codes:
-            mean, influence = of_group(drawn == code)
-            of_groups.append((mean, np.add.reduceat(influence, starts, axis=1)))
+        for code in np.unique(group[images]):
+            mean, influence = _mean(sample, drawn == code, columns, key)
+            of_groups.append((mean, np.add.reduceat(influence[:, order], starts, axis=1)))
         for (mean, influence), (less, other) in combinations(of_groups, 2):
             error = np.sqrt(((influence - other) ** 2).sum(axis=1))
             largest = np.maximum(largest, abs(mean - less) / np.maximum(error, _ROUNDING))
         return largest
 
-    least, far, step = statistic(own[None])[0] * (1 - _ROUNDING), 1, max(1, _AT_A_TIME // len(images))
+    least, far, step = statistic(group[None])[0] * (1 - _ROUNDING), 1, max(1, _AT_A_TIME // len(group))
     for start in range(0, EXCHANGES, step):
-        drawn = np.tile(own, (min(step, EXCHANGES - start), 1))
+        drawn = np.tile(group, (min(step, EXCHANGES - start), 1))
         for places in alike:
-            order = random.permuted(np.tile(np.arange(len(places)), (len(drawn), 1)), axis=1)
-            drawn[:, places] = own[places][order]
+            others = random.permuted(np.tile(np.arange(len(places)), (len(drawn), 1)), axis=1)
+            drawn[:, places] = group[places][others]
         far += int((statistic(drawn) >= least).sum())
     return far / (EXCHANGES + 1)
 
 
-def _pointing_game(hits: Floats, pairs: Floats, mine: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return the mean over findings in a group (E,), and what each image adds to its error (E, N).
+def _mean(sample: Sample, mine: NDArray[np.bool_], columns: Codes, key: str) -> tuple[Floats, Floats]:
+    """Return the mean over findings of the images in a group (E,), and what each image adds to its error (E, N).
 
-    `hits` and `pairs` are sums of each image (N, C); `mine` says which images are in the group (E, N). A finding that
-    an exchange leaves without a pair there is left out.
+    `mine` says which images are in the group (E, N). A finding that has no number there after an exchange is left out.
+    The error of AUROC is that of DeLong, DeLong and Clarke-Pearson (1988).
     """
-    count = mine @ pairs
-    share = mine @ hits / np.maximum(count, 1)
-    weight = (count > 0) / np.maximum(count, 1) / np.maximum((count > 0).sum(axis=1, keepdims=True), 1)
-    return (share * count * weight).sum(axis=1), mine * (weight @ hits.T - (weight * share) @ pairs.T)
-
-
-def _auroc(labels: Floats, scores: Floats, mine: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return the same of AUROC, whose error is that of DeLong, DeLong and Clarke-Pearson (1988)."""
     total, known, influence = np.zeros((len(mine), 1)), np.zeros((len(mine), 1)), np.zeros(mine.shape)
-    for label, score in zip(labels.T, scores.T, strict=True):
-        order = np.argsort(score, kind="stable")
-        images = [order[label[order] == kind] for kind in (1, 0)]
-        own = [mine[:, kind].astype(np.float64) for kind in images]
-        counts = [np.maximum(of.sum(axis=1, keepdims=True), 1) for of in own]
-        # Per image, the share of the other kind that its score lies above; tied ones count one half.
-        above = []
-        for kind, other in ((0, 1), (1, 0)):
-            sums = np.pad(own[other].cumsum(axis=1), ((0, 0), (1, 0)))
-            ends = (np.searchsorted(score[images[other]], score[images[kind]], side) for side in ("left", "right"))
-            above.append(sum(sums[:, end] for end in ends) / 2 / counts[other])
-        area = (own[0] * above[0]).sum(axis=1, keepdims=True) / counts[0]
-        both = own[0].any(axis=1, keepdims=True) & own[1].any(axis=1, keepdims=True)
-        influence[:, images[0]] += both * own[0] * (above[0] - area) / counts[0]
-        influence[:, images[1]] += both * own[1] * (1 - above[1] - area) / counts[1]
-        total, known = total + both * area, known + both
+    for column in columns:
+        pairs = np.flatnonzero(sample.pair_column == column)
+        images, value = sample.pair_image[pairs], sample.hit[pairs]
+        absent = images[:0]
+        if key == "auroc":
+            score = sample.probabilities[:, column]
+            ranked = np.argsort(score, kind="stable")
+            images, absent = (ranked[sample.labels[ranked, column] == kind] for kind in (1, 0))
+            value = _share_below(mine[:, absent], score[absent], score[images])
+        own, others = mine[:, images], mine[:, absent]
+        count, of_others = (np.maximum(of.sum(axis=1, keepdims=True), 1) for of in (own, others))
+        there = own.any(axis=1, keepdims=True) & (others.any(axis=1, keepdims=True) | (key != "auroc"))
+        mean = there * (own * value).sum(axis=1, keepdims=True) / count
+        # An image may have several pairs of a finding, which are of phrases.
+        np.add.at(influence.T, images, (there * own * (value - mean) / count).T)
+        if key == "auroc":
+            below = 1 - _share_below(own, score[images], score[absent])
+            influence[:, absent] += there * others * (below - mean) / of_others
+        total, known = total + mean, known + there
     return (total / np.maximum(known, 1))[:, 0], influence / np.maximum(known, 1)
+
+
+def _share_below(mine: NDArray[np.bool_], values: Floats, of: Floats) -> Floats:
+    """Return the share of a group's values (E, V), ascending, below each of others (E, O); ties count one half."""
+    sums = np.pad(mine.cumsum(axis=1), ((0, 0), (1, 0)))
+    both = sums[:, np.searchsorted(values, of)] + sums[:, np.searchsorted(values, of, "right")]
+    return np.asarray(both / 2 / np.maximum(sums[:, -1:], 1))

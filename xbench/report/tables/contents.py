@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
-from xbench.report.names import count_of, dataset_title, model_title
+from xbench.report.names import dataset_title, model_title
 from xbench.report.schema import (
     NEAR,
     NUMBERS,
@@ -29,6 +29,7 @@ from xbench.report.tables.table import (
     INTERVALS,
     Cell,
     Column,
+    Kind,
     Mark,
     Table,
     cells_of,
@@ -427,14 +428,10 @@ def _rewordings(dataset: DatasetAnalysis) -> Table:
 def _subgroups(dataset: DatasetAnalysis) -> Table:
     rows = []
     for of in dataset.subgroups:
-        for group in of.groups:
-            counts = group.images, group.patients, group.positives, group.scored
-            rows.append(row(of.label, of.attribute, group.name, *counts, *map(group.scores.get, LEAST), None, None))
-        for gap in of.gaps:
-            name = f"{gap.high} less {gap.low} ({count_of(gap.findings, 'finding')})"
-            gaps = (number(gap.difference if key == gap.number else None, signed=True) for key in LEAST)
-            tests = p_value(gap.p), p_value(gap.p_adjusted)
-            rows.append(row(of.label, of.attribute, name, *[None] * 4, *gaps, *tests, kind="difference"))
+        kind: Kind = "difference" if of.images is None else "model"
+        numbers = (number(of.scores.get(key), signed=kind == "difference") for key in LEAST)
+        cells = of.images, of.patients, of.positives, of.scored, *numbers, p_value(of.p), p_value(of.p_adjusted)
+        rows.append(row(of.label, of.attribute, of.name, *cells, kind=kind))
     return table_of(
         "subgroups",
         "Sex, age and projection on",
