@@ -53,7 +53,7 @@ def tokens_of(architecture: str) -> object:
 @pytest.mark.parametrize(
     "load",
     [
-        lambda folder: tokenise(str(folder), ["edema"], 12, "CARZero"),
+        lambda folder: tokenise(load_tokeniser(str(folder)), ["edema"], 12, "CARZero"),
         lambda folder: BiomedCLIP(checkpoint=str(folder)),
         lambda folder: BiomedCLIP(checkpoint=str(folder), text_encoder=str(folder)),
         lambda folder: CLIP(f"local-dir:{folder}"),

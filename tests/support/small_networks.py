@@ -33,7 +33,7 @@ class ShallowViT(ViTB16):
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """Make CARZero, KAD, DeViDe, RadZero and CheXzero build small networks; their authors' are large."""
     patch.setitem(factory._MODEL_CONFIGS, "ViT-B-32-quickgelu", SMALL_CLIP)
-    patch.setattr(_kebert, "bert_base", lambda: BertModel(BertConfig(**BERT)).eval())
+    patch.setattr(_kebert, "empty_bert", lambda config, pooler: BertModel(BertConfig(**BERT)).eval())
     for module in (carzero, devide, kad):
         patch.setattr(module, "ViTB16", ShallowViT)
     small = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64}

@@ -209,8 +209,8 @@ def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
 class VLM(SaliencyModel):
     """A vision-language model: prompts are encoded once, images batch by batch.
 
-    A subclass gives `default_prompts`, `encode_prompts` and `forward`, and passes these arguments on as options. It can
-    be called with images and queries outside a trainer too.
+    A subclass gives `encode_prompts` and `forward`, `default_prompts` unless they are names in the sentence `wording`,
+    and passes these arguments on as options. It can be called with images and queries outside a trainer too.
 
     Args:
         prompts: Words for the findings other than the model's own: a style of the package (`name`, `phrase`,
@@ -223,6 +223,8 @@ class VLM(SaliencyModel):
     queries: Any
     wording: ClassVar[str] = "{}"
     """Sentence around names, phrases of the package, and texts that `cleaned` would leave empty."""
+    called: ClassVar[Mapping[str, str]] = {}
+    """What the authors call a finding in their prompts, if not by its name."""
     cleaned: Any = staticmethod(str)
     columns: Sequence[int] | None = None
     """Positions of the findings in what is asked, for a model that asks for more."""
@@ -276,9 +278,9 @@ class VLM(SaliencyModel):
         if not [*self.prompts_of(finding)]:
             raise UserError(f"{self.name} has no prompt for {finding}.")
 
-    @abstractmethod
     def default_prompts(self, finding: str) -> Sequence[str]:
         """Return the prompts of a finding, as many as `encode_prompts` takes for one: the same number or any."""
+        return [self.wording.format(self.called.get(finding, finding))]
 
     def word_prompts(self, finding: str, texts: Sequence[str]) -> Sequence[str]:
         """Return the prompts of a finding made of other words for it, one or several."""

@@ -16,6 +16,7 @@ from xbench.models.networks.bert import (
     bert_like,
     encode_in_chunks,
     load_bert,
+    load_tokeniser,
     tokenise,
     tokenise_without_separator,
     weights_file,
@@ -177,10 +178,10 @@ def test_vocabularies_of_other_folders(folder: str, tmp_path: Path) -> None:
 
 
 def test_plain_tokens(folder: str, tmp_path: Path) -> None:
-    ids, mask = tokenise(folder, ["a larger heart", "lung " * 6], 8, "KAD")
+    ids, mask = tokenise(load_tokeniser(folder), ["a larger heart", "lung " * 6], 8, "KAD")
     assert ids.tolist() == [[2, 5, 9, 10, 6, 3, 0, 0], [2, 7, 7, 7, 7, 7, 7, 3]]
     assert mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]
     with pytest.raises(UserError, match=r"'lung lung .* longer than the 8 tokens that KAD reads"):
-        tokenise(folder, ["a larger heart", "lung " * 7], 8, "KAD")
+        tokenise(load_tokeniser(folder), ["a larger heart", "lung " * 7], 8, "KAD")
     with pytest.raises(UserError, match="tokeniser of"):
-        tokenise(str(tmp_path), ["a"], 8, "KAD")
+        tokenise(load_tokeniser(str(tmp_path)), ["a"], 8, "KAD")

@@ -22,7 +22,7 @@ from transformers import BertModel, BertTokenizer
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, TruncatedMinMax
 from xbench.models.base import check_image_size
-from xbench.models.networks.bert import bert_like, encode_in_chunks, find_file, load_tokeniser, padded, weights_file
+from xbench.models.networks.bert import bert_like, encode_in_chunks, find_file, load_tokeniser, tokenise, weights_file
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
 from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
 from xbench.runtime.digests import file_sha256
@@ -72,7 +72,7 @@ class BioViL(DualEncoder):
     """Whether half of the features are about the change since an earlier image."""
     map_scale: MapScale = "cosine"
     saliency, checkpoint_part = "cosine", "image_model"
-    stated = "text_encoder image_size resize saliency temperature"
+    stated = "checkpoint text_encoder image_size resize saliency temperature"
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class BioViL(DualEncoder):
             if any(token in text for token in _SPECIAL):
                 raise UserError(f"The prompt {text!r} holds one of {', '.join(_SPECIAL)}, which {self.title} refuses.")
         tokeniser = load_tokeniser(self.text_source, kind=BertTokenizer)
-        return padded(tokeniser, [text.rstrip("!?.") for text in texts], 512, self.title)
+        return tokenise(tokeniser, [text.rstrip("!?.") for text in texts], 512, self.title)
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode N tokenized texts, ids and mask (N, L), as vectors (N, 128) float32, not normalised."""

@@ -70,7 +70,7 @@ class CARZero(DecoderModel):
             `nearest`).
     """
 
-    wording, cleaned = "There is {}", staticmethod(clean)
+    wording, called, cleaned = "There is {}", OFFICIAL_NAMES, staticmethod(clean)
 
     def __init__(self, checkpoint: str | None = None, text_encoder: str = _TOKENISER, **options: Any) -> None:
         path = locate(checkpoint, "CARZero", _SOURCE)
@@ -84,10 +84,6 @@ class CARZero(DecoderModel):
         self.text_encoder = ReportText(tensors, text_encoder, "CARZero", _TOKENISER)
         tensors = with_first_names(tensors, {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."})
         fill(self, tensors, path, "CARZero", _UNUSED)
-
-    def default_prompts(self, finding: str) -> list[str]:
-        """Return the official prompt, "There is" and what the authors call the finding; else its name."""
-        return [self.wording.format(OFFICIAL_NAMES.get(finding, finding))]
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask (C, 97) of one prompt per class, cleaned."""

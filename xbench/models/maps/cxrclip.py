@@ -18,7 +18,7 @@ from transformers.initialization import no_init_weights
 
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import check_image_size
-from xbench.models.networks.bert import bert_like, encode_in_chunks, tokenise
+from xbench.models.networks.bert import bert_like, encode_in_chunks, load_tokeniser, tokenise
 from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_settings, read_tensors, undrawn
 from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
 from xbench.types import ModelOutput
@@ -97,7 +97,7 @@ class CXRCLIP(DualEncoder):
         self.preprocessing = Preprocessing(cropped, *(((0.5,) * 3, (0.5,) * 3) if self.swin else imagenet))
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
-        return self.encode_tokens(*tokenise(self.text_source, texts, self.text_length, "CXR-CLIP"))
+        return self.encode_tokens(*tokenise(load_tokeniser(self.text_source), texts, self.text_length, "CXR-CLIP"))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode token ids and mask (N, L) as vectors of unit length (N, 512), from the state of the last token."""

@@ -67,10 +67,6 @@ class LocalGlobal(VLM):
             raise UserError(f"{self.checkpoint} was converted from a file of {converted}, not of {self.title}.")
         fill(self, tensors, self.checkpoint, self.title, _UNUSED)
 
-    def default_prompts(self, finding: str) -> list[str]:
-        """Return one sentence with the finding's name."""
-        return [self.wording.format(finding)]
-
 
 class GLoRIA(LocalGlobal):
     """GLoRIA. A finding may have several prompts: score and map are those of the one that fits an image best.
@@ -113,11 +109,7 @@ class GLoRIA(LocalGlobal):
             too_long(flat[counts.index(max(counts))], TOKENS - 1, "GLoRIA with --model.count characters", "characters")
             counts = [min(count, TOKENS - 1) for count in counts]
         text = self.encode_tokens(*self.text_encoder.tokenise(flat), counts)
-        encoded = text.new_full((len(prompts), max(map(len, prompts)), *text.shape[1:]), torch.nan)
-        parts = text.split([*map(len, prompts)])
-        for place, of_class in enumerate(parts):
-            encoded[place, : len(of_class)] = of_class
-        return encoded
+        return nn.utils.rnn.pad_sequence(text.split([*map(len, prompts)]), batch_first=True, padding_value=torch.nan)
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         """Encode tokenised prompts (N, L): sentence and words (N, 97, 768), NaN from the given count of words on."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from xbench.geometry.preprocessing import PillowResize, Preprocessing, TensorResize
 from xbench.models.base import check_at_least_one, check_image_size
-from xbench.models.networks.bert import find_file, load_tokeniser, padded, parse_sentencepiece, weights_file
+from xbench.models.networks.bert import find_file, load_tokeniser, parse_sentencepiece, tokenise, weights_file
 from xbench.models.networks.checkpoint import explained, fill, read_tensors, undrawn
 from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_maps
 from xbench.runtime.errors import UsageError, UserError
@@ -117,7 +117,7 @@ class HFDual(DualEncoder):
             plain = str.maketrans("", "", string.punctuation)
             texts = [" ".join(text.lower().translate(plain).split()) for text in texts]
         length = self.model.config.text_config.max_position_embeddings
-        return self.encode_tokens(padded(self._tokenizer, texts, length, self.name)[0])
+        return self.encode_tokens(tokenise(self._tokenizer, texts, length, self.name)[0])
 
     @torch.no_grad()
     def encode_tokens(self, input_ids: Tensor) -> Tensor:

@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
+from transformers import BertConfig
 
 from xbench.findings.names import CHESTXRAY14_CLASSES, canonical
 from xbench.geometry.preprocessing import PillowResize, Preprocessing
-from xbench.models.networks.bert import bert_base, encode_in_chunks, tokenise
+from xbench.models.networks.bert import empty_bert, encode_in_chunks, load_tokeniser, tokenise
 from xbench.models.networks.checkpoint import (
     fill,
     locate,
@@ -72,7 +73,7 @@ class _TextEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bert_model = bert_base()
+        self.bert_model = empty_bert(BertConfig(), pooler=True)
         self.mlp_embed = projection()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -184,7 +185,8 @@ class KEBERTModel(DecoderModel):
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask (C, K, 256) of up to K texts per class; the rest is masked throughout."""
-        ids, mask = tokenise(self.text_source, [text for of_class in prompts for text in of_class], 256, self.name)
+        texts = [text for of_class in prompts for text in of_class]
+        ids, mask = tokenise(load_tokeniser(self.text_source), texts, 256, self.name)
         counts = [len(of_class) for of_class in prompts]
         padded = (nn.utils.rnn.pad_sequence(part.split(counts), batch_first=True) for part in (ids, mask))
         return tuple(padded)  # type: ignore[return-value]

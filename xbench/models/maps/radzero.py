@@ -23,7 +23,7 @@ from transformers.models.dinov2.modeling_dinov2 import Dinov2Encoder
 from xbench.geometry.preprocessing import MinMax, PillowResize, Preprocessing
 from xbench.models.base import VLM, check_image_size
 from xbench.models.maps.carzero import OFFICIAL_NAMES
-from xbench.models.networks.bert import encode_in_chunks, find_file, tokenise, weights_file
+from xbench.models.networks.bert import encode_in_chunks, find_file, load_tokeniser, tokenise, weights_file
 from xbench.models.networks.checkpoint import explained, fill, locate, read_remarks, read_tensors, undrawn
 from xbench.types import MapScale, ModelOutput
 
@@ -55,7 +55,7 @@ class RadZero(VLM):
     """
 
     map_scale: MapScale = "logit"
-    wording, saliency = "There is {}", "similarity"
+    wording, called, saliency = "There is {}", OFFICIAL_NAMES, "similarity"
     stated = "checkpoint text_encoder image_size positions saliency"
     vision_model: Any
     align_transformer: Any
@@ -93,12 +93,9 @@ class RadZero(VLM):
         self._names = {_own_name(name, self.state_dict()): name for name in tensors}
         fill(self, {own: tensors[name] for own, name in self._names.items()}, self.checkpoint, "RadZero", _UNUSED)
 
-    def default_prompts(self, finding: str) -> list[str]:
-        """Return the official prompt, "There is" and what CARZero's authors call the finding."""
-        return [self.wording.format(OFFICIAL_NAMES.get(finding, finding))]
-
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        return self.encode_tokens(*tokenise(self.text_source, self.one_of_each(prompts), _TOKENS, self.name))
+        tokeniser = load_tokeniser(self.text_source)
+        return self.encode_tokens(*tokenise(tokeniser, self.one_of_each(prompts), _TOKENS, self.name))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode tokenised prompts (C, L) int64 as sentence vectors (C, 768), the mean of their tokens."""

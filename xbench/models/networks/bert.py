@@ -26,7 +26,7 @@ def load_bert(source: str) -> BertModel:
     file = find_file(source, "config.json")
     with explained(f"--model.text_encoder {source}: {file} is no configuration of a BERT", "Fetch it again."):
         config = BertConfig.from_json_file(file)
-    bert, path = _without_weights(config, pooler=False), weights_file(source)
+    bert, path = empty_bert(config, pooler=False), weights_file(source)
     # Files converted from TensorFlow have its names of the weights of a layer norm.
     tensors = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
@@ -41,11 +41,6 @@ def load_bert(source: str) -> BertModel:
 def weights_file(source: str, option: str = "text_encoder") -> Path:
     """Return the weights of a folder or a repository on the hub, downloaded if need be, or raise a UserError."""
     return find_file(source, "model.safetensors", "pytorch_model.bin", option=option)
-
-
-def bert_base() -> BertModel:
-    """Return an uncased BERT-base with its pooler, yet to be filled with weights; frozen, for inference."""
-    return _without_weights(BertConfig(), pooler=True)
 
 
 def bert_like(tensors: Mapping[str, Tensor], prefix: str) -> BertModel:
@@ -69,7 +64,7 @@ def bert_like(tensors: Mapping[str, Tensor], prefix: str) -> BertModel:
         max_position_embeddings=size("embeddings.position_embeddings.weight", 0, 512),
         type_vocab_size=size("embeddings.token_type_embeddings.weight", 0, 2),
     )
-    return _without_weights(config, pooler=f"{prefix}pooler.dense.weight" in tensors)
+    return empty_bert(config, pooler=f"{prefix}pooler.dense.weight" in tensors)
 
 
 @torch.no_grad()
@@ -87,16 +82,7 @@ def encode_in_chunks(
     return torch.cat(encoded)[order.argsort()]
 
 
-def tokenise(source: str, texts: Sequence[str], length: int, model: str) -> tuple[Tensor, Tensor]:
-    """Tokenise N texts as Hugging Face does, with [CLS] and [SEP]: ids and mask, each (N, length) int64.
-
-    Raises:
-        UserError: A text is longer, see `too_long`, or the tokeniser cannot be had from the folder or hub repository.
-    """
-    return padded(load_tokeniser(source), texts, length, model)
-
-
-def padded(tokeniser: Any, texts: Sequence[str], length: int, model: str) -> tuple[Tensor, Tensor]:
+def tokenise(tokeniser: Any, texts: Sequence[str], length: int, model: str) -> tuple[Tensor, Tensor]:
     """Tokenise N texts to ids and mask, each (N, length) int64; see `too_long` about texts that are longer."""
     padding = {"padding": "max_length", "truncation": True, "return_attention_mask": True, "return_tensors": "pt"}
     # One more than the model reads shows which texts the tokeniser cuts off.
@@ -141,7 +127,8 @@ def vocabulary(source: str) -> dict[str, int]:
     return ids
 
 
-def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
+def empty_bert(config: BertConfig, pooler: bool) -> BertModel:
+    """Return a BERT yet to be filled with weights; frozen, for inference."""
     bert = undrawn(lambda: BertModel(config, add_pooling_layer=pooler))
     # The two buffers that no file of weights holds.
     bert.embeddings.position_ids.copy_(torch.arange(config.max_position_embeddings)[None])

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from xbench.models.networks.bert import bert_like, encode_in_chunks, tokenise, vocabulary
+from xbench.models.networks.bert import bert_like, encode_in_chunks, load_tokeniser, tokenise, vocabulary
 from xbench.runtime.errors import UserError
 
 TOKENS = 97
@@ -44,7 +44,7 @@ class ReportText(nn.Module):
                 f"{self._title} drops sentences of a single word, and of the prompt {prompts[cleaned.index('')]!r} "
                 'nothing is left. Write a sentence, such as "There is Edema".'
             )
-        return tokenise(self.source, cleaned, TOKENS, self._title)
+        return tokenise(load_tokeniser(self.source), cleaned, TOKENS, self._title)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return vectors (C, 98, D) of tokens (C, L): the sentence, the words from [CLS] to [SEP], then zeros.
