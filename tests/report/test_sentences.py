@@ -140,18 +140,23 @@ def test_the_answer_names_who_is_best_with_the_rates_and_intervals(report, case)
         assert charts.matrix(facts.analysis, facts.pointing)[0]
 
 
-def hidden(model, kind, uses=(0.9, 0.8), number="use"):
-    """What intervening did to a model, judged so; the headline number with each fill is known to a tenth."""
+def hidden(model, kind, uses=(0.9, 0.8), number="use", **findings):
+    """What intervening did to a model, judged so; the headline number with each fill is known to a tenth.
+
+    `findings` have numbers of their own with each fill.
+    """
     unit = 1.0 if number == "use" else 0.5
     fills = [
         FillAnalysis(
             fill,
-            *(200, {"macro": {number: Estimate(use, use - 0.1, use + 0.1)} | dict.fromkeys(PARTS, Estimate(unit))}, {}),
-            *({number: 0.0001}, {number: 0.001 if use > 0.1 else 0.9}, (30, 5), 0.01, {}),
+            dict.fromkeys(("scored", "decided"), 200),
+            {"macro": {number: Estimate(use, use - 0.1, use + 0.1)} | dict.fromkeys(PARTS, Estimate(unit))}
+            | {name: {number: Estimate(of[place], of[place] - 0.1, of[place] + 0.1)} for name, of in findings.items()},
+            *({}, {number: 0.001 if use > 0.1 else 0.9}, 0.01, {}),
         )
-        for fill, use in zip(("mean", "blur", "black"), (*uses, -1.0), strict=True)
+        for place, (fill, use) in enumerate(zip(("mean", "blur", "black"), (*uses, -1.0), strict=True))
     ]
-    return InterventionAnalysis(model_title(model), number, kind, 210, 90, tuple(fills), {}, {})
+    return InterventionAnalysis(model_title(model), number, kind, tuple(fills), {})
 
 
 PARTS = ("drop", "control_drop", "flip_rate", "control_flip_rate")
@@ -161,18 +166,32 @@ BY_INTERVENTION = {
         *({"kad": [0.79]}, [hidden("kad", "unchanged", (0.0, 0.0))]),
         "It points at the lesion and does not use it. With the lesion hidden the score falls by 1.00 standard "
         "deviations (SD), with an equal patch elsewhere hidden by 1.00: a use of 0.00 SD (\u22120.10 to 0.10, 95% "
-        "interval; p = 0.90) over 200 lesions, with each of two fills.",
+        "interval; p = 0.90) over 200 lesions, the most of two fills.",
     ),
     "no sign": (
         {"kad": [0.3]},
         [hidden("kad", "no sign", (0.0, 0.05))],
         "It seldom points at the lesion and shows no sign",
     ),
+    "one finding is a shortcut": (
+        {"kad": [0.79]},
+        [
+            hidden(
+                "kad", "depends", Nodule=(0.0, 0.1, 0), Mass=(0.0, 0.11, 0), Effusion=(0.11, 0.0, 0), Hernia=(-1, 0, 9)
+            )
+        ],
+        "It points at the lesion and uses it, with no sign of that for Nodule and Hernia. With",
+    ),
+    "a negligible use": (
+        {"kad": [0.79]},
+        [hidden("kad", "depends", (0.1, 0.1))],
+        "It points at the lesion and uses it. With",
+    ),
     "elsewhere": ({"kad": [0.12]}, [hidden("kad", "depends")], "It does not point at the lesion but uses it. With"),
     "a fill decides": (
         {"kad": [0.79]},
         [hidden("kad", "fill", (0.9, 0.0))],
-        "of two fills, only with mean significantly",
+        "uses it or not, depending on how it is hidden.",
     ),
     "any hole": (
         {"kad": [0.79]},

@@ -223,25 +223,22 @@ class FillAnalysis:
     """What hiding the region by one fill does to a run, against hiding an equal patch elsewhere.
 
     Attributes:
-        pairs: Scored pairs with both.
+        counts: Pairs of all findings, by what they are counted for in `results.json`.
         numbers: By finding and as means over findings (`MACRO`), by the names of `xbench.scoring.interventions`; also
             `follows` and `control_follows`, rank correlations of the map with that of the changed image.
-        recognized: The means over findings of the pairs that the model recognizes in the image as it is.
-        p, p_adjusted: Two-sided, of `use` and `premium`, from exchanging region and patch patient by patient; adjusted
-            for the models and fills of the dataset. Without what could not be tested.
-        discordant: Pairs whose decision changes for the region alone, and for the patch alone.
-        p_exact: McNemar's exact test of these, pair by pair.
+        recognized: The means of the pairs whose finding the model sees in the image as it is.
+        p_adjusted: Two-sided, of `use` and `premium`, from exchanging region and patch patient by patient; adjusted for
+            the models and fills of the dataset. Without what could not be tested.
+        p_exact: Of McNemar's exact test of the decisions that change for region or patch alone, pair by pair.
         overlap: By `use` (that of the pair is above 0) and `flip_rate` (the decision changes), how many pairs are
             pointed at and depend on the region, are pointed at and do not, the other way round, and neither.
     """
 
     fill: str
-    pairs: int
+    counts: Mapping[str, int]
     numbers: Mapping[str, Mapping[str, Estimate]]
     recognized: Mapping[str, Estimate]
-    p: Mapping[str, float]
     p_adjusted: Mapping[str, float]
-    discordant: tuple[int, int]
     p_exact: float
     overlap: Mapping[str, tuple[int, int, int, int]]
 
@@ -261,21 +258,18 @@ class InterventionAnalysis:
     """What a run does when parts of its images are hidden, or its words are changed.
 
     `number` is the headline: `use`, or `premium` of a model without scores. `numbers` are means over findings that no
-    fill enters; `left_out` counts pairs by the reason why they are in no number, of the fill that loses most.
+    fill enters.
     """
 
     label: str
     number: Literal["use", "premium"]
     dependence: Dependence
-    pairs: int
-    clusters: int
     fills: tuple[FillAnalysis, ...]
     numbers: Mapping[str, Estimate]
-    left_out: Mapping[str, int]
 
     @property
     def main(self) -> tuple[FillAnalysis, ...]:
-        """The fills that the answer rests on: all but black, which is for comparison, unless there is no other."""
+        """The fills that `dependence` rests on: all but black, which is for comparison, unless there is no other."""
         return tuple(one for one in self.fills if one.fill != "black") or self.fills
 
 

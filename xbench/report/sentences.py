@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
+from xbench.findings.names import MACRO
 from xbench.report.facts import FAR_APART, Facts, Standing, Standings, facts_of, over_datasets
 from xbench.report.names import (
     count_of,
@@ -37,6 +38,7 @@ from xbench.report.schema import (
     number_of,
 )
 from xbench.report.statistics.correlation import own_settings
+from xbench.report.statistics.interventions import SMALL
 from xbench.report.statistics.paired import SIGNIFICANT
 from xbench.report.tables.table import Table
 from xbench.scoring.numbers import macro_mean
@@ -120,6 +122,7 @@ def uses(facts: Facts) -> Answer | None:
     The models are those with their own settings, as the report opens with; None unless lesions were hidden from one.
     """
     found, groups, measured = facts.pointing, dict[tuple[str, str | None], list[str]](), list[str]()
+    unused: list[str] = []
     rows = [row for row in found.rows if row.own] if len(found.models) > 1 else [found.head]
     for row in rows:
         ones = [one for dataset in found.datasets for one in dataset.interventions if one.label == row.label]
@@ -131,6 +134,8 @@ def uses(facts: Facts) -> Answer | None:
         odd = len(rows) == 1 or kind in (("depends",) if points else ("no sign", "unchanged"))
         groups.setdefault((kind, points if odd else None), []).append(row.label)
         measured += [_measured(one, row.label if len(rows) > 1 else "") for one in ones]
+        if len(rows) == 1 and kind == "depends":
+            unused = list(dict.fromkeys(finding for one in ones for finding in _unused(one)))
     if not measured:
         return None
     texts = []
@@ -145,8 +150,20 @@ def uses(facts: Facts) -> Answer | None:
         texts.append(f"{listed(names) if len(rows) > 1 else 'It'} {text}")
     strong = does.format("it") if len(texts) == 1 else ""
     lead = "Use, the fall for the lesion less that for an equal patch elsewhere: " if len(rows) > 1 else ""
-    answer = Sentence(f"{'; '.join(texts)}.", strong)
+    but = f", with no sign of that for {listed(unused)}" if unused else ""
+    answer = Sentence(f"{'; '.join(texts)}{but}.", strong)
     return Answer("Does the score depend on the lesion?", answer, f"{lead}{', '.join(measured)}.")
+
+
+def _unused(one: InterventionAnalysis) -> list[str]:
+    """Return the findings whose headline number is negligible with every fill, its interval included."""
+    ends = [{key: of[one.number].high for key, of in fill.numbers.items() if one.number in of} for fill in one.main]
+    findings = [finding for finding in ends[0] if finding != MACRO]
+    return [
+        finding
+        for finding in findings
+        if all((high := of.get(finding)) is not None and high <= SMALL[one.number] for of in ends)
+    ]
 
 
 def _measured(one: InterventionAnalysis, label: str) -> str:
@@ -170,16 +187,9 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
     if name == "premium":
         what = f"{region}% of decisions change, with an equal patch elsewhere hidden {patch}%"
     which = f", the {'least' if one.dependence == 'depends' else 'most'} of {in_words(len(tested))} fills"
-    if one.dependence == "unchanged":
-        which = f", with each of {in_words(len(tested))} fills"
-    if one.dependence == "fill":
-        sure = [fill.fill for fill in tested if fill.p_adjusted.get(name, 1.0) <= SIGNIFICANT]
-        which = f"; of {in_words(len(tested))} fills, only with {listed(sure)} significantly above 0"
+    lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} lesions{which if len(tested) > 1 else ''}"
     p = p_words(fill.p_adjusted.get(name))
-    return (
-        f"With the lesion hidden {what}: a {name} of {number}, 95% interval; {p}) over {fill.pairs:,} lesions"
-        f"{which if len(tested) > 1 else ''}"
-    )
+    return f"With the lesion hidden {what}: a {name} of {number}, 95% interval; {p}) over {lesions}"
 
 
 def _looks(found: Standings) -> Sentence:

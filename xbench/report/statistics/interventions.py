@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +23,19 @@ from xbench.report.statistics.measures import estimate
 from xbench.report.statistics.paired import SIGNIFICANT, exchange_tests, weighed
 from xbench.runs.files import IMAGES, PREDICTIONS, TRUTH, Table
 from xbench.runs.images import crop_of, map_of
-from xbench.scoring.interventions import ANY, OF_ANY, Intervened, intervened, intervention_numbers
+from xbench.scoring.interventions import ANY, OF_ANY, OF_FILL, Intervened, intervened, intervention_numbers
 from xbench.scoring.maps import rank_accuracy
 from xbench.scoring.numbers import holm
 from xbench.scoring.perturbations import spearman
 
-TESTED = ("use", "premium")
 SMALL: Mapping[str, float] = {"use": 0.2, "premium": 0.05}
 """Up to this a dependence is negligible: a small effect in standard deviations (Cohen 1988, Statistical Power Analysis
 for the Behavioral Sciences), and five decisions in a hundred."""
 UNSTABLE: Mapping[str, tuple[str, float]] = {"use": ("control_drop", 0.2), "premium": ("control_flip_rate", 0.3)}
-"""Above this an equal patch elsewhere matters: a small effect, and the share of changed decisions from which
-arXiv 2606.17710 calls a model unstable."""
+"""By number that is tested, from where on an equal patch elsewhere matters: a small effect, and the share of changed
+decisions above which arXiv 2606.17710 calls a model unstable."""
 _SHARES = {"flip_rate", "control_flip_rate", "map_moves", *(name for names in OF_ANY.values() for name in names)}
-_Columns = dict[str, dict[str, NDArray[np.float64]]]
+_Columns = dict[str, NDArray[np.float64]]
 
 
 def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[InterventionAnalysis, ...]:
@@ -46,8 +46,8 @@ def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[
     """
     named = {entry.run.label: entry.run for entry in runs}
     found = {label: pairs for label, run in named.items() if (pairs := intervened_in(run)) is not None}
-    p_values: dict[tuple[str, str, str], tuple[float, float]] = {}
-    for number in TESTED:
+    adjusted: dict[tuple[str, str, str], float] = {}
+    for number in UNSTABLE:
         parts = {
             (label, fill, number): part
             for label, pairs in found.items()
@@ -55,8 +55,8 @@ def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[
             if fill != ANY and len(part := contributions(pairs, fill, number))
         }
         p = exchange_tests([*map(weighed, parts.values())], len(parts), seed, f"{ground} interventions {number}")
-        p_values |= dict(zip(parts, zip(p, holm(p), strict=True), strict=True))
-    return tuple(_analysis(named[label], pairs, p_values) for label, pairs in found.items())
+        adjusted |= dict(zip(parts, holm(p), strict=True))
+    return tuple(_analysis(named[label], pairs, adjusted) for label, pairs in found.items())
 
 
 def intervened_in(run: Run) -> Intervened | None:
@@ -88,9 +88,7 @@ def _enough(pairs: Intervened, values: NDArray[np.float64]) -> dict[str, NDArray
     return {name: rows for name, rows in own.items() if len(rows) >= LEAST}
 
 
-def _estimates(
-    pairs: Intervened, columns: Mapping[str, NDArray[np.float64]], points: Mapping[str, Any]
-) -> dict[str, dict[str, Estimate]]:
+def _estimates(pairs: Intervened, columns: _Columns, points: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
     """Return the numbers of columns (P,), by finding and as means over findings, with their intervals.
 
     `points` are the numbers without intervals, but for those of maps, which a run does not average itself.
@@ -99,56 +97,42 @@ def _estimates(
     found: dict[str, dict[str, Estimate]] = {name: {} for name in (MACRO, *pairs.rows.findings)}
     given = {**points["per_class"], MACRO: points["macro"]}
     for name, values in columns.items():
-        compute = intervals.share if name in _SHARES else intervals.unbounded
-        combine = intervals.combined if name in _SHARES else intervals.combined_unbounded
-        own = _enough(pairs, values)
-        count = cluster.max() + 1
-        spreads[name] = {finding: compute(values[rows], cluster[rows], count) for finding, rows in own.items()}
-        found[MACRO][name] = Estimate(None)
+        compute, combine = (
+            (intervals.share, intervals.combined)
+            if name in _SHARES
+            else (intervals.unbounded, intervals.combined_unbounded)
+        )
+        own, found[MACRO][name] = _enough(pairs, values), Estimate(None)
+        spreads[name] = {key: compute(values[rows], cluster[rows], cluster.max() + 1) for key, rows in own.items()}
         for place, findings in {**{finding: [finding] for finding in own}, MACRO: [*own]}.items() if own else ():
             rates = ("flip_rate", "control_flip_rate") if name == "premium" else (name,)
             of = [[spreads[rate][finding] for finding in findings] for rate in rates]
             value = given[place][name] if name in given[MACRO] else fmean(spread.value for spread in of[0])
-            limits = intervals.difference(*of) if name == "premium" else combine(*of)
-            found[place][name] = estimate(value, limits)
+            found[place][name] = estimate(value, intervals.difference(*of) if len(of) > 1 else combine(*of))
     return found
 
 
-def _analysis(
-    run: Run, pairs: Intervened, p_values: Mapping[tuple[str, str, str], tuple[float, float]]
-) -> InterventionAnalysis:
+def _analysis(run: Run, pairs: Intervened, adjusted: Mapping[tuple[str, str, str], float]) -> InterventionAnalysis:
     numbers, of_maps, fills = intervention_numbers(pairs), map_columns(run, pairs), []
-    for fill, columns in pairs.columns.items():
-        if fill == ANY:
-            continue
-        seen = {name: np.where(pairs.decision == 1, values, np.nan) for name, values in columns.items()}
-        tested = {name: p_values[run.label, fill, name] for name in TESTED if (run.label, fill, name) in p_values}
-        discordant = int((columns["premium"] == 1).sum()), int((columns["premium"] == -1).sum())
+    every, seen = numbers["all_pairs"], numbers["correct_only"]
+    for fill in (fill for fill in pairs.columns if fill != ANY):
+        columns, counted = pairs.columns[fill], every[fill]["per_class"].values()
+        recognized = {name: np.where(pairs.decision == 1, values, np.nan) for name, values in columns.items()}
         fills.append(
             FillAnalysis(
                 fill=fill,
-                pairs=int((~pairs.lacking[fill]["without_control"]).sum()),
-                numbers=_estimates(pairs, {**columns, **of_maps.get(fill, {})}, numbers["all_pairs"][fill]),
-                recognized=_estimates(pairs, seen, numbers["correct_only"][fill])[MACRO],
-                p={name: p for name, (p, _) in tested.items()},
-                p_adjusted={name: adjusted for name, (_, adjusted) in tested.items()},
-                discordant=discordant,
-                p_exact=mcnemar(*discordant),
+                counts={name: sum(one[name] for one in counted) for name in (*OF_FILL, *pairs.lacking[fill])},
+                numbers=_estimates(pairs, {**columns, **of_maps.get(fill, {})}, every[fill]),
+                recognized=_estimates(pairs, recognized, seen[fill])[MACRO],
+                p_adjusted={name: adjusted[key] for name in UNSTABLE if (key := (run.label, fill, name)) in adjusted},
+                p_exact=mcnemar(*(int((columns["premium"] == sign).sum()) for sign in (1, -1))),
                 overlap={name: overlap(pairs.overlap, columns[name]) for name in ("use", "flip_rate")},
             )
         )
-    lacking = [*pairs.lacking.values()]
-    found = InterventionAnalysis(
-        label=run.label,
-        number="use" if pairs.reason is None else "premium",
-        dependence="too few",
-        pairs=len(pairs.row),
-        clusters=len({*pairs.patients}),
-        fills=tuple(fills),
-        numbers=_estimates(pairs, {**pairs.columns[ANY], **of_maps.get(ANY, {})}, numbers["all_pairs"][ANY])[MACRO],
-        left_out={name: max(int(one[name].sum()) for one in lacking) for name in (lacking[0] if lacking else ())},
-    )
-    equal = not any(np.nan_to_num(pairs.columns[one.fill][found.number]).any() for one in found.main)
+    number: Literal["use", "premium"] = "use" if pairs.reason is None else "premium"
+    of_no_fill = _estimates(pairs, {**pairs.columns[ANY], **of_maps.get(ANY, {})}, every[ANY])[MACRO]
+    found = InterventionAnalysis(run.label, number, "too few", tuple(fills), of_no_fill)
+    equal = not any(np.nan_to_num(pairs.columns[one.fill][number]).any() for one in found.main)
     return replace(found, dependence=dependence(found, equal))
 
 
@@ -181,7 +165,7 @@ def overlap(hit: NDArray[np.float64], depends: NDArray[np.float64]) -> tuple[int
     return one, two, three, four
 
 
-def map_columns(run: Run, pairs: Intervened) -> _Columns:
+def map_columns(run: Run, pairs: Intervened) -> dict[str, _Columns]:
     """Return, by fill and number, what follows from the stored maps (P,); nothing of runs that kept none.
 
     Of each fill `follows` and `control_follows`, the rank correlation of the map with that of the image with region or
@@ -191,21 +175,15 @@ def map_columns(run: Run, pairs: Intervened) -> _Columns:
     folder, stored, rows = run.folder, run.stored, pairs.rows
     if not all((folder / name).is_file() for name in (IMAGES, PREDICTIONS, TRUTH)) or not stored.draws_maps:
         return {}
+    found = defaultdict[str, _Columns](lambda: defaultdict(lambda: np.full(len(pairs.row), np.nan)))
     named = zip(rows.image[pairs.row].tolist(), rows.query[pairs.row].tolist(), strict=True)
     place_of = {(rows.image_ids[image], rows.queries[query]): place for place, (image, query) in enumerate(named)}
-    predictions = Table(folder / PREDICTIONS)
+    predictions, there = Table(folder / PREDICTIONS), defaultdict[tuple[str, str], dict[str, int]](dict)
     keys = predictions.read(["image_id", "query", "condition"]).to_pydict()
-    there: dict[tuple[str, str], dict[str, int]] = {key: {} for key in place_of}
     for at, (image, query, condition) in enumerate(zip(*keys.values(), strict=True)):
-        if (image, query) in there:
-            there[image, query][condition] = at
+        there[image, query][condition] = at
     crops = {row["image_id"]: row for row in Table(folder / IMAGES).rows(["image_id", "crop"])}
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
-    found: _Columns = {}
-
-    def put(fill: str, name: str, value: float) -> None:
-        found.setdefault(fill, {}).setdefault(name, np.full(len(pairs.row), np.nan))[place] = value
-
     # Pair by pair, so that memory does not grow with their number.
     for image, query, region in stored.regions():
         if (place := place_of.get((image, query), -1)) < 0:
@@ -213,13 +191,12 @@ def map_columns(run: Run, pairs: Intervened) -> _Columns:
         maps = {name: np.nan_to_num(map_of(predictions.row(at))) for name, at in there[image, query].items()}
         own = maps.pop("")
         for condition, other in maps.items():
-            kind, _, fill = condition.partition(" ")
+            for kind, name in {HIDE: "follows", CONTROL: "control_follows"}.items():
+                if condition.startswith(kind):
+                    found[condition.removeprefix(kind)][name][place] = spearman(own, other)
             if condition in PROMPTS:
                 on_grid = (maps_on_grid(one, crop_of(crops[image]), region.shape, mode) for one in (own, other))
                 right, wrong = (rank_accuracy(one, region) for one in on_grid)
-                put(ANY, f"{condition} specificity", spearman(own, other))
-                put(ANY, f"{condition} advantage", right - wrong)
-            elif f"{kind} " in (HIDE, CONTROL):
-                name = "follows" if f"{kind} " == HIDE else "control_follows"
-                put(fill, name, spearman(own, other))
+                found[ANY][f"{condition} specificity"][place] = spearman(own, other)
+                found[ANY][f"{condition} advantage"][place] = right - wrong
     return found

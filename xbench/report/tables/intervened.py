@@ -32,8 +32,8 @@ _OTHERS = {
     "map_moves": "map leaves the region when it is hidden",
     "follows": "rank correlation with the map when the region is hidden",
     "control_follows": "rank correlation with the map when the control is hidden",
-    "sufficiency": "still recognized with everything but the region hidden",
-    "no_image_yes": "recognized with everything hidden",
+    "sufficiency": "still recognised with everything but the region hidden",
+    "no_image_yes": "recognised with everything hidden",
     "swap_same_agreement": "same decision on another patient's image with the finding",
     "swap_opposite_change": "other decision on another patient's image without it",
     "specificity": "rank correlation with the map in other words",
@@ -53,33 +53,35 @@ def _cell(name: str, value: Estimate | None) -> Cell:
 
 
 def _hidden(dataset: DatasetAnalysis) -> Table:
-    tested, rows = ("use", "premium"), []
+    tested, counted, rows = ("use", "premium"), ("scored", "decided", "without_control"), []
     for one in dataset.interventions:
         for fill in one.fills:
-            cells = [_cell(name, fill.mean.get(name)) for name in _OF_FILLS]
-            p = [p_value(fill.p_adjusted.get(name)) for name in tested]
-            recognized = [_cell(name, fill.recognized.get(name)) for name in tested]
-            rows.append(row(one.label, fill.fill, "all", *cells, *p, p_value(fill.p_exact), *recognized))
             for finding, numbers in fill.numbers.items():
-                if numbers and finding != MACRO:
-                    cells = [_cell(name, numbers.get(name)) for name in _OF_FILLS]
-                    rows.append(row(one.label, fill.fill, finding, *cells, *[None] * 5))
+                cells = [_cell(name, numbers.get(name)) for name in _OF_FILLS]
+                more: list[Cell | int | None] = [None] * 8
+                if finding == MACRO:
+                    more = [fill.counts[name] for name in counted]
+                    more += [*(p_value(fill.p_adjusted.get(name)) for name in tested), p_value(fill.p_exact)]
+                    more += [_cell(name, fill.recognized.get(name)) for name in tested]
+                if numbers.keys() & _OF_FILLS.keys():
+                    rows.append(row(one.label, fill.fill, "all" if finding == MACRO else finding, *cells, *more))
     return table_of(
         "interventions",
         "Regions hidden on",
         "The region of the finding is hidden, all its parts together, and for comparison an equal patch elsewhere, the "
         "control. Drop: by how much the score falls, in standard deviations of the score over all images; use: drop "
         "less control drop, pair by pair. Changed: decisions that change, in per cent; premium: those of the region "
-        "less those of the control, in points. All: the mean over the findings with enough pairs. Adjusted p: region "
-        "and control exchanged patient by patient, corrected over models and fills. McNemar: exact, of the decisions "
-        "that change for one of the two alone, pair by pair. Recognized only: of the images that the model recognizes "
-        f"as they are. {INTERVALS}",
+        "less those of the control, in points. All: the mean over the findings with enough pairs. Pairs: with scores, "
+        "with decisions, and without a place for a control. Adjusted p: region and control exchanged patient by "
+        "patient, corrected over models and fills. McNemar: exact, of the decisions that change for one of the two "
+        f"alone, pair by pair. Recognised only: of the images that the model recognises as they are. {INTERVALS}",
         ["Model", "Fill", "Finding"],
         [
             *_OF_FILLS.values(),
+            *(Column(title, "Pairs") for title in ("Scored", "Decided", "No control")),
             *(Column(_OF_FILLS[name], "Adjusted p") for name in tested),
             Column("Changed", "McNemar p"),
-            *(Column(_OF_FILLS[name], "Recognized only") for name in tested),
+            *(Column(_OF_FILLS[name], "Recognised only") for name in tested),
         ],
         rows,
     )
