@@ -21,6 +21,10 @@ from xbench.data.datamodule import drawn_pairs
 from xbench.geometry.grid import FULL_VIEW, maps_on_grid
 from xbench.models import Demo
 from xbench.models.redrawing import layers_of, redrawn
+from xbench.report.runs import collect
+from xbench.report.statistics import perturbations as perturbed
+from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.contents import all_tables
 from xbench.scoring.perturbations import STEPS, changed, ranking, region_in_view, similarities
 
 QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
@@ -157,6 +161,56 @@ def test_two_processes_give_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     assert statuses == [0, 0], said
     (path,) = tmp_path.glob("runs/*/*/results.json")
     assert files_of(path.parent) == files_of(whole)
+
+
+def test_the_report_has_means_over_pairs(whole: Path, tmp_path: Path, unsaved_figures) -> None:
+    analysis, rows = analyse(collect([whole])), rows_of(whole)
+    (dataset,) = analysis.datasets
+    found = {(one.part, one.layer): one.numbers for one in dataset.perturbations}
+    curves = by([row for row in rows if row["kind"] in STEPS], "of", "kind", "image_id", "query")
+    for of in ("map", "random", "region"):
+        areas: dict[str, dict[Any, float]] = {}
+        for kind in ("deletion", "insertion"):
+            own = {key[2:]: [row["value"] for row in curves[key]] for key in curves if key[:2] == (of, kind)}
+            areas[kind] = {pair: np.trapezoid(values, dx=0.01) for pair, values in own.items()}
+            assert found[of, ""][kind].value == pytest.approx(np.mean([*areas[kind].values()]), rel=1e-12)
+        differences = [areas["insertion"][pair] - area for pair, area in areas["deletion"].items()]
+        assert found[of, ""]["difference"].value == pytest.approx(np.mean(differences), rel=1e-9)
+        # One image, one piece of evidence.
+        assert found[of, ""]["difference"].low < found[of, ""]["difference"].value
+        for place, percent in enumerate(STEPS["road"]):
+            values = [steps[place]["value"] for key, steps in curves.items() if key[:2] == (of, "road")]
+            assert found[of, ""][f"probability {percent}"].value == pytest.approx(np.mean(values), rel=1e-12)
+    of_layers = by([row for row in rows if row["kind"] not in STEPS], "kind", "layer", "of")
+    for (kind, layer, measure), of_pairs in of_layers.items():
+        values = [row["value"] for row in of_pairs if row["value"] is not None]
+        expected = pytest.approx(np.mean(values), rel=1e-9, abs=1e-12) if values else None
+        assert found[kind, layer or ""][measure].value == expected
+    tables = {table.name: table for table in all_tables(analysis)}
+    assert [len(tables[f"perturbations_{name}_squares"].rows) for name in ("curves", "road")] == [3, 3]
+    assert len(tables["perturbations_layers_squares"].rows) == 2 * len(layers_of(Demo(image_size=SIDE))) + 1
+    assert main(["report", str(whole), "--out", str(tmp_path / "report")]) == 0
+    assert "weights drawn anew: no verdict" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_recognized_is_of_what_was_recognized(whole: Path, monkeypatch) -> None:
+    """With a threshold between its probabilities, of two pairs one counts."""
+    run, rows = collect([whole]).runs[0], rows_of(whole)
+    keys = sorted({(row["image_id"], row["query"]) for row in rows})
+    own = {
+        (run.rows.image_ids[image], run.rows.queries[query]): value
+        for image, query, value in zip(run.rows.image, run.rows.query, run.rows["probability"], strict=True)
+    }
+    limit = np.median([own[key] for key in keys])
+    monkeypatch.setattr(perturbed, "thresholds", lambda of, scores: np.full(len(scores), limit))
+    (entry,) = analyse(collect([whole])).runs
+    found = {one.part: one.numbers for one in perturbed.perturbations([entry])}
+    steps = by([row for row in rows if row["kind"] == "road"], "of", "step")
+    counted = [key for key in keys if own[key] >= limit]
+    assert 0 < len(counted) < len(keys)
+    for (of, percent), of_pairs in steps.items():
+        values = [row["value"] >= limit for row in of_pairs if (row["image_id"], row["query"]) in counted]
+        assert found[of][f"recognized {percent}"].value == np.mean(values)
 
 
 def test_models_without_maps_are_left_alone(tmp_path: Path, capsys) -> None:

@@ -26,6 +26,7 @@ _SECTIONS = (
     ("Findings", ("pointing_game", "best_and_worst"), ()),
     ("Size and position of lesions", ("by_area", "by_position"), ("area", "positions")),
     ("Interventions", ("interventions",), ()),
+    ("Curves and randomisation of maps", ("perturbations",), ()),
     ("Phrases", ("phrases", "rewordings"), ()),
     ("Sex, age and projection", ("subgroups",), ()),
     ("The same maps as others score them", ("protocols",), ()),

@@ -294,6 +294,22 @@ class Subgroup:
 
 
 @dataclass(frozen=True)
+class Perturbed:
+    """Means over pairs of a run, of images changed in the order of a map or of maps under weights drawn anew.
+
+    `part` is the order (`map`, `random`, `region`), or how weights were drawn, with the `layer` that was drawn last.
+    `numbers`: `deletion`, `insertion`, their `difference`, `probability` and `recognized` by per cent of the pixels; or
+    how alike maps are, by the names of `xbench.scoring.perturbations.similarities`.
+    """
+
+    label: str
+    part: str
+    layer: str
+    pairs: int
+    numbers: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
 class DatasetAnalysis:
     """Everything about one dataset and split."""
 
@@ -308,6 +324,7 @@ class DatasetAnalysis:
     protocols: tuple[ProtocolScores, ...] = ()
     rewordings: tuple[Rewording, ...] = ()  # of phrases that were scored in other words too
     interventions: tuple[InterventionAnalysis, ...] = ()  # of runs with hidden regions
+    perturbations: tuple[Perturbed, ...] = ()  # of runs with curves, or with weights drawn anew
     subgroups: tuple[Subgroup, ...] = ()  # by run, then attribute, gaps behind their groups
 
     def untested(self, number: str, best: str) -> list[str]:

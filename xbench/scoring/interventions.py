@@ -115,7 +115,7 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
         return np.where(np.isnan(values) | np.isnan(limit), np.nan, values >= limit)
 
     score = scores(rows)
-    limits = np.full(len(rows), 0.5) if answers else _thresholds(rows, score)
+    limits = np.full(len(rows), 0.5) if answers else thresholds(rows, score)
     units = np.full(len(rows.findings), np.nan) if answers else _deviations(rows, score)
     decisions, nothing = decided(score, limits), np.full(len(row), np.nan)
     decision, score, limit, unit = decisions[row], score[row], limits[row], units[rows.finding[row]]
@@ -242,7 +242,7 @@ def _in_units(score: NDArray[np.float64], after: NDArray[np.float64], unit: NDAr
     return np.where(np.isfinite(drop), drop, np.nan)
 
 
-def _thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
+def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return from which score on a finding counts as seen, for each row (R,); NaN where nobody can tell.
 
     It is the middle between the two scores that Youden's J separates best, the lowest such place of several, on the

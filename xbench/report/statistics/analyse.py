@@ -18,6 +18,7 @@ from xbench.report.statistics.interventions import interventions
 from xbench.report.statistics.lesions import area_bins, position_cells, quadrants
 from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.paired import common_measures, compare, tied_with_best
+from xbench.report.statistics.perturbations import perturbations
 from xbench.report.statistics.phrases import phrase_groups
 from xbench.report.statistics.protocols import protocol_scores
 from xbench.report.statistics.references import references
@@ -97,6 +98,7 @@ def _dataset(
         protocols=protocol_scores([entry.run for entry in models], [entry.run for entry in of_references], seed, place),
         rewordings=rewordings(models, FOLDS, seed, place),
         interventions=interventions(models, seed, place),
+        perturbations=perturbations(models),
         subgroups=subgroups(models, measures, FOLDS, seed, place),
     )
     # The rows of a study ask for the same few pairs of runs again and again.

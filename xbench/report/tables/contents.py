@@ -24,6 +24,7 @@ from xbench.report.statistics.subgroups import LEAST
 from xbench.report.tables.answered import answer_tables
 from xbench.report.tables.intervened import intervention_tables
 from xbench.report.tables.methods import checklist
+from xbench.report.tables.perturbed import perturbation_tables
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,
@@ -119,6 +120,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         for dataset in analysis.datasets:
             yield of_dataset(analysis, dataset, per_dataset(dataset))
     yield from intervention_tables(analysis)
+    yield from perturbation_tables(analysis)
     yield _correlations(analysis)
     yield from _studies(analysis)
     yield from published_tables(analysis)

@@ -1,0 +1,76 @@
+"""What maps owe to the model: curves and maps under weights drawn anew, as means over pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from xbench.report.runs import Run
+from xbench.report.schema import Estimate, Perturbed, RunAnalysis
+from xbench.report.statistics import intervals
+from xbench.report.statistics.measures import estimate
+from xbench.runs.files import PERTURBATIONS, Table, reading
+from xbench.scoring.interventions import thresholds
+from xbench.scoring.perturbations import STEPS, area
+
+_Values = dict[tuple[str, str], float]
+
+
+def perturbations(runs: Sequence[RunAnalysis]) -> tuple[Perturbed, ...]:
+    """Return the curves of each run by the order of their pixels, and its maps by the layer that was drawn last."""
+    return tuple(part for entry in runs if PERTURBATIONS in entry.run.results.tables for part in _parts(entry.run))
+
+
+def _parts(run: Run) -> Iterator[Perturbed]:
+    with reading(run.folder):
+        table = [*Table(run.folder / PERTURBATIONS).rows()]
+    rows, limits = run.rows, thresholds(run.rows, run.rows["probability"])
+    places = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
+    keys = [(rows.image_ids[image], rows.queries[query]) for image, query in places]
+    decided = dict(zip(keys, zip(rows["probability"].tolist(), limits.tolist(), strict=True), strict=True))
+    curves: dict[tuple[str, str, tuple[str, str]], list[float]] = {}
+    parts: dict[tuple[str, str], dict[str, _Values]] = {}
+    for row in table:
+        pair, value = (row["image_id"], row["query"]), math.nan if row["value"] is None else row["value"]
+        if row["kind"] in STEPS:
+            curves.setdefault((row["of"], row["kind"], pair), []).append(value)
+        else:
+            parts.setdefault((row["kind"], row["layer"] or ""), {}).setdefault(row["of"], {})[pair] = value
+    for (of, kind, pair), values in curves.items():
+        part = parts.setdefault((of, ""), {})
+        if len(values) != len(STEPS[kind]) or math.isnan(sum(values)):
+            continue
+        if kind != "road":
+            part.setdefault(kind, {})[pair] = area(values)
+            continue
+        probability, limit = decided[pair]
+        for percent, value in zip(STEPS[kind], values, strict=True):
+            part.setdefault(f"probability {percent}", {})[pair] = value
+            if probability >= limit:
+                part.setdefault(f"recognized {percent}", {})[pair] = float(value >= limit)
+    for (name, layer), part in parts.items():
+        deletion, insertion = (part.get(kind, {}) for kind in ("deletion", "insertion"))
+        if both := deletion.keys() & insertion.keys():
+            part["difference"] = {pair: insertion[pair] - deletion[pair] for pair in sorted(both)}
+        pairs = len({pair for values in part.values() for pair in values})
+        yield Perturbed(run.label, name, layer, pairs, {key: _mean(run, key, part[key]) for key in part})
+
+
+def _mean(run: Run, name: str, values: _Values) -> Estimate:
+    """Return the mean over pairs; patients count once as evidence, or images where the patient is not known."""
+    patients: Mapping[str, str | None] = dict(zip(run.rows.image_ids, run.rows.patient_ids, strict=True))
+    known = {pair: value for pair, value in values.items() if not math.isnan(value)}
+    if not known:
+        return Estimate(None)
+    names, cluster = np.unique([patients[image] or image for image, _ in known], return_inverse=True)
+    found = np.array([*known.values()]), cluster.astype(np.int64), len(names)
+    if name.startswith("recognized"):
+        spread = intervals.share(*found)
+    elif name in ("deletion", "insertion") or name.startswith("probability"):
+        spread = intervals.mean(*found)
+    else:
+        spread = intervals.unbounded(*found)
+        return estimate(spread.value, intervals.combined_unbounded([spread]))
+    return estimate(spread.value, spread.interval())
