@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from xbench.findings.conditions import FILLS
 from xbench.report.names import count_of, listed, model_title, training_of
-from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis
+from xbench.report.schema import Analysis, RunAnalysis
 from xbench.report.tables.table import Table, row, table_of
 from xbench.runtime.yaml_files import load_yaml
 
@@ -53,30 +53,41 @@ def checklist(analysis: Analysis) -> Table:
 def _facts(analysis: Analysis) -> dict[str, str]:
     """Return sentences without their full stop by name; what is not known, or does not apply, is empty."""
     runs = analysis.runs
+    of_runs = [(analysis.heading(dataset), entry) for dataset in analysis.datasets for entry in dataset.runs]
+    data = {entry.run.label: entry.run.results.provenance.get("data") or {} for entry in runs}
+    limits = [(label, f"The first {of['limit']} images") for label, of in data.items() if of.get("limit")]
+    skipped = [
+        (entry.run.label, str(count)) for _, entry in of_runs if (count := len(entry.run.results.counts.skipped))
+    ]
+    maps, boxes = (any(bool(entry.run.results.answered) is answers for entry in runs) for answers in (False, True))
+    by = listed(_distinct(entry.clustered_by for entry in runs))
+    interventions = _interventions([*data.values()])
+    thresholds = ["F1 and accuracy are at a probability of 0.5"] + maps * [
+        "Dice and IoU of maps are at 0.5 after min-max normalization, and at the threshold that is best on the other "
+        f"folds ({analysis.folds} folds of {by})"
+    ]
+    thresholds += boxes * ["Dice and IoU of answers are those of the boxes as they were given"]
+    compared = f". Models were compared by exchanging their outputs on random {by}; p-values were corrected after Holm"
+    checked = "by overlap with annotated regions, against floors that ignore the image"
     return {
         "models": _models(runs),
-        "datasets": "The data were " + listed([_dataset(analysis, dataset) for dataset in analysis.datasets]),
-        "units": "Intervals and tests count as independent: "
-        + _each([(analysis.heading(of), entry.evidence) for of in analysis.datasets for entry in of.runs]),
-        "preprocessing": "Each model's own preprocessing, which results.json states. Maps were scored on "
-        + listed(_distinct(_grid(entry) for entry in runs)),
-        "subsets": _each(
-            [(entry.run.label, f"The first {limit} images") for entry in runs if (limit := _data(entry).get("limit"))]
-        ),
+        "datasets": "The data were "
+        + listed([f"{title} ({_counts(analysis, title)})" for title in map(analysis.heading, analysis.datasets)]),
+        "units": f"Intervals and tests count as independent: {_each([(of, entry.evidence) for of, entry in of_runs])}",
+        "subsets": _each(limits),
         "measures": "We measured recognition by AUROC, average precision, F1 and accuracy, and grounding by the "
         "pointing game, Dice and IoU; means are over findings",
-        "thresholds": _thresholds(analysis),
-        "uncertainty": "Intervals are 95%" + _tests(analysis),
-        "interventions": _interventions(runs),
-        "explanations": _explanations(runs),
-        "missing": "No image was left out"
-        if not any(_skipped(entry) for entry in runs)
-        else "Images that could not "
-        "be read were left out: " + _each([(entry.run.label, str(_skipped(entry))) for entry in runs]),
+        "thresholds": ". ".join(thresholds),
+        "uncertainty": "Intervals are 95%" + compared * any(dataset.comparisons for dataset in analysis.datasets),
+        "interventions": interventions,
+        "explanations": f"{'Saliency maps' if maps else 'Boxes'} were checked {checked}"
+        + ", and by hiding regions" * bool(interventions),
+        "missing": f"Images that could not be read were left out: {_each(skipped)}"
+        if skipped
+        else "No image was left out",
         "readers": _readers(analysis),
-        "counts": _each([(analysis.heading(of), _counts(of)) for of in analysis.datasets]),
-        "attributes": "",
-        "software": "We used " + listed(_distinct(_versions(entry) for entry in runs)),
+        "attributes": _attributes(analysis),
+        "software": "We used " + listed(_distinct(map(_software, runs))),
     }
 
 
@@ -91,94 +102,61 @@ def _models(runs: Sequence[RunAnalysis]) -> str:
     return f"We evaluated {listed(named)} without any training of our own{''.join(supervised)}"
 
 
-def _thresholds(analysis: Analysis) -> str:
-    said = ["F1 and accuracy are at a probability of 0.5"]
-    if any(not entry.run.results.answered for entry in analysis.runs):
-        by = listed(_distinct(entry.clustered_by for entry in analysis.runs))
-        said.append(
-            "Dice and IoU of maps are at 0.5 after min-max normalization, and at the threshold that is best on the "
-            f"other folds ({analysis.folds} folds of {by})"
-        )
-    if any(entry.run.results.answered for entry in analysis.runs):
-        said.append("Dice and IoU of answers are those of the boxes as they were given")
-    return ". ".join(said)
-
-
-def _tests(analysis: Analysis) -> str:
-    if not any(dataset.comparisons for dataset in analysis.datasets):
-        return ""
-    by = listed(_distinct(entry.clustered_by for entry in analysis.runs))
-    return f". Models were compared by exchanging their outputs on random {by}; p-values were corrected after Holm"
-
-
-def _dataset(analysis: Analysis, dataset: DatasetAnalysis) -> str:
-    images = max((entry.run.results.counts.images for entry in dataset.runs), default=0)
-    of = f"split {dataset.split}: {count_of(images, 'image')}, {count_of(len(dataset.findings), 'finding')}"
-    return f"{analysis.heading(dataset)} ({of})"
-
-
-def _counts(dataset: DatasetAnalysis) -> str:
-    whole = max(dataset.runs, key=lambda entry: entry.run.results.counts.images, default=None)
-    of_findings = whole.run.results.counts.per_finding.values() if whole else ()
-    positives, scored = (sum(getattr(one, name) for one in of_findings) for name in ("positives", "with_region"))
-    evidence = whole.evidence if whole else "no image"
-    return f"{evidence}; {count_of(positives, 'pair')} of image and present finding, {scored:,} with a region"
+def _counts(analysis: Analysis, title: str) -> str:
+    (dataset,) = (one for one in analysis.datasets if analysis.heading(one) == title)
+    counts = [entry.run.results.counts for entry in dataset.runs]
+    if not counts:
+        return "references alone"
+    whole = max(counts, key=lambda one: one.images)
+    positives, scored = (
+        sum(vars(of)[name] for of in whole.per_finding.values()) for name in ("positives", "with_region")
+    )
+    return (
+        f"split {dataset.split}: {count_of(whole.images, 'image')}, {count_of(len(dataset.findings), 'finding')}, "
+        f"{count_of(positives, 'positive')}, {scored:,} with a region"
+    )
 
 
 def _readers(analysis: Analysis) -> str:
     found = []
     for dataset in analysis.datasets:
-        agreement = np.concatenate([entry.run.rows["reader_dice"] for entry in dataset.runs[:1]] or [np.zeros(0)])
-        if len(known := agreement[~np.isnan(agreement)]):
-            found.append((analysis.heading(dataset), f"{known.mean():.2f} over {count_of(len(known), 'pair')}"))
+        for agreement in (entry.run.rows["reader_dice"] for entry in dataset.runs[:1]):
+            if len(known := agreement[~np.isnan(agreement)]):
+                found.append((analysis.heading(dataset), f"{known.mean():.2f} over {count_of(len(known), 'pair')}"))
     return f"Mean Dice between two readers: {_each(found)}" if found else ""
 
 
-def _interventions(runs: Sequence[RunAnalysis]) -> str:
+def _attributes(analysis: Analysis) -> str:
+    found = [
+        (analysis.heading(dataset), f"{one.attribute} {one.name} {one.images:,}")
+        for dataset in analysis.datasets
+        for one in dataset.subgroups
+        if one.images is not None and one.label == dataset.runs[0].run.label
+    ]
+    return f"Images by group: {'; '.join(f'{of}: {text}' for of, text in found)}" if found else ""
+
+
+def _interventions(data: Sequence[Mapping[str, Any]]) -> str:
     """Say how regions were hidden; nothing if no run did so."""
-    names = [name for entry in runs for name in _data(entry).get("interventions") or ()]
-    fills = [name for name in FILLS if name in names]
-    if not fills:
-        return ""
-    subset = _distinct(count_of(pairs, "pair") for entry in runs if (pairs := _data(entry).get("pairs")))
+    fills = [name for name in FILLS if any(name in (of.get("interventions") or ()) for of in data)]
+    subset = _distinct(count_of(pairs, "pair") for of in data if (pairs := of.get("pairs")))
     chosen = f"up to {listed(subset)} of image and finding, in equal shares of the findings," if subset else "each pair"
-    return (
+    text = (
         f"To see whether scores depend on the lesion, we hid the annotated region of {chosen} in the radiograph's own "
         "pixels, dilated by 2% of the shorter side, and compared the drop of the score with that for a patch of the "
-        f"same shape where nothing is annotated (fills: {listed(fills)})"
+        "same shape where nothing is annotated"
     )
+    return f"{text} (fills: {listed(fills)})" if fills else ""
 
 
-def _explanations(runs: Sequence[RunAnalysis]) -> str:
-    what = "Saliency maps" if any(not entry.run.results.answered for entry in runs) else "Boxes"
-    how = "by overlap with annotated regions, against floors that ignore the image"
-    return f"{what} were checked {how}{', and by hiding regions' if _interventions(runs) else ''}"
+def _software(entry: RunAnalysis) -> str:
+    versions, source = (entry.run.results.provenance.get(name) for name in ("versions", "source_sha256"))
+    known = versions or {}
+    about = f"xbench {known.get('xbench', 'unknown')}" + (f" (source SHA-256 {source:.12}...)" if source else "")
+    return f"{about} with PyTorch {known.get('torch', 'of an unknown version')}"
 
 
-def _versions(entry: RunAnalysis) -> str:
-    provenance = entry.run.results.provenance
-    versions = provenance.get("versions") or {}
-    source = provenance.get("source_sha256")
-    about = f"xbench {versions.get('xbench', 'unknown')}" + (f" (source SHA-256 {source:.12}...)" if source else "")
-    return f"{about} with PyTorch {versions.get('torch', 'of an unknown version')}"
-
-
-def _grid(entry: RunAnalysis) -> str:
-    data = _data(entry)
-    grid, gamma = data.get("grid"), data.get("gamma")
-    pixels = "the pixels of each image" if grid == "native" else f"a grid of {' x '.join(map(str, grid or ()))} pixels"
-    return f"{pixels}, where a pixel belongs to a region if annotations cover at least {gamma:g} of it"
-
-
-def _data(entry: RunAnalysis) -> dict[str, Any]:
-    return entry.run.results.provenance.get("data") or {}
-
-
-def _skipped(entry: RunAnalysis) -> int:
-    return len(entry.run.results.counts.skipped)
-
-
-def _distinct(texts: Any) -> list[str]:
+def _distinct(texts: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(text for text in texts if text)]
 
 
