@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import gone, until
-from run_files import files_of
+from run_files import disagreements, files_of
 
 from xbench.cli import main
 from xbench.commands import rescore
-from xbench.commands.verify import disagreements
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.runs.finished import FinishedRun
 from xbench.runs.images import ScoredPairs

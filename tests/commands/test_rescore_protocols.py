@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from on_grid import saliency_on_grid
+from run_files import disagreements
 from slow_protocols import slow_columns, slow_numbers
 from synthetic import FINDINGS, write_run
 
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.geometry.regions import Coverage
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from processes import run_ranks
+from run_files import disagreements
 from talkers import LAME
 
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.metrics import LesionDetections
 from xbench.report.charts import curves
 from xbench.report.facts import facts_of

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from chat_server import log, serving
 from processes import start, until
+from run_files import disagreements
 
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.predictions.asking import Reply
 
 CONCURRENCY = 3

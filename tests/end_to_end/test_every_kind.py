@@ -7,10 +7,9 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from run_files import files_of
+from run_files import disagreements, files_of
 
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse

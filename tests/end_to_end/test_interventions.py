@@ -18,12 +18,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run_ranks, start
-from run_files import files_of
+from run_files import disagreements, files_of
 from toys import Brightness
 
 from xbench.callbacks.interventions import other_words, rounds, with_patches
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.data.datamodule import drawn_pairs
 from xbench.data.records import PreparedImage, Record
 from xbench.data.samples import Samples

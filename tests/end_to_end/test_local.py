@@ -9,10 +9,10 @@ import pytest
 import tiny_chexagent2
 import tiny_maira2
 import tiny_multimodal
+from run_files import disagreements
 from tiny_multimodal import FAMILY_OF
 
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 
 CASES = [*FAMILY_OF.items(), ("florence2", "agkd"), ("chexagent2", "chexagent2"), ("maira2", "maira2")]
 NATIVE = {"chexagent2": tiny_chexagent2, "maira2": tiny_maira2}

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import run_ranks
-from run_files import files_of
+from run_files import disagreements, files_of
 from toys import Squares
 
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.data.datamodule import drawn_pairs
 from xbench.geometry.grid import FULL_VIEW, maps_on_grid
 from xbench.models import Demo

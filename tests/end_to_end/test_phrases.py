@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from phrases import MIRRORED, QUERIES, Phrases
-from run_files import files_of
+from run_files import disagreements, files_of
 from toys import Brightness
 
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.data.records import Record
 from xbench.findings.queries import PHRASES
 from xbench.models import CentreBox, UniformRandom

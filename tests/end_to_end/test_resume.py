@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from mortal import BATCH, IMAGES, UNREADABLE, logged, words
 from processes import held, run_ranks, start, start_ranks, until
 from run_files import read
+from synthetic import saved_tables
 
 from xbench.cli import main
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape, runs_of
 from xbench.runs.files import PAIRS
-from xbench.runs.images import SavedImage, saved_tables
+from xbench.runs.images import SavedImage
 from xbench.runs.journal import BatchRecord, _encode, append_record, finished_batches, read_record
 from xbench.scoring.rows import SCHEMA
 from xbench.types import Failure, Note, Query

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import shortcuts
-from run_files import rows_of
+from run_files import disagreements, rows_of
 
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.geometry.hiding import control_of, dilated
 from xbench.report.facts import facts_of
 from xbench.report.runs import collect

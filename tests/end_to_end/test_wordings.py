@@ -12,11 +12,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from run_files import files_of
+from run_files import disagreements, files_of
 
 from xbench.callbacks.wordings import in_other_words
 from xbench.cli import main
-from xbench.commands.verify import disagreements
 from xbench.findings.phrases import Wording, denies, length_group, length_groups, reworded, words_of
 from xbench.geometry.regions import Coverage
 from xbench.report.facts import facts_of

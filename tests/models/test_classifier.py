@@ -20,6 +20,7 @@ from captum.attr import LayerGradCam, LayerGradientXActivation
 from classifiers import write_xrv
 from deterministic import drawn, grey, quick_weight
 from PIL import Image
+from run_files import disagreements
 from safetensors.torch import save_file
 from small_networks import attached, largest, score
 from synthetic import write_run
@@ -28,7 +29,6 @@ from torch import Tensor, nn
 
 from xbench.cli import main
 from xbench.commands.configs import shipped, summary
-from xbench.commands.verify import disagreements
 from xbench.models import Classifier, TorchXRayVision
 from xbench.models.base import SaliencyModel
 from xbench.models.maps import classifier

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tiny_llavarad
 import torch
+from run_files import disagreements
 from tiny_llavarad import PATCH, SIDE, WIDTH, WORDS, by_hand
 
 from xbench.cli import main
 from xbench.commands.configs import shipped, summary
-from xbench.commands.verify import disagreements
 from xbench.models.maps.llavarad import LLaVARad
 from xbench.runtime.errors import UserError
 from xbench.runtime.notes import EXPLORATORY_NOTE

@@ -15,13 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_files import change
+from run_files import change, disagreements
 from synthetic import write_run
 
 from xbench.cli import main
 from xbench.commands.report import write_report
 from xbench.commands.reproduce import drifts
-from xbench.commands.verify import disagreements
 from xbench.report.runs import collect
 from xbench.runs.results import Results, read_results
 from xbench.runtime.errors import UserError

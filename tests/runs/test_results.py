@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from lightning.pytorch import Trainer
 from rich.console import Console
+from run_files import disagreements
 from synthetic import write_run
 from toys import Brightness, Squares
 
@@ -25,7 +26,6 @@ from xbench.callbacks.console_summary import _interventions
 from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.experiment_logging import _scalars
 from xbench.callbacks.results_writer import ResultsWriter
-from xbench.commands.verify import disagreements
 from xbench.findings.names import findings_problem
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import read_results, write_results

@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from on_grid import saliency_on_grid
 from run_files import rows_of
+from synthetic import saved_tables
 
 from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import PAIRS, PICTURES, TRUTH, RunFileError
 from xbench.runs.finished import FinishedRun
-from xbench.runs.images import SavedImage, ScoredPairs, jpeg, read_saved_images, saved_tables
+from xbench.runs.images import SavedImage, ScoredPairs, jpeg, read_saved_images
 from xbench.runs.tables import read_rows, write_tables
 from xbench.runtime.errors import UserError
 from xbench.scoring.numbers import box_sums, pointing_sums, scored_on, sweep_sums

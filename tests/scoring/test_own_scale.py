@@ -141,7 +141,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 def test_verify_recomputes_them(run: FinishedRun) -> None:
     # Rich, which it imports, changes how Lightning reads an option, if it comes first: typing takes Union[float, int]
     # for Union[int, float].
-    from xbench.commands.verify import disagreements
+    from run_files import disagreements
 
     assert disagreements(run.folder, deep=True) == []
     own = run.results.own_scale

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_files import rows_of
+from run_files import disagreements, rows_of
 
-from xbench.commands.verify import disagreements
 from xbench.scoring.numbers import sign_tests
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from xbench.runs.files import SCHEMAS
+from xbench.commands.verify import Compared, verified
+from xbench.runs.files import PAIRS, SCHEMAS
+from xbench.runs.finished import FinishedRun
 from xbench.scoring.rows import SCHEMA, Rows
 
 
@@ -79,3 +81,8 @@ def rows_of(labels: np.ndarray, findings: Sequence[str] = ("Square", "Disc"), **
         for field in SCHEMA
     ]
     return Rows.of(pa.table(arrays, SCHEMA), findings)
+
+
+def disagreements(run: Path, deep: bool = False) -> list[Compared]:
+    """Numbers of a run that contradict its tables."""
+    return [number for number in verified(FinishedRun.open(run, PAIRS), deep) if number.differs]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from xbench.findings.published import paper
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
-from xbench.runs.files import PAIRS, TRUTH
-from xbench.runs.images import SavedImage, jpeg, saved_tables
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH
+from xbench.runs.images import SavedImage, jpeg, predictions_table, table_of, truth_table
 from xbench.runs.results import write_results
 from xbench.runs.summary import numbers_of, summarise
 from xbench.runs.tables import write_tables
@@ -127,3 +130,23 @@ def write_run(
     (folder / "config.yaml").write_text("# synthetic\n")
     write_results(folder / "results.json", results)
     return folder
+
+
+def saved_tables(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]]) -> dict[str, pa.Table]:
+    """Tables of images that show maps, by file; `scores` are `logit` and `probability` (P,) of their pairs."""
+    asked = [(image.index, image.image_id, query) for image in images for query in image.queries]
+    about = [
+        (one.index, one.image_id, one.patient_id, one.view, *(one.image_size or (None, None)), one.image_sha256)
+        for one in images
+    ]
+    regions = [
+        (one.index, one.image_id, one.queries[place], place in one.scored, cut, one.instances.get(place, ()))
+        for one in images
+        for place, cut in one.regions.items()
+    ]
+    return {
+        IMAGES: table_of(IMAGES, [(*facts, (), None) for facts in about]),
+        PICTURES: table_of(PICTURES, [(one.image_id, one.picture) for one in images if one.picture is not None]),
+        TRUTH: truth_table(regions),
+        PREDICTIONS: predictions_table(asked, np.concatenate([one.saliency for one in images]), scores, ""),
+    }

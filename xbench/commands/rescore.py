@@ -40,7 +40,7 @@ from xbench.runs.files import CONFIG, IMAGES, PAIRS, PERTURBATIONS, PICTURES, PR
 from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
-from xbench.runs.images import SavedImage, saved_tables
+from xbench.runs.images import SavedImage
 from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
 from xbench.runs.results import Results, write_results
 from xbench.runs.summary import numbers_of, summarise
@@ -255,18 +255,15 @@ def _score(
 
     def of_condition(view: FinishedRun) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         for kept, of_batch in _by_batches(view, chosen, workers, partial(score_batch, view, rules, read_as)):
-            scores = {name: np.asarray(of_batch[PAIRS][name]) for name in ("logit", "probability")}
-            tables = saved_tables(kept, {} if read_as else scores, condition=view.condition)
-            # The others say more than what is kept of an image, or do not depend on the condition.
-            for name in (IMAGES, *((TRUTH, PICTURES) if view.condition else ())):
-                del tables[name]
-            yield kept[0].index // size, of_batch | tables
+            yield kept[0].index // size, of_batch
 
     names = [name for name in SCHEMAS if name != PERTURBATIONS or name in stored.tables]
 
     def scored() -> Iterator[dict[str, pa.Table]]:
-        for name in (name for name in (IMAGES, PERTURBATIONS) if name in names):
-            yield from ({name: table} for table in run.image_tables(chosen, name))
+        rescored = (PAIRS, PREDICTIONS) if read_as else (PAIRS,)
+        for name in names:
+            if name not in rescored and (run.folder / name).exists():
+                yield from ({name: table} for table in run.saved_tables(name, chosen))
         batches = merge(*map(of_condition, run.under_conditions), key=itemgetter(0))
         for _, parts in groupby(batches, key=itemgetter(0)):
             first, *others = (tables for _, tables in parts)

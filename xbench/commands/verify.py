@@ -10,7 +10,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +52,7 @@ def verify(given: Namespace) -> None:
     """Print whether the numbers of a run follow from its tables."""
     folder = given.run.expanduser()
     run = FinishedRun.open(folder, PAIRS)
-    numbers = [*_numbers(run), *(_measured_again(run) if given.deep else ())]
+    numbers = [*verified(run, given.deep)]
     wrong = [number for number in numbers if number.differs]
     # Names of findings may look like markup.
     console = Console(highlight=False, markup=False)
@@ -71,16 +70,8 @@ def verify(given: Namespace) -> None:
         console.print(f"{PICTURES} was deleted; no number depends on it.", soft_wrap=True)
 
 
-def disagreements(folder: Path, deep: bool = False) -> list[Compared]:
-    """Return the numbers of a run that contradict its tables.
-
-    A file that is missing, damaged or of another run raises a `UserError`.
-    """
-    run = FinishedRun.open(folder, PAIRS)
-    return [number for number in chain(_numbers(run), _measured_again(run) if deep else ()) if number.differs]
-
-
-def _numbers(run: FinishedRun) -> Iterator[Compared]:
+def verified(run: FinishedRun, deep: bool = False) -> Iterator[Compared]:
+    """Yield the numbers of a run beside what its tables give; if `deep`, also its rows, measured again."""
     stored, rows = run.results, run.rows
     with reading(run.folder):
         for name in {**SCHEMAS, **stored.tables}:
@@ -110,6 +101,8 @@ def _numbers(run: FinishedRun) -> Iterator[Compared]:
     for name in stored_protocols(run.folder):
         for place, kept, follows in check_protocol(run, name):
             yield from compared(place, kept, follows)
+    if deep:
+        yield from _measured_again(run)
 
 
 def _measured_again(run: FinishedRun) -> Iterator[Compared]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from xbench.findings.attributes import ATTRIBUTES, known_attributes
@@ -233,22 +234,18 @@ class FinishedRun:
         gamma = self.rules.gamma if gamma is None else gamma
         yield from (self.batch(images, gamma) for images in self.saved_batches())
 
-    def image_tables(self, images: frozenset[str] | None = None, name: str = IMAGES) -> Iterator[pa.Table]:
-        """Read a table batch by batch: the rows of all images or the named ones, and in `images.parquet` failures."""
-        size = self.results.provenance["data"]["batch_size"]
+    def saved_tables(self, name: str, images: frozenset[str] | None = None) -> Iterator[pa.Table]:
+        """Read a table part by part: the rows of all images or the named ones, and in `images.parquet` failures."""
         with reading(self.folder):
-            table = Table(self.folder / name).read().replace_schema_metadata(None)
-            if table["index"].null_count or table["image_id"].null_count:
-                raise ValueError(f"{name} has gaps that no run leaves")
-        batch = table["index"].to_numpy() // size
-        kept = np.ones(len(table), np.bool_)
-        if images is not None:
-            named = [name in images for name in table["image_id"].to_pylist()]
-            kept = np.array(named, np.bool_)
-            if name == IMAGES:
-                kept |= table["failure"].is_valid().to_numpy()
-        for one in np.unique(batch[kept]).tolist():
-            yield table.filter(pa.array((batch == one) & kept))
+            file = Table(self.folder / name)
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
+                if any(table[key].null_count for key in ("index", "image_id") if key in table.column_names):
+                    raise ValueError(f"{name} has gaps that no run leaves")
+                if images is not None:
+                    kept = pc.is_in(table["image_id"], pa.array([*images]))
+                    table = table.filter(pc.or_(kept, table["failure"].is_valid()) if name == IMAGES else kept)
+                yield table
 
     def saved_batches(self, images: frozenset[str] | None = None) -> Iterator[list[SavedImage]]:
         """Read what the run saved of its images, or of the named ones, batch by batch as they were scored.

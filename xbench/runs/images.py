@@ -57,35 +57,6 @@ class SavedImage:
     instances: Mapping[int, tuple[Shape, ...]] = field(default_factory=dict)
 
 
-def saved_tables(
-    images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]], condition: str = ""
-) -> dict[str, pa.Table]:
-    """Return the tables of images in the dataset's order, by file; of predictions if they are maps or scores alone.
-
-    `scores` are `logit` and `probability` (P,) of their pairs; empty for a model that answers, whose predictions are
-    its answers. `condition` is that of the predictions.
-    """
-    about = [
-        (one.patient_id, one.view, *(one.image_size or (None, None)), one.image_sha256, (), None) for one in images
-    ]
-    tables = {
-        IMAGES: table_of(IMAGES, [(one.index, one.image_id, *facts) for one, facts in zip(images, about, strict=True)]),
-        PICTURES: table_of(PICTURES, [(one.image_id, one.picture) for one in images if one.picture is not None]),
-        TRUTH: truth_table(
-            [
-                (one.index, one.image_id, one.queries[place], place in one.scored, cut, one.instances.get(place, ()))
-                for one in images
-                for place, cut in one.regions.items()
-            ]
-        ),
-    }
-    if scores:
-        asked = [(image.index, image.image_id, query) for image in images for query in image.queries]
-        drawn = [image.saliency for image in images if image.saliency is not None]
-        tables[PREDICTIONS] = predictions_table(asked, np.concatenate(drawn) if drawn else None, scores, condition)
-    return tables
-
-
 def table_of(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     """Return rows as a table of a run."""
     return _table(name, _columns(name, rows), len(rows))

@@ -43,17 +43,14 @@ class RunNumbers:
 
 def numbers_of(rows: Rows) -> RunNumbers:
     """Return what the metrics would compute from all rows of a run."""
-    count, group, recognised = len(rows.findings), rows.finding, numbers.recognised_findings(rows)
-    probabilities = numbers.counted_probabilities(rows)
+    count, group = len(rows.findings), rows.finding
+    recognised, probabilities = numbers.recognised_findings(rows), numbers.counted_probabilities(rows)
     return RunNumbers(
         numbers.pointing_numbers(numbers.pointing_sums(rows, group, count)),
         numbers.sweep_numbers(numbers.sweep_sums(rows, group, count)),
         numbers.sweep_numbers(numbers.own_sums(rows, group, count)),
         numbers.box_numbers_and_all(numbers.box_sums(rows, group, count)),
-        [
-            numbers.recognition_numbers(rows["label"][recognised == place], probabilities[recognised == place])
-            for place in range(count)
-        ],
+        numbers.recognition_by_finding(rows["label"], probabilities, recognised, count),
     )
 
 
@@ -233,10 +230,7 @@ def _recognition(asked: Sequence[AnswerRow], rows: Rows) -> results.Recognised |
     ways = {row.way for row in asked if row.probability is not None}
     masses, recognised = [row.mass for row in asked if row.mass is not None], numbers.recognised_findings(rows)
     labels = np.where(np.isnan(rows["probability"]), -1, rows["label"]).astype(np.int8)
-    readable = [
-        numbers.recognition_numbers(labels[recognised == place], rows["probability"][recognised == place])
-        for place in range(len(rows.findings))
-    ]
+    readable = numbers.recognition_by_finding(labels, rows["probability"], recognised, len(rows.findings))
     return results.Recognised(
         asked=len(asked),
         unreadable=sum(row.probability is None for row in asked),

@@ -92,11 +92,8 @@ class Classification(RowMetric):
         """Return the numbers of each finding, as `recognition_numbers` does."""
         parts = self.rows if isinstance(self.rows, list) else [self.rows]
         table = np.concatenate([np.zeros((0, 3), np.int64), *(part.cpu().numpy() for part in parts)])
-        own = [table[table[:, 0] == finding] for finding in range(self.findings)]
-        return [
-            numbers.recognition_numbers(part[:, 1].astype(np.int8), np.ascontiguousarray(part[:, 2]).view(np.float64))
-            for part in own
-        ]
+        finding, labels, bits = table.T.copy()
+        return numbers.recognition_by_finding(labels.astype(np.int8), bits.view(np.float64), finding, self.findings)
 
 
 def metrics_of(findings: int, thresholds: int) -> dict[str, RowMetric]:

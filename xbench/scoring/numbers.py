@@ -231,6 +231,14 @@ def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.floa
     return numbers | {"positives": positives, "negatives": negatives}
 
 
+def recognition_by_finding(
+    labels: NDArray[np.int8], probabilities: NDArray[np.float64], finding: NDArray[np.int64], findings: int
+) -> list[Numbers]:
+    """Return what `recognition_numbers` does by finding; rows (N,) of finding -1 are left out."""
+    own = (finding == place for place in range(findings))
+    return [recognition_numbers(labels[rows], probabilities[rows]) for rows in own]
+
+
 def macro_mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that exist; None when none does."""
     existing = [value for value in values if value is not None]

@@ -166,20 +166,20 @@ def test_mask_images(tmp_path):
     }
     for name, picture in files.items():
         picture.save(tmp_path / f"{name}.png")
-        (part,) = Annotation("Mass", tmp_path / f"{name}.png", "mass").parts(6, 9)
+        (part,) = Annotation("Mass", tmp_path / f"{name}.png").parts(6, 9)
         np.testing.assert_array_equal(part.draw(), mask, err_msg=name)
     with pytest.raises(UserError, match="is 9 x 6 pixels, the image that it annotates 6 x 9"):
-        Annotation("Mass", tmp_path / "ones.png", "mass").parts(9, 6)
+        Annotation("Mass", tmp_path / "ones.png").parts(9, 6)
     with pytest.raises(UserError, match=r"none\.png"):
-        Annotation("Mass", tmp_path / "none.png", "mass").parts(6, 9)
+        Annotation("Mass", tmp_path / "none.png").parts(6, 9)
 
 
 def test_what_is_kept_of_a_mask_and_of_several_polygons_has_their_pixels():
-    (mask,) = Annotation("Mass", RunLengths("0 1 0 1 6 1"), "mass").parts(3, 3)
+    (mask,) = Annotation("Mass", RunLengths("0 1 0 1 6 1")).parts(3, 3)
     assert mask.coordinates.tolist() == [0, 2, 6, 1]
     squares = tuple(Shape.from_points([(x, 0), (x + 2, 0), (x + 2, 2), (x, 2)], outline=False) for x in (0, 1, 4))
-    item = one_item(Annotation("Mass", squares, "mass").parts(3, 7))
+    item = one_item(Annotation("Mass", squares).parts(3, 7))
     assert item.kind == "mask" and item.draw().tolist() == [[True] * 3 + [False] + [True] * 2 + [False]] * 2 + [
         [False] * 7
     ]
-    assert one_item(Annotation("Mass", squares[0], "mass").parts(3, 7)) == squares[0].on(3, 7)
+    assert one_item(Annotation("Mass", squares[0]).parts(3, 7)) == squares[0].on(3, 7)

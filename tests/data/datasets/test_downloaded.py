@@ -39,7 +39,7 @@ class Toy(DownloadedDataset):
             if row["finding"]:
                 self.note("a row", row["image"])
                 box = Shape("box", UNKNOWN, np.array([row.number(side) for side in "ltrb"]))
-                own.append(Annotation(row["finding"], box, row["finding"]))
+                own.append(Annotation(row["finding"], box))
         return [
             ImageAnnotations(name, {f: int(f in {a.finding for a in own}) for f in self.findings}, tuple(own), (16, 16))
             for name, own in drawn.items()

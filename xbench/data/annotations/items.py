@@ -79,11 +79,10 @@ run lengths; or the path of a mask image, whose pixels above 0 belong to the ite
 
 @dataclass(frozen=True)
 class Annotation:
-    """One item as one reader drew it; `finding` is the canonical name, `label` what the annotation file writes."""
+    """One item as one reader drew it; `finding` is the canonical name."""
 
     finding: str
     drawn: Drawn
-    label: str
 
     def parts(self, height: int, width: int) -> Sequence[Shape]:
         """Return what is drawn on an image of this size; UserError if it is malformed or does not fit."""

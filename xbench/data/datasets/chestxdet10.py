@@ -61,7 +61,7 @@ class ChestXDet10(DownloadedDataset):
             finding = canonical(str(label))
             if finding not in self.findings:
                 raise ValueError(f"{str(label)[:60]!r} is none of the findings")
-            annotations.append(Annotation(finding, shape, str(label)))
+            annotations.append(Annotation(finding, shape))
         present = {annotation.finding for annotation in annotations}
         return ImageAnnotations(
             name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME

@@ -85,7 +85,7 @@ class ChestXray14(DownloadedDataset):
             numbers = [row.number(column) for column in ("x", "y", "w", "h")]
             with row.blamed():
                 box = Shape.from_corner_and_size(*numbers)
-            boxes[self.listed_key(row.name("Image Index"))].append(Annotation(finding, box, row["Finding Label"]))
+            boxes[self.listed_key(row.name("Image Index"))].append(Annotation(finding, box))
         return dict(boxes)
 
     def _read_labels(self, folder: Folder) -> dict[str, frozenset[str]]:

@@ -124,5 +124,5 @@ class CheXlocalize(DownloadedDataset):
             if size not in (None, own):
                 raise ValueError("its masks differ in size")
             size = own
-            drawn += [Annotation(finding, shape, label) for shape in shapes]
+            drawn += [Annotation(finding, shape) for shape in shapes]
         return ImageAnnotations(name, {}, tuple(drawn), size)

@@ -93,7 +93,7 @@ class COVID19Rural(DownloadedDataset):
                         "a radiograph without a LabelMe file; its mask image decides whether it is positive", image
                     )
                     positive = bool(decode_image(path).any())
-                    drawn = (Annotation(_FINDING, path, _MASKS),) if positive else ()
+                    drawn = (Annotation(_FINDING, path),) if positive else ()
                     cases.append(ImageAnnotations(image, {_FINDING: int(positive)}, drawn))
         return cases
 
@@ -125,7 +125,7 @@ class COVID19Rural(DownloadedDataset):
                     points = [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
                 elif shape["shape_type"] != "polygon":
                     raise ValueError(f"the shape {label!r} is a {shape['shape_type']}, not a polygon")
-                annotations.append(Annotation(_FINDING, Shape.from_points(points), label))
+                annotations.append(Annotation(_FINDING, Shape.from_points(points)))
         except (UserError, LookupError, TypeError, ValueError) as error:
             raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {reason(error):.500}.") from None
         return ImageAnnotations(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), size)
@@ -140,5 +140,5 @@ class COVID19Rural(DownloadedDataset):
             return ImageAnnotations(case.image_id, case.labels)
         assert case.size is not None
         outlines = tuple(part for annotation in case.annotations for part in annotation.parts(*case.size))
-        mask = _OutlinedMask(_FINDING, paths[0], _MASKS, outlines)
+        mask = _OutlinedMask(_FINDING, paths[0], outlines)
         return ImageAnnotations(case.image_id, case.labels, (mask,))

@@ -111,10 +111,10 @@ class OwnDataset(DownloadedDataset):
         self.note(f"an annotation of {label!r}, which --data.findings does not name, left out", image_id)
         return None
 
-    def drawn(self, finding: str, drawn: Drawn, label: str, image_id: str) -> list[Annotation]:
+    def drawn(self, finding: str, drawn: Drawn, image_id: str) -> list[Annotation]:
         """Return the annotation; none, and a note, if the finding is scored for recognition only."""
         if finding not in self.recognition_only:
-            return [Annotation(finding, drawn, label)]
+            return [Annotation(finding, drawn)]
         self.note(f"something drawn of {finding}, which is scored for recognition only, left aside", image_id)
         return []
 

@@ -115,7 +115,7 @@ class CocoDataset(OwnDataset):
                     boxed += [image] if self.shapes == "outlines" else []
                 else:
                     outlined = True
-                drawn[number] += self.drawn(finding, shape, label, image)
+                drawn[number] += self.drawn(finding, shape, image)
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None
         for image in boxed if outlined else ():
@@ -177,7 +177,7 @@ class CocoDataset(OwnDataset):
             if right == left or bottom == top:
                 raise ValueError(f"its bbox has {width} x {height} pixels, of which none is whole")
         if size is not None and drawn is not None:
-            for part in Annotation("", drawn, "").parts(*size):
+            for part in Annotation("", drawn).parts(*size):
                 self.is_cut_off(part)
         return drawn, size
 

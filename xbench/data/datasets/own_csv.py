@@ -103,7 +103,7 @@ class CsvDataset(OwnDataset):
                 shape = self._shape(x, y, right, bottom)
                 if (first := lines.setdefault((image, label, shape.coordinates.tobytes()), row.line)) != row.line:
                     raise UserError(f"the box of {label} on {image} is that of line {first} again: remove one")
-                boxes[image] += self.drawn(finding, shape, label, image)
+                boxes[image] += self.drawn(finding, shape, image)
             drawn.add(finding)
         self.check_drawn(path, drawn)
         return [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]

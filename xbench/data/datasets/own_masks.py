@@ -98,7 +98,7 @@ class MaskFolderDataset(OwnDataset):
             finding = self.names[label]
             masked[image, finding] |= not is_empty
             if not is_empty:
-                drawn[image] += self.drawn(finding, path, label, image)
+                drawn[image] += self.drawn(finding, path, image)
         self.check_drawn(self.masks, {finding for _, finding in masked})
         flags = {image: dict(found) for image, found in labels.items()}
         for (image, finding), found in masked.items():

@@ -48,8 +48,8 @@ class ImagePhrases:
             name = f"{finding or 'Phrase'} {self._number[finding]}"
             self._queries[key] = Query(name, finding, text, self._language)
         name = self._queries[key].name
-        self._drawn += [Annotation(name, item, finding or "") for item in drawn]
-        self._others += [Annotation(name, item, finding or "") for item in others]
+        self._drawn += [Annotation(name, item) for item in drawn]
+        self._others += [Annotation(name, item) for item in others]
         present = 1 if drawn else label
         if present not in (0, 1):
             return False

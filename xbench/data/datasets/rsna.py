@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path, PureWindowsPath
 from typing import ClassVar
 
@@ -13,7 +14,6 @@ from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS
 from xbench.geometry.shapes import Shape
-from xbench.runtime.errors import UserError
 
 (_FINDING,) = FINDINGS["rsna"]
 _FRAME = (1024, 1024)
@@ -50,11 +50,10 @@ class RSNAPneumonia(DownloadedDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         path, self.exhaustive = self.file(folder), self.annotations is None
-        try:
-            with open(path, encoding="utf-8-sig", errors="replace") as file:
-                is_list = "boxes" in file.readline(1000)
-        except OSError as error:
-            raise UserError(f"{self.name}: the annotation file {path} cannot be read: {error}.") from error
+        is_list = False
+        # What cannot be read is said when the table is.
+        with suppress(OSError), open(path, encoding="utf-8-sig", errors="replace") as file:
+            is_list = "boxes" in file.readline(1000)
         return self._read_list(path, folder) if is_list else self._read_table(path)
 
     def _read_table(self, path: Path) -> Iterable[ImageAnnotations]:
@@ -100,4 +99,4 @@ class RSNAPneumonia(DownloadedDataset):
 
 def _annotation(row: Row, x: float, y: float, width: float, height: float) -> Annotation:
     with row.blamed():
-        return Annotation(_FINDING, Shape.from_corner_and_size(x, y, width, height), _FINDING)
+        return Annotation(_FINDING, Shape.from_corner_and_size(x, y, width, height))

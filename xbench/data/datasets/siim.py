@@ -62,7 +62,7 @@ class SIIMPneumothorax(DownloadedDataset):
             elif not row.ended and len(mask.split()) % 2:
                 raise row.error("the file is cut off within this mask, whose numbers are not pairs")
             else:
-                masks[name].append(Annotation(_FINDING, RunLengths(mask), _FINDING))
+                masks[name].append(Annotation(_FINDING, RunLengths(mask)))
         if both := sorted(negative & masks.keys()):
             raise UserError(
                 f"siim: {path} calls {len(both)} images negative (-1) and gives them masks as well (first: "

@@ -72,14 +72,15 @@ class TBX11K(DownloadedDataset):
     def _read_json(self, path: Path) -> Iterator[_Image]:
         content = read_json(self.name, path)
         with self.blamed(path, "its lists of categories, images and annotations"):
-            labels = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
+            categories = {entry["id"] for entry in content["categories"]}
             images = {entry["id"]: (entry["file_name"], entry["height"], entry["width"]) for entry in content["images"]}
             annotations = [*content["annotations"]]
         drawn: dict[Any, list[Annotation]] = {number: [] for number in images}
         for number, entry in enumerate(annotations, start=1):
             with self.blamed(path, f"annotation {number}"):
-                box = Shape.from_corner_and_size(*entry["bbox"])
-                drawn[entry["image_id"]].append(Annotation(_FINDING, box, labels[entry["category_id"]]))
+                if entry["category_id"] not in categories:
+                    raise ValueError(f"there is no category {entry['category_id']!r:.40}")
+                drawn[entry["image_id"]].append(Annotation(_FINDING, Shape.from_corner_and_size(*entry["bbox"])))
         for number, (name, height, width) in images.items():
             with self.blamed(path, f"image {number!r:.40}"):
                 found = self.listed_key(name), image_size(height, width), drawn[number]
@@ -94,5 +95,5 @@ class TBX11K(DownloadedDataset):
                 with self.blamed(path, f"line {row.line}, bbox"):
                     sides = dict(re.findall(r"'(\w+)': ([-+.\w]+)", row["bbox"]))
                     numbers = [float(sides[side]) for side in ("xmin", "ymin", "width", "height")]
-                    boxes.append(Annotation(_FINDING, Shape.from_corner_and_size(*numbers), row.get("tb_type")))
+                    boxes.append(Annotation(_FINDING, Shape.from_corner_and_size(*numbers)))
         yield from ((image, None, boxes) for image, boxes in drawn.items())

@@ -115,7 +115,7 @@ class VinDrCXR(DownloadedDataset):
             if any(row[corner] for corner in _CORNERS):
                 left, top, right, bottom = (row.number(corner) for corner in _CORNERS)
                 with row.blamed():
-                    annotations.append(Annotation(finding, Shape.from_corners(left, top, right, bottom, reader), label))
+                    annotations.append(Annotation(finding, Shape.from_corners(left, top, right, bottom, reader)))
         # What a table has boxes of it was drawn for, whatever Kaggle's usually has.
         known = {*spellings("vindr_kaggle"), *(finding for _, finding in readers)} if kaggle else {*self.findings}
         votes, blank = self._read_labels(folder, boxes, known)
