@@ -1,8 +1,4 @@
-"""CheXagent-2: a SigLIP of radiographs, whose patches Phi-2 reads as words.
-
-Published with code of its own, which is not run: the parts are transformers', put together here under the names that
-the published tensors have.
-"""
+"""CheXagent-2: a SigLIP of radiographs, whose patches Phi-2 reads as words."""
 
 from __future__ import annotations
 

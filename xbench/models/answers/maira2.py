@@ -1,8 +1,4 @@
-"""MAIRA-2: a DINOv2 of radiographs, whose patches Vicuna reads as words.
-
-Published with code of its own, which is not run: the parts are transformers', put together here under the names that
-the published tensors have.
-"""
+"""MAIRA-2: a DINOv2 of radiographs, whose patches Vicuna reads as words."""
 
 from __future__ import annotations
 

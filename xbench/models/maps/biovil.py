@@ -185,16 +185,15 @@ class _Encoder(nn.Module):
     def __init__(self, temporal: bool) -> None:
         super().__init__()
         self.encoder = torchvision.models.resnet50()
-        self.encoder.fc = nn.Identity()
+        # So that it gives its last cells, flattened.
+        self.encoder.avgpool = self.encoder.fc = nn.Identity()
         self._temporal = temporal
         if temporal:
             self.backbone_to_vit = nn.Conv2d(_CHANNELS, 256, 1, bias=False)
             self.missing_previous_emb = nn.Parameter(torch.zeros(1, 256, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        net = self.encoder
-        features: Tensor = net.layer1(net.maxpool(net.relu(net.bn1(net.conv1(images)))))
-        features = net.layer4(net.layer3(net.layer2(features)))
+        features: Tensor = self.encoder(images).unflatten(1, (_CHANNELS, images.shape[-2] // _CELL, -1))
         if not self._temporal:
             return features
         static = self.backbone_to_vit(features)

@@ -1,9 +1,8 @@
 """CLIP-style models of open_clip.
 
 A. Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021. The score is
-exp(logit_scale) times the cosine of the pooled image vector and the text vector. The map is by default the cosine of
-each patch token of the last block with the text vector, after the patch token went through what the class token goes
-through: final norm and projection. `xbench.models.networks.clip_saliency` has stronger ones.
+exp(logit_scale) times the cosine of the pooled image vector and the text vector. The map is one of
+`xbench.models.networks.clip_saliency`, by default `patch`.
 """
 
 from __future__ import annotations

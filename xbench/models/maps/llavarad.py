@@ -2,7 +2,7 @@
 
 J. M. Zambrano Chaves et al., "Towards a clinically accessible radiology foundation model", arXiv:2403.08002. It gives
 no boxes and answers no yes or no. What is scored here is no output of its authors: the attention of the words that name
-a finding to the patches. Published in parts, put together here without running their code.
+a finding to the patches.
 """
 
 from __future__ import annotations

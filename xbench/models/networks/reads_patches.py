@@ -1,4 +1,8 @@
-"""Language models that read the patches of an image in the place of as many tokens."""
+"""Language models that read the patches of an image in the place of as many tokens.
+
+Their checkpoints come with code of their own, which is not run: the parts are those of libraries, put together under
+the names that the published tensors have.
+"""
 
 from __future__ import annotations
 
