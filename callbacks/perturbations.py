@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -20,15 +21,16 @@ from rich.console import Console
 from xbench.data.datamodule import ChestXrayDataModule, drawn_pairs
 from xbench.findings.conditions import OF_MAPS
 from xbench.geometry.grid import FULL_VIEW, maps_on_grid
-from xbench.models.base import SaliencyModel
 from xbench.models.redrawing import Layer, layers_of, redrawn, same_words, words_of
 from xbench.runs.files import PERTURBATIONS, SCHEMAS
 from xbench.scoring.perturbations import STEPS, changed, ranking, region_in_view, similarities
-from xbench.types import Batch, Maps, Prediction
+from xbench.types import Batch, Maps, Prediction, Truth
 
 from .evaluation import Evaluation
 
-_Row = tuple[int, str, str, str | None, str, str, int, str | None, float | None]
+_Row = tuple[int, str, str, str | None, str, str, int, str | None, float]
+
+_ORDERS = ("map", "random", "region")
 
 
 class Perturbations(Callback):
@@ -44,20 +46,20 @@ class Perturbations(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Say how many passes will be made at most, or that the model draws no maps."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(pl_module, SaliencyModel)
         self.kinds = [kind for kind in OF_MAPS if stage == "test" and kind in data.interventions]
-        names = ", ".join(self.kinds)
-        if self.kinds and pl_module.answers:
-            rank_zero_warn(f"{pl_module.name} answers and draws no maps, so --data.interventions leaves out {names}.")
-            self.kinds = []
-        self._chosen = drawn_pairs(data.records, data.findings, data.curve_pairs) if self.kinds else {}
         if not self.kinds:
             return
+        names = ", ".join(self.kinds)
+        if pl_module.answers:
+            rank_zero_warn(f"{pl_module.name} answers and draws no maps, so --data.interventions leaves out {names}.")
+            self.kinds = []
+            return
+        self._chosen = drawn_pairs(data.records, data.findings, data.curve_pairs)
         size, pairs = data.batch_size, sum(map(len, self._chosen.values()))
-        passes = pairs * sum(3 * -(-len(STEPS[kind]) // size) for kind in self.kinds if kind in STEPS)
+        passes = pairs * sum(len(_ORDERS) * -(-len(STEPS[kind]) // size) for kind in self.kinds if kind in STEPS)
         if "randomisation" in self.kinds:
-            places = [place // size for place, record in enumerate(data.records) if record.image_id in self._chosen]
-            passes += 2 * len(layers_of(pl_module)) * len({*places})
+            places = {place // size for place, record in enumerate(data.records) if record.image_id in self._chosen}
+            passes += 2 * len(layers_of(pl_module)) * len(places)
         if trainer.is_global_zero:
             text = f"Maps ({names}): {pairs} pairs; at most {passes} passes of a batch through the model."
             Console(markup=False, highlight=False).print(text, soft_wrap=True)
@@ -65,113 +67,97 @@ class Perturbations(Callback):
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, SaliencyModel)
         rows: list[_Row] = []
         if self.kinds and outputs is not None and isinstance(outputs.shown, Maps):
-            batch = replace(batch, notes=[], failures=[])
-            pairs = [pair for pair in np.flatnonzero(batch.truth.scored).tolist() if self._wanted(batch, pair)]
+            batch, truth = replace(batch, notes=[], failures=[]), batch.truth
+            chosen = [
+                query.name in self._chosen.get(truth.image_ids[image], ())
+                for query, image in zip(truth.queries, truth.image, strict=True)
+            ]
+            pairs = np.flatnonzero(truth.scored & chosen).tolist()
             maps = _on_input(outputs, batch, pl_module)
             for pair in pairs:
-                rows += self._curves(trainer, pl_module, batch, pair, maps[pair])
+                rows += self._curves(trainer, batch, pair, maps[pair])
             if pairs and "randomisation" in self.kinds:
-                rows += self._randomisation(trainer, pl_module, batch, pairs, maps)
+                rows += _randomisation(trainer, pl_module, batch, pairs, maps)
             # In the order of the dataset, as all tables are.
-            rows.sort(key=lambda row: row[0])
-        columns = [*zip(*rows, strict=True)] or [()] * len(SCHEMAS[PERTURBATIONS])
-        arrays = [pa.array(one, part.type) for one, part in zip(columns, SCHEMAS[PERTURBATIONS], strict=True)]
+            rows.sort(key=itemgetter(0))
+        columns = zip(SCHEMAS[PERTURBATIONS], zip(*rows, strict=True), strict=False)
+        arrays = [pa.array(values, column.type, from_pandas=True) for column, values in columns]
         self.latest = {PERTURBATIONS: pa.Table.from_arrays(arrays, schema=SCHEMAS[PERTURBATIONS])} if rows else {}
         Evaluation.of(trainer).stopwatch.lap("forward")
 
-    def _wanted(self, batch: Batch, pair: int) -> bool:
-        image_id = batch.truth.image_ids[batch.truth.image[pair]]
-        return batch.truth.queries[pair].name in self._chosen.get(image_id, ())
-
-    def _curves(
-        self, trainer: Trainer, model: SaliencyModel, batch: Batch, pair: int, values: NDArray[np.float32]
-    ) -> Iterator[_Row]:
+    def _curves(self, trainer: Trainer, batch: Batch, pair: int, values: NDArray[np.float32]) -> Iterator[_Row]:
         """Yield the probability after each step, in the order of the map, at random, and with the region first.
 
         Versions of an image fill batches of the usual size, the last of which repeats the last version.
         """
-        row, region = int(batch.truth.image[pair]), batch.truth.regions[pair]
-        assert region is not None
-        image = batch.images[row].float().cpu().numpy()
-        seen = region_in_view(region.cpu().numpy(), batch.truth.views[row], values.shape)
-        beginnings = {"map": values, "random": np.zeros_like(values), "region": seen}
+        truth, row = batch.truth, int(batch.truth.image[pair])
+        key, image = _key(truth, pair), batch.images[row].float().cpu().numpy()
+        region: Any = truth.regions[pair]
+        seen = region_in_view(region.cpu().numpy(), truth.views[row], values.shape)
         size = trainer.datamodule.batch_size  # type: ignore[attr-defined]
-        alone = replace(batch.only([row] * size), truth=batch.truth.only([row] * size, _only(batch, [pair])))
-        key, name = _key(batch, pair), batch.truth.image_ids[row]
+        alone = batch.only([row] * size, np.arange(len(truth.queries)) == pair)
         for kind in (kind for kind in self.kinds if kind in STEPS):
-            for of, beginning in beginnings.items():
-                versions = changed(kind, image, ranking(beginning, name), name)
+            for of, first in zip(_ORDERS, (values, np.zeros_like(values), seen), strict=True):
+                versions = changed(kind, image, ranking(first, key[1]), key[1])
                 while some := [*islice(versions, size)]:
                     images = np.stack([version for _, version in some] + [some[-1][1]] * (size - len(some)))
                     asked = replace(alone, images=torch.from_numpy(images).to(batch.images))
                     prediction: Any = trainer.strategy.test_step(asked, 1)
                     _, scores = prediction.scores(size)
                     for (percent, _), score in zip(some, scores.double().cpu().tolist(), strict=False):
-                        yield *key, kind, of, percent, None, _finite(score)
-
-    def _randomisation(
-        self,
-        trainer: Trainer,
-        model: SaliencyModel,
-        batch: Batch,
-        pairs: Sequence[int],
-        maps: NDArray[np.float32],
-    ) -> Iterator[_Row]:
-        """Yield how alike the maps are before and after each layer is drawn anew, alone and with all above it.
-
-        A layer belongs to the tower `text` if prompts are then encoded otherwise, else to `image`. For comparison, how
-        alike the maps of the other images of the batch are, for the same finding.
-        """
-        truth, towers = batch.truth, dict[str, list[Layer]](image=[], text=[])
-
-        def measured(kind: str, place: int, layer: str) -> Iterator[_Row]:
-            prediction: Any = trainer.strategy.test_step(batch, 1)
-            again = _on_input(prediction, batch, model)
-            for pair in pairs:
-                for measure, value in similarities(maps[pair], again[pair]).items():
-                    yield *_key(batch, pair), kind, measure, place, layer, _finite(value)
-
-        for place, layer in enumerate(layers_of(model)):
-            before = words_of(model)
-            with redrawn(model, [layer]) as names:
-                for name in names:
-                    rows = [*measured("independent", place, name)]
-                    tower = "image" if same_words(before, words_of(model)) else "text"
-            towers[tower].append(layer)
-            yield from ((*row[:4], f"independent: {tower}", *row[5:]) for row in rows)
-        for tower, layers in towers.items():
-            with redrawn(model, layers) as names:
-                for place, name in enumerate(names):
-                    yield from measured(f"cascading: {tower}", place, name)
-        for pair in pairs:
-            finding, image = truth.queries[pair].finding, truth.image[pair]
-            alike = [place for place, query in enumerate(truth.queries) if finding and query.finding == finding]
-            others = [similarities(maps[pair], maps[place]) for place in alike if truth.image[place] != image]
-            for measure in others[0] if others else ():
-                found = [other[measure] for other in others if not math.isnan(other[measure])]
-                value = math.fsum(found) / len(found) if found else None
-                yield *_key(batch, pair), "other images", measure, 0, None, value
+                        yield *key, kind, of, percent, None, score
 
 
-def _on_input(prediction: Prediction, batch: Batch, model: SaliencyModel) -> NDArray[np.float32]:
+def _randomisation(
+    trainer: Trainer, model: Any, batch: Batch, pairs: Sequence[int], maps: NDArray[np.float32]
+) -> Iterator[_Row]:
+    """Yield how alike maps are before and after each layer is drawn anew, alone and with all above it.
+
+    A layer is of the tower `text` if prompts are then encoded otherwise, else of `image`. For comparison, how alike
+    the maps of the other images of the batch are, for the same finding.
+    """
+    truth, towers = batch.truth, dict[str, list[Layer]](image=[], text=[])
+
+    def measured(how: str, place: int, layer: str) -> list[_Row]:
+        prediction: Any = trainer.strategy.test_step(batch, 1)
+        again = _on_input(prediction, batch, model)
+        return [
+            (*_key(truth, pair), how, measure, place, layer, value)
+            for pair in pairs
+            for measure, value in similarities(maps[pair], again[pair]).items()
+        ]
+
+    for place, layer in enumerate(layers_of(model)):
+        before = words_of(model)
+        with redrawn(model, [layer]) as names:
+            rows = [row for name in names for row in measured("independent", place, name)]
+            tower = "image" if same_words(before, words_of(model)) else "text"
+        towers[tower].append(layer)
+        yield from ((*row[:4], f"independent: {tower}", *row[5:]) for row in rows)
+    for tower, layers in towers.items():
+        with redrawn(model, layers) as names:
+            for place, name in enumerate(names):
+                yield from measured(f"cascading: {tower}", place, name)
+    for pair in pairs:
+        finding, image = truth.queries[pair].finding, truth.image[pair]
+        alike = [place for place, query in enumerate(truth.queries) if finding and query.finding == finding]
+        others = [similarities(maps[pair], maps[place]) for place in alike if truth.image[place] != image]
+        for measure in others[0] if others else ():
+            known = [other[measure] for other in others if not math.isnan(other[measure])]
+            value = math.fsum(known) / len(known) if known else math.nan
+            yield *_key(truth, pair), "other images", measure, 0, None, value
+
+
+def _on_input(prediction: Prediction, batch: Batch, model: Any) -> NDArray[np.float32]:
     """Return the maps of all pairs on the pixels of the model input (P, h, w)."""
-    assert isinstance(prediction.shown, Maps)
-    values = prediction.shown.values.float().cpu().numpy()
-    return maps_on_grid(values, FULL_VIEW, (batch.images.shape[-2], batch.images.shape[-1]), model.saliency_upsample)
+    shown: Any = prediction.shown
+    size = (batch.images.shape[-2], batch.images.shape[-1])
+    return maps_on_grid(shown.values.float().cpu().numpy(), FULL_VIEW, size, model.saliency_upsample)
 
 
-def _only(batch: Batch, pairs: Sequence[int]) -> NDArray[np.bool_]:
-    return np.isin(np.arange(len(batch.truth.queries)), pairs)
-
-
-def _key(batch: Batch, pair: int) -> tuple[int, str, str, str | None]:
+def _key(truth: Truth, pair: int) -> tuple[int, str, str, str | None]:
     """Return what names a pair in a row: index and name of the image, query and finding."""
-    truth, image = batch.truth, int(batch.truth.image[pair])
-    return int(truth.index[image]), truth.image_ids[image], truth.queries[pair].name, truth.queries[pair].finding
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    image, query = int(truth.image[pair]), truth.queries[pair]
+    return int(truth.index[image]), truth.image_ids[image], query.name, query.finding

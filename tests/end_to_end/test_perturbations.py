@@ -175,8 +175,6 @@ def test_the_report_has_means_over_pairs(whole: Path, tmp_path: Path, unsaved_fi
             assert found[of, ""][kind].value == pytest.approx(np.mean([*areas[kind].values()]), rel=1e-12)
         differences = [areas["insertion"][pair] - area for pair, area in areas["deletion"].items()]
         assert found[of, ""]["difference"].value == pytest.approx(np.mean(differences), rel=1e-9)
-        # One image, one piece of evidence.
-        assert found[of, ""]["difference"].low < found[of, ""]["difference"].value
         for place, percent in enumerate(STEPS["road"]):
             values = [steps[place]["value"] for key, steps in curves.items() if key[:2] == (of, "road")]
             assert found[of, ""][f"probability {percent}"].value == pytest.approx(np.mean(values), rel=1e-12)
@@ -184,7 +182,10 @@ def test_the_report_has_means_over_pairs(whole: Path, tmp_path: Path, unsaved_fi
     for (kind, layer, measure), of_pairs in of_layers.items():
         values = [row["value"] for row in of_pairs if row["value"] is not None]
         expected = pytest.approx(np.mean(values), rel=1e-9, abs=1e-12) if values else None
-        assert found[kind, layer or ""][measure].value == expected
+        own = found[kind, layer or ""][measure]
+        assert own.value == expected
+        # An image is one piece of evidence, and an interval stays where the number can lie.
+        assert own.value is None or -1 <= own.low <= own.value <= own.high <= 1
     tables = {table.name: table for table in all_tables(analysis)}
     assert [len(tables[f"perturbations_{name}_squares"].rows) for name in ("curves", "road")] == [3, 3]
     assert len(tables["perturbations_layers_squares"].rows) == 2 * len(layers_of(Demo(image_size=SIDE))) + 1

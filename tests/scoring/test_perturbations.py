@@ -40,7 +40,7 @@ def test_ties_favour_no_corner() -> None:
 
 def test_versions_change_so_many_of_the_first_pixels() -> None:
     image, order = RNG.normal(size=(3, 5, 7)).astype(np.float32), ranking(RNG.normal(size=(5, 7)), "x")
-    before = image.copy()
+    image.setflags(write=False)
     for kind in ("deletion", "insertion", "road"):
         versions = dict(changed(kind, image, order, "x"))
         assert tuple(versions) == STEPS[kind]
@@ -53,7 +53,6 @@ def test_versions_change_so_many_of_the_first_pixels() -> None:
             if kind == "deletion":
                 filled = version.reshape(3, -1)[:, order[:count]]
                 assert np.array_equal(filled, np.repeat(image.mean((1, 2))[:, None], count, axis=1))
-    assert np.array_equal(image, before)
     insertion, deletion = (dict(changed(kind, image, order, "x")) for kind in ("insertion", "deletion"))
     assert np.array_equal(insertion[100], image) and np.array_equal(deletion[0], image)
     assert not np.isclose(insertion[0], image).any() and insertion[0].std() < image.std()
@@ -113,8 +112,6 @@ def test_likeness_is_exact_where_it_can_be() -> None:
     assert upside_down["structure"] < 0
     tied = similarities(np.array([[1.0, 2.0, 2.0, 3.0]]), np.array([[1.0, 3.0, 2.0, 4.0]]))
     assert tied["spearman"] == pytest.approx(3 / math.sqrt(10)) and math.isnan(tied["structure"])
-    assert all(map(math.isnan, similarities(one, np.zeros_like(one)).values()))
-    assert all(map(math.isnan, similarities(np.ones_like(one), one).values()))
 
 
 @given(arrays(np.float64, (8, 9), elements=st.floats(-4, 4, width=16)), st.integers(0, 99))
@@ -135,18 +132,14 @@ def test_structure_is_the_mean_over_all_windows(first: np.ndarray, seed: int) ->
     assert found == pytest.approx(np.mean(values), abs=1e-9)
 
 
-@pytest.mark.parametrize(("side", "defined"), [(6, False), (7, True)])
-def test_structure_needs_a_window(side: int, defined: bool) -> None:
-    one = RNG.normal(size=(side, 12))
-    assert math.isnan(similarities(one, one)["structure"]) is not defined
-
-
-def test_maps_that_are_not_finite_are_like_nothing() -> None:
-    one = RNG.normal(size=(12, 12))
+def test_some_maps_are_like_nothing() -> None:
+    one = RNG.normal(size=(7, 12))
     for value in (math.nan, math.inf):
-        other = one.copy()
-        other[3, 3] = value
-        assert all(map(math.isnan, similarities(one, other).values()))
+        assert all(map(math.isnan, similarities(one, np.where(one == one.max(), value, one)).values()))
+    assert all(map(math.isnan, similarities(one, np.zeros_like(one)).values()))
+    assert all(map(math.isnan, similarities(np.ones_like(one), one).values()))
+    # A map of six rows has no window.
+    assert [math.isnan(similarities(part, part)["structure"]) for part in (one, one[:6])] == [False, True]
 
 
 @given(SMALL, SMALL, st.sampled_from([(0, 0, 1, 1), (0.25, 0, 0.75, 1), (-0.5, -0.1, 1.5, 1.1), (0, 0.9, 0.1, 1)]))

@@ -24,39 +24,16 @@ MAPS = RNG.normal(size=(12, SIDE, SIDE)).astype(np.float32)
 IMAGES = RNG.normal(size=(12, 1, SIDE, SIDE)).astype(np.float32)
 
 
-def regions() -> np.ndarray:
-    """Boxes of all sizes, from one pixel to the whole grid."""
-    found = np.zeros(MAPS.shape, bool)
-    for place, (top, left, height, width) in enumerate(RNG.integers(0, SIDE, (len(MAPS), 4)).tolist()):
-        found[place, top : top + height + 1, left : left + width + 1] = True
-    found[-1] = True
-    return found
-
-
-REGIONS = regions()
+# Boxes of all sizes, the last of which is the whole grid.
+REGIONS = np.zeros(MAPS.shape, bool)
+for place, (top, left, height, width) in enumerate(RNG.integers(0, SIDE, (len(MAPS), 4)).tolist()):
+    REGIONS[place, top : top + height + 1, left : left + width + 1] = True
+REGIONS[-1] = True
 
 
 def scores(metric: type, maps: np.ndarray = MAPS, regions: np.ndarray = REGIONS) -> np.ndarray:
     made = metric(abs=False, normalise=False, disable_warnings=True)
     return np.array(made.evaluate_batch(a_batch=maps[:, None], s_batch=regions[:, None]), np.float64)
-
-
-class Network(torch.nn.Module):
-    """Two classes whose logits are sums over the image under fixed weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Conv2d(1, 3, 3)
-        self.last = torch.nn.Linear(3 * (SIDE - 2) ** 2, 2)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.last(self.first(images).flatten(1))
-
-
-@pytest.fixture
-def network() -> Network:
-    torch.manual_seed(0)
-    return Network().eval()
 
 
 def test_the_pointing_game_is_that_with_any_of_the_tied_maxima() -> None:
@@ -98,7 +75,10 @@ def test_ranking_of_pixels_with_ties() -> None:
     assert math.isnan(pixel_ranking(MAPS[-1], REGIONS[-1])[0])
 
 
-def test_deletion_is_pixel_flipping(network: Network) -> None:
+def test_deletion_is_pixel_flipping() -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(1, 3, 3), torch.nn.Flatten(), torch.nn.Linear(3 * (SIDE - 2) ** 2, 2)
+    network = torch.nn.Sequential(*layers).eval()
     for image, values in zip(IMAGES, MAPS, strict=True):
         flipping = quantus.PixelFlipping(
             features_in_step=SIDE**2 // 100,

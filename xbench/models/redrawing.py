@@ -84,10 +84,9 @@ def words_of(model: SaliencyModel) -> dict[Any, Any]:
 
 def same_words(before: dict[Any, Any], now: dict[Any, Any]) -> bool:
     """Tell whether words are encoded to the same bits before and now, as far as both have them."""
-    pairs = zip(
-        *(pytree.tree_leaves([words[key] for key in now if key in before]) for words in (before, now)), strict=False
-    )
-    return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
+    first, second = (pytree.tree_leaves([words[key] for key in now if key in before]) for words in (before, now))
+    same = (torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in zip(first, second, strict=False))
+    return len(first) == len(second) and all(same)
 
 
 def _has_weights(module: nn.Module) -> bool:

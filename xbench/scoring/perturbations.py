@@ -106,12 +106,11 @@ def region_in_view(region: NDArray[np.bool_], view: Sequence[float], size: Seque
 
     `view` is the part of the radiograph that the input shows: left, top, right and bottom, as shares of its sides.
     """
-    inside = []
+    places = []
     for low, high, pixels, cells in zip(view[1::-1], view[:1:-1], size, region.shape, strict=True):
-        inside.append(np.floor((low + (high - low) * (np.arange(pixels) + 0.5) / pixels) * cells).astype(np.int64))
-    padded = np.pad(region, 1)
-    y, x = (np.clip(place + 1, 0, cells + 1) for place, cells in zip(inside, region.shape, strict=True))
-    return np.asarray(padded[np.ix_(y, x)])
+        place = np.floor((low + (high - low) * (np.arange(pixels) + 0.5) / pixels) * cells)
+        places.append(np.clip(place + 1, 0, cells + 1).astype(np.int64))
+    return np.asarray(np.pad(region, 1)[np.ix_(*places)])
 
 
 def area(values: Sequence[float]) -> float:

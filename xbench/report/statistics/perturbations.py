@@ -15,6 +15,7 @@ from xbench.runs.files import PERTURBATIONS, Table, reading
 from xbench.scoring.interventions import thresholds
 from xbench.scoring.perturbations import STEPS, area
 
+_SHARES = ("deletion", "insertion", "probability", "recognized")
 _Values = dict[tuple[str, str], float]
 
 
@@ -45,7 +46,7 @@ def _parts(run: Run) -> Iterator[Perturbed]:
         if kind != "road":
             part.setdefault(kind, {})[pair] = area(values)
             continue
-        probability, limit = decided[pair]
+        probability, limit = decided.get(pair, (math.nan, math.nan))
         for percent, value in zip(STEPS[kind], values, strict=True):
             part.setdefault(f"probability {percent}", {})[pair] = value
             if probability >= limit:
@@ -65,12 +66,9 @@ def _mean(run: Run, name: str, values: _Values) -> Estimate:
     if not known:
         return Estimate(None)
     names, cluster = np.unique([patients[image] or image for image, _ in known], return_inverse=True)
-    found = np.array([*known.values()]), cluster.astype(np.int64), len(names)
-    if name.startswith("recognized"):
-        spread = intervals.share(*found)
-    elif name in ("deletion", "insertion") or name.startswith("probability"):
-        spread = intervals.mean(*found)
-    else:
-        spread = intervals.unbounded(*found)
-        return estimate(spread.value, intervals.combined_unbounded([spread]))
-    return estimate(spread.value, spread.interval())
+    # What lies between -1 and 1 is brought to 0..1 for its interval.
+    low, wide = (0, 1) if name.startswith(_SHARES) else (-1, 2)
+    compute = intervals.share if name.startswith("recognized") else intervals.mean
+    spread = compute((np.array([*known.values()]) - low) / wide, cluster.astype(np.int64), len(names))
+    limits = spread.interval()
+    return estimate(low + wide * spread.value, limits and (low + wide * limits[0], low + wide * limits[1]))
