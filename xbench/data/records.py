@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from xbench.findings.queries import Query
 from xbench.geometry.grid import View
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
+
+_of_findings = lru_cache(maxsize=16)(lambda findings: [*map(Query, findings, findings)])
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Record:
 
     def looked_for(self, findings: Sequence[str]) -> Sequence[Query]:
         """Return its queries, or those for the findings of its dataset."""
-        return self.queries if self.queries is not None else [*map(Query, findings, findings)]
+        return self.queries if self.queries is not None else _of_findings(tuple(findings))
 
 
 @dataclass(frozen=True)
