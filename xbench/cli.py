@@ -78,8 +78,7 @@ def _run(words: Sequence[str]) -> int:
         if not gc.get_freeze_count():
             gc.freeze()
             gc.set_threshold(10_000, 10, 10)
-            # Nor is it taken apart when the process ends.
-            atexit.register(gc.freeze)
+            atexit.register(gc.freeze)  # nor is it taken apart when the process ends
         function(*([] if builds else [given]), *([more] if command.get("open") else []))
         return 0
     except KeyboardInterrupt:

@@ -24,13 +24,6 @@ _MAX_RUNS = 2**25
 _LUMA = (0.299, 0.587, 0.114)
 _DAMAGED = "the compressed image inside is damaged"
 
-_NATIVE = (
-    uid.ImplicitVRLittleEndian,
-    uid.ExplicitVRLittleEndian,
-    uid.ExplicitVRBigEndian,
-    uid.DeflatedExplicitVRLittleEndian,
-)
-
 # One decoder a format, never whichever happens to be installed: decoders of lossy JPEG differ by a grey level, and
 # results must not depend on the machine. Values are pydicom's name of the decoder and the package that brings it.
 _CODECS: dict[uid.UID, tuple[str, str]] = {
@@ -131,7 +124,7 @@ def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDAr
 def _find_decoder(syntax: uid.UID | None) -> str:
     if syntax is None:
         raise RefusalError("the DICOM header does not say how its pixels are encoded (no TransferSyntaxUID)")
-    if syntax in _NATIVE:
+    if syntax in uid.UncompressedTransferSyntaxes:
         return ""
     if syntax not in _CODECS:
         raise RefusalError(f"its transfer syntax {syntax.name} ({syntax}) is not supported; convert the file")

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 MAX_PIXELS = 2**27
 """Images of more pixels are refused before any memory is taken for them."""
 
-MAX_DECODED = 2 * MAX_PIXELS
-"""Bytes of a decoded image, of 16 bits a pixel."""
-
+MAX_DECODED = 2 * MAX_PIXELS  # bytes, 16 bits a pixel
 NOT_OURS_TO_GUESS = "and which one to score is not for us to guess"
 
 
