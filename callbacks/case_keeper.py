@@ -52,11 +52,10 @@ def tables_of(outputs: Prediction | None, batch: Batch) -> dict[str, pa.Table]:
     truth, notes = batch.truth, defaultdict[str, list[str]](list)
     for note in batch.notes:
         notes[note.image_id].append(note.text)
-    index = truth.index.tolist()
-    about = zip(truth.patient_ids, truth.views, truth.image_sizes, batch.image_sha256, strict=True)
+    index, facts = truth.index.tolist(), (truth.patient_ids, truth.views, truth.image_sizes, batch.image_sha256)
     rows = [
         (place, image_id, patient, view, *(size or (None, None)), sha256, notes[image_id], None)
-        for place, image_id, (patient, view, size, sha256) in zip(index, truth.image_ids, about, strict=True)
+        for place, image_id, patient, view, size, sha256 in zip(index, truth.image_ids, *facts, strict=True)
     ]
     lost = [(failure.index, failure.image_id, *[None] * 6, failure.reason) for failure in batch.failures]
     tables = {IMAGES: table_of(IMAGES, sorted(rows + lost))}
@@ -64,7 +63,5 @@ def tables_of(outputs: Prediction | None, batch: Batch) -> dict[str, pa.Table]:
         given = zip(("logit", "probability"), outputs.scores(len(truth.queries)), strict=True)
         scores = {name: values.double().cpu().numpy() for name, values in given}
         maps = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
-        pairs = zip(truth.image.tolist(), truth.queries, strict=True)
-        asked = [(index[image], truth.image_ids[image], query) for image, query in pairs]
-        tables[PREDICTIONS] = predictions_table(asked, maps, scores, batch.condition)
+        tables[PREDICTIONS] = predictions_table(truth, maps, scores, batch.condition)
     return tables

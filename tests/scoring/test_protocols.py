@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,10 +19,11 @@ from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.shapes import Shape
 from xbench.scoring.protocols import PROTOCOLS, aep, biovil, chex, chexlocalize, g2g, medground, radfact, radvlm
 from xbench.scoring.protocols.base import Group, PairTruth, PairView
-from xbench.scoring.protocols.common import HUNDREDTHS, best_dice, count_above, first_maximum, sigmoid, stretched
+from xbench.scoring.protocols.common import HUNDREDTHS, best_dice, count_above, first_maximum, probabilities, stretched
 
 NAMES = sorted(reference()["cases"])
 SETS = reference()["datasets"]
+sigmoid = partial(probabilities, scale="logit")
 
 
 def close(value, tolerance=1e-12, rel=1e-12):

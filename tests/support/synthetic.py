@@ -134,11 +134,18 @@ def write_run(
 
 def saved_tables(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]]) -> dict[str, pa.Table]:
     """Tables of images that show maps, by file; `scores` are `logit` and `probability` (P,) of their pairs."""
-    asked = [(image.index, image.image_id, query) for image in images for query in image.queries]
     about = [
         (one.index, one.image_id, one.patient_id, one.view, *(one.image_size or (None, None)), one.image_sha256)
         for one in images
     ]
+    truths = [
+        Truth.of_image(
+            *(one.index, one.image_id, one.patient_id, one.view, one.image_size, one.queries),
+            *([0] * len(one.queries), [None] * len(one.queries), 0.5),
+        )
+        for one in images
+    ]
+    maps = [one.saliency for one in images]
     regions = [
         (one.index, one.image_id, one.queries[place], place in one.scored, cut, one.instances.get(place, ()))
         for one in images
@@ -148,5 +155,5 @@ def saved_tables(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.f
         IMAGES: table_of(IMAGES, [(*facts, (), None) for facts in about]),
         PICTURES: table_of(PICTURES, [(one.image_id, one.picture) for one in images if one.picture is not None]),
         TRUTH: truth_table(regions),
-        PREDICTIONS: predictions_table(asked, np.concatenate([one.saliency for one in images]), scores, ""),
+        PREDICTIONS: predictions_table(Truth.concatenate(truths), np.concatenate(maps), scores, ""),
     }

@@ -30,6 +30,7 @@ from xbench.scoring.rows import column_of, nulls
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import View
+    from xbench.types import Truth
 
 _Number = TypeVar("_Number", np.uint8, np.float32)
 _nulls = lru_cache(maxsize=16)(lambda name, rows: nulls(SCHEMAS[name], rows))
@@ -89,21 +90,18 @@ def truth_table(regions: Sequence[tuple[int, str, Query, bool, Coverage, Sequenc
 
 
 def predictions_table(
-    asked: Sequence[tuple[int, str, Query]],
-    maps: NDArray[np.float32] | None,
-    scores: Mapping[str, NDArray[np.float64]],
-    condition: str,
+    truth: Truth, maps: NDArray[np.float32] | None, scores: Mapping[str, NDArray[np.float64]], condition: str
 ) -> pa.Table:
     """Return `predictions.parquet` of a model that draws maps (P, h, w), NaN for one that nobody drew, or scores alone.
 
-    `asked` has index and name of the image and what is looked for, pair by pair; scores are (P,).
+    The pairs are those of `truth`; scores are (P,).
     """
     columns: dict[str, Any] = {
-        "index": [index for index, _, _ in asked],
-        "image_id": [image_id for _, image_id, _ in asked],
-        "query": [query.name for _, _, query in asked],
-        "finding": [query.finding for _, _, query in asked],
-        "condition": [condition] * len(asked),
+        "index": truth.index[truth.image].tolist(),
+        "image_id": [truth.image_ids[image] for image in truth.image],
+        "query": [query.name for query in truth.queries],
+        "finding": [query.finding for query in truth.queries],
+        "condition": [condition] * len(truth.queries),
         **{name: column_of(values.ravel(), pa.float64()) for name, values in scores.items()},
     }
     if maps is not None:
@@ -112,7 +110,7 @@ def predictions_table(
         columns["map_shape"] = column_of(shape, SCHEMAS[PREDICTIONS].field("map_shape").type)
         kind = SCHEMAS[PREDICTIONS].field("map").type
         columns["map"] = column_of(cells, kind) if there.all() else column_of(cells[there], kind, there)
-    return _table(PREDICTIONS, columns, len(asked))
+    return _table(PREDICTIONS, columns, len(truth.queries))
 
 
 def _lists(parts: Sequence[NDArray[Any]], kind: pa.ListType) -> pa.ListArray:

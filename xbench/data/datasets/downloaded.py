@@ -120,10 +120,6 @@ class DownloadedDataset(ChestXrayDataModule):
         """Return what the annotation files call the image in a file: by default the file's name without its ending."""
         return path.stem
 
-    def patient_of(self, image_id: str) -> str | None:
-        """Return whose an image is, where the download says."""
-        return image_id.partition("_")[0] if self.names_patients else self._patients.get(image_id)
-
     def note(self, text: str, image_id: str) -> None:
         """Count something odd about the annotations of an image."""
         self.notes.append(Note(text if len(text) <= 200 else f"{text[:197]}...", image_id))
@@ -289,7 +285,8 @@ class DownloadedDataset(ChestXrayDataModule):
         path = paths[0] if paths and os.path.exists(paths[0]) else None
         masks = tuple(a.drawn for a in case.annotations if isinstance(a.drawn, Path))
         source = Source(path, case.annotations, case.size, case.others, self.percentiles)
-        files, patient = (path, *masks) if path else None, self.patient_of(name)
+        files = (path, *masks) if path else None
+        patient = name.partition("_")[0] if self.names_patients else self._patients.get(name)
         attributes = dict(zip(ATTRIBUTES, self._stated.get(name, ()), strict=False))
         return Record(name, case.labels, source, path is None, files, patient, case.queries, attributes)
 

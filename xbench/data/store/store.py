@@ -90,11 +90,10 @@ class PreparedStore:
             write_whole(self.folder / f"{key}{_SUFFIX}", content, forced=False)
 
     def _files(self) -> list[Path]:
-        try:
+        # There may be no store, or none that this process may read.
+        with suppress(OSError):
             return [*self.folder.iterdir()]
-        # No store, or none that this process may read.
-        except OSError:
-            return []
+        return []
 
     def _naming_the_folder(self) -> AbstractContextManager[None]:
         return writing(

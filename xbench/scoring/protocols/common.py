@@ -26,18 +26,15 @@ def stretched(saliency: Map, dtype: type[np.floating[Any]] = np.float32) -> NDAr
     return (values - low) / (high - low) if high > low else np.zeros_like(values)
 
 
-def sigmoid(logits: Map) -> NDArray[np.float32]:
-    """Return the probabilities of logits, computed in float64 and rounded to float32.
+def probabilities(saliency: NDArray[np.float32], scale: str) -> NDArray[np.float32]:
+    """Return the probabilities of a map of logits, computed in float64 and rounded to float32; of any other the map.
 
     The last bit decides at a threshold, and in float32 it would depend on how a library was built.
     """
+    if scale != "logit":
+        return saliency
     with np.errstate(over="ignore"):
-        return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
-
-
-def probabilities(saliency: NDArray[np.float32], scale: str) -> NDArray[np.float32]:
-    """Return the probabilities of a map of logits; of any other scale the map."""
-    return sigmoid(saliency) if scale == "logit" else saliency
+        return (1 / (1 + np.exp(-saliency.astype(np.float64)))).astype(np.float32)
 
 
 def dice_and_iou(mask: Mask, region: Region) -> tuple[float, float]:
