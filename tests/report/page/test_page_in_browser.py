@@ -7,6 +7,7 @@ from pathlib import Path
 
 import axe_core_python
 import pytest
+from intervened import falls, intervene
 from playwright.sync_api import expect, sync_playwright
 from synthetic import write_run
 
@@ -344,6 +345,27 @@ def test_axe_finds_no_violation(page, theme):
     assert found["passes"]
     assert [(entry["id"], entry["nodes"][0]["html"][:200]) for entry in found["violations"]] == []
     page.keyboard.press("Escape")
+
+
+def test_interventions_are_on_the_first_screen_and_legible(browser, tmp_path):
+    intervene(write_run(tmp_path, "clip", images=120), falls(0, noise=0), ("mean", "blur", "inpaint"))
+    analysis = analyse(collect([tmp_path]))
+    write_page(analysis, all_tables(analysis), tmp_path / "index.html", cases=1)
+    for size, scheme in ((PHONE, "light"), (WIDE, "dark")):
+        shown = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+        shown.goto((tmp_path / "index.html").as_uri())
+        assert "and does not use it." in shown.locator(".say").text_content()
+        for part in (".say", ".ladder tbody tr:last-child", ".share"):
+            box = shown.locator(part).bounding_box()
+            assert box["y"] + box["height"] <= size["height"], part
+        assert shown.evaluate(CLIPPED) == [] and shown.locator(".triples figure").count() == 18
+        widths = shown.locator(".triples img").evaluate_all("all => all.map((one) => one.clientWidth)")
+        assert min(widths) > 90, "films are large enough to see"
+        assert shown.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        shown.add_script_tag(content=AXE)
+        found = shown.evaluate("axe.run('#interventions', {resultTypes: ['violations']})")
+        assert [(entry["id"], entry["nodes"][0]["html"][:200]) for entry in found["violations"]] == []
+        shown.close()
 
 
 def test_nothing_was_asked_and_nothing_went_wrong(page):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -219,6 +220,17 @@ def test_what_follows_from_maps_is_computed_from_the_stored_ones(runs, found):
     )
     assert one.numbers["prompt: absent advantage"].value == pytest.approx(mean(advantages), abs=1e-12)
     assert not {name for name in found["CLIP"].numbers if name.startswith("prompt")}
+
+
+@pytest.mark.parametrize("name", ["predictions.parquet", "images.parquet"])
+def test_without_maps_there_is_all_else(runs, found, tmp_path, name):
+    folder = shutil.copytree(next(runs.glob("kad*")), tmp_path / "kad") / "2026-01-01_00-00-00"
+    for change in (lambda: (folder / name).write_bytes((folder / name).read_bytes()[:-99]), (folder / name).unlink):
+        change()
+        ((one,),) = (dataset.interventions for dataset in analyse(collect([tmp_path])).datasets)
+        for fill, whole in zip(one.fills, found["KAD"].fills, strict=True):
+            assert fill.mean == {key: value for key, value in whole.mean.items() if "follows" not in key}
+        assert {*one.numbers} == {key for key in found["KAD"].numbers if "prompt" not in key}
 
 
 def test_tables_have_every_number(analysis, found):

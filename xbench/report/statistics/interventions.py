@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from xbench.report.statistics import intervals
 from xbench.report.statistics.intervals import Spread
 from xbench.report.statistics.measures import estimate
 from xbench.report.statistics.paired import SIGNIFICANT, exchange_tests, weighed
-from xbench.runs.files import IMAGES, PREDICTIONS, TRUTH, Table
+from xbench.runs.files import IMAGES, PREDICTIONS, RunFileError, Table, reading
 from xbench.runs.images import crop_of, map_of
 from xbench.scoring.interventions import ANY, OF_ANY, OF_FILL, Intervened, intervened, intervention_numbers
 from xbench.scoring.maps import rank_accuracy
@@ -113,7 +114,9 @@ def _estimates(pairs: Intervened, columns: _Columns, points: Mapping[str, Any]) 
 
 
 def _analysis(run: Run, pairs: Intervened, adjusted: Mapping[tuple[str, str, str], float]) -> InterventionAnalysis:
-    numbers, of_maps, fills = intervention_numbers(pairs), map_columns(run, pairs), []
+    numbers, of_maps, fills = intervention_numbers(pairs), dict[str, _Columns](), list[FillAnalysis]()
+    with suppress(RunFileError):  # the files may have been left out, and their damage is the matter of `verify`
+        of_maps = map_columns(run, pairs)
     every, seen = numbers["all_pairs"], numbers["correct_only"]
     for fill in (fill for fill in pairs.columns if fill != ANY):
         columns, counted = pairs.columns[fill], every[fill]["per_class"].values()
@@ -166,37 +169,40 @@ def overlap(hit: NDArray[np.float64], depends: NDArray[np.float64]) -> tuple[int
 
 
 def map_columns(run: Run, pairs: Intervened) -> dict[str, _Columns]:
-    """Return, by fill and number, what follows from the stored maps (P,); nothing of runs that kept none.
+    """Return, by fill and number, what follows from the stored maps (P,); nothing of runs that draw none.
 
     Of each fill `follows` and `control_follows`, the rank correlation of the map with that of the image with region or
     patch hidden. Of no fill, for each change of the words, `specificity`, the rank correlation of the two maps, and
     `advantage`, by how much the rank accuracy is higher with the right words.
+
+    Raises:
+        RunFileError: The maps or the regions are missing or damaged.
     """
     folder, stored, rows = run.folder, run.stored, pairs.rows
-    if not all((folder / name).is_file() for name in (IMAGES, PREDICTIONS, TRUTH)) or not stored.draws_maps:
-        return {}
     found = defaultdict[str, _Columns](lambda: defaultdict(lambda: np.full(len(pairs.row), np.nan)))
     named = zip(rows.image[pairs.row].tolist(), rows.query[pairs.row].tolist(), strict=True)
     place_of = {(rows.image_ids[image], rows.queries[query]): place for place, (image, query) in enumerate(named)}
-    predictions, there = Table(folder / PREDICTIONS), defaultdict[tuple[str, str], dict[str, int]](dict)
-    keys = predictions.read(["image_id", "query", "condition"]).to_pydict()
-    for at, (image, query, condition) in enumerate(zip(*keys.values(), strict=True)):
-        there[image, query][condition] = at
-    crops = {row["image_id"]: row for row in Table(folder / IMAGES).rows(["image_id", "crop"])}
+    there = defaultdict[tuple[str, str], dict[str, int]](dict)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
-    # Pair by pair, so that memory does not grow with their number.
-    for image, query, region in stored.regions():
-        if (place := place_of.get((image, query), -1)) < 0:
-            continue
-        maps = {name: np.nan_to_num(map_of(predictions.row(at))) for name, at in there[image, query].items()}
-        own = maps.pop("")
-        for condition, other in maps.items():
-            for kind, name in {HIDE: "follows", CONTROL: "control_follows"}.items():
-                if condition.startswith(kind):
-                    found[condition.removeprefix(kind)][name][place] = spearman(own, other)
-            if condition in PROMPTS:
-                on_grid = (maps_on_grid(one, crop_of(crops[image]), region.shape, mode) for one in (own, other))
-                right, wrong = (rank_accuracy(one, region) for one in on_grid)
-                found[ANY][f"{condition} specificity"][place] = spearman(own, other)
-                found[ANY][f"{condition} advantage"][place] = right - wrong
+    with reading(folder):
+        predictions = Table(folder / PREDICTIONS)
+        keys = predictions.read(["image_id", "query", "condition"]).to_pydict()
+        for at, (image, query, condition) in enumerate(zip(*keys.values(), strict=True)):
+            there[image, query][condition] = at
+        crops = {row["image_id"]: row for row in Table(folder / IMAGES).rows(["image_id", "crop"])}
+        # Pair by pair, so that memory does not grow with their number.
+        for image, query, region in stored.regions() if stored.draws_maps else ():
+            if (place := place_of.get((image, query), -1)) < 0:
+                continue
+            maps = {name: np.nan_to_num(map_of(predictions.row(at))) for name, at in there[image, query].items()}
+            own = maps.pop("")
+            for condition, other in maps.items():
+                for kind, name in {HIDE: "follows", CONTROL: "control_follows"}.items():
+                    if condition.startswith(kind):
+                        found[condition.removeprefix(kind)][name][place] = spearman(own, other)
+                if condition in PROMPTS:
+                    on_grid = (maps_on_grid(one, crop_of(crops[image]), region.shape, mode) for one in (own, other))
+                    right, wrong = (rank_accuracy(one, region) for one in on_grid)
+                    found[ANY][f"{condition} specificity"][place] = spearman(own, other)
+                    found[ANY][f"{condition} advantage"][place] = right - wrong
     return found
