@@ -185,7 +185,8 @@ ROWS = (
         1 / 10,
         f"score {OWN} --predictions {{inputs}}/scores.csv --name mine --trainer.logger false",
         inputs=probabilities,
-        note="More than half of it is importing libraries.",
+        note="Half of it is importing libraries: PyTorch and what Lightning imports of it, albumentations, matplotlib, "
+        "pandas.",
     ),
     Row("`bench` of six runs of 8 images", 1 / 2, "bench --config demo --report false --data.limit 8", rounds=2),
     Row("a misspelt option", 1 / 10, "test --config demo --data.limti 8", rounds=3, status=2),

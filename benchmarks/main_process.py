@@ -27,8 +27,8 @@ FIGURES = (
         "main process of `test` without its network, an image with one pair",
         "ms",
         at_most(0.5),
-        "Once a batch, the memory in which a worker hands it over is mapped and freed, Lightning calls its hooks, and "
-        "a file is written to the journal; larger batches lower it.",
+        "Once a batch, the memory in which a worker hands it over is mapped, Lightning calls its hooks, and a file is "
+        "written to the journal, which takes longest where much was deleted on the disk; larger batches lower it.",
     ),
     Figure(
         "the same, over reading the map and its region once",
