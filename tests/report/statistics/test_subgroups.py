@@ -76,6 +76,8 @@ def test_p_is_that_of_plain_loops_over_the_same_exchanges(monkeypatch, key, seed
     cluster = np.unique(random.integers(0, 18, images), return_inverse=True)[1]
     names = tuple(f"patient {place}" for place in range(cluster.max() + 1))
     sample = replace(random_sample(seed, images, findings=2), image_cluster=cluster, clusters=names)
+    # Some images have two pairs of a finding, as phrases do.
+    sample = sample.with_pairs(np.repeat(np.arange(len(sample.hit)), 1 + random.integers(0, 2, len(sample.hit))))
     # Within a patient they differ, and some are not known or left out.
     codes = [0, 1, 2] if seed % 2 else [0, 2]
     group = random.choice([-1, *codes], images)
@@ -129,6 +131,14 @@ def test_equal_groups_differ_in_one_of_twenty_and_a_planted_gap_is_found(monkeyp
 
     assert share((1.0, 1.0)) <= 0.05 + 0.044
     assert share((2.2, 1.0)) >= 0.8
+
+
+def test_exchanges_with_the_same_difference_count():
+    # Of the six ways to choose two of four, two tell the hits from the misses.
+    sample = replace(random_sample(0, 4, 1), image_cluster=np.arange(4), clusters=tuple("abcd"))
+    sample = replace(sample, pair_image=np.arange(4), pair_column=np.zeros(4, np.int64), hit=np.array([1.0, 1, 0, 0]))
+    p = exchange_p(sample, np.array([0, 0, 1, 1]), np.arange(1), "pointing_game", np.random.default_rng(0))
+    assert p == pytest.approx(1 / 3, abs=0.05)
 
 
 def test_nothing_is_tested_where_no_two_patients_can_be_exchanged():
