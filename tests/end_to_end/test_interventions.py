@@ -23,6 +23,7 @@ from toys import Brightness
 
 from xbench.callbacks.interventions import other_words, rounds, with_patches
 from xbench.cli import main
+from xbench.data.changes import _share_in_view
 from xbench.data.datamodule import drawn_pairs
 from xbench.data.records import PreparedImage, Record
 from xbench.data.samples import Samples
@@ -139,6 +140,13 @@ def test_what_a_crop_does_not_show_changes_nothing_but_is_told(runs: dict[str, P
     for row, name in ((row, name) for row in unseen for name in ("logit", "peak_x", "dice")):
         assert row[name] == own[row["image_id"], row["query"]][name]
     assert all(row["changed_seen"] in (None, 1) for row in table(runs["intervene maps"]).to_pylist())
+
+
+def test_a_pixel_is_seen_if_its_center_is() -> None:
+    views = {0.375: 3, 0.375 + 2**-20: 2, 0.375 - 2**-20: 3, 0.125: 4}
+    for edge, seen in views.items():
+        for view in ((edge, 0, 1, 1), (0, edge, 1, 1), (0, 0, 1 - edge, 1), (0, 0, 1, 1 - edge)):
+            assert _share_in_view(np.ones((4, 4), bool), view) == seen / 4
 
 
 def test_answers_about_hidden_regions(runs: dict[str, Path]) -> None:
