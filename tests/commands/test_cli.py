@@ -149,11 +149,14 @@ def test_every_pair_resolves_from_any_directory(tmp_path, monkeypatch):
         kind: {name: yaml.safe_load(path.read_text())["class_path"] for name, path in shipped(kind).items()}
         for kind in ("models", "data")
     }
+    equalised = set()
     for model, data in itertools.product(classes["models"], classes["data"]):
         for name in (f"{model}_{data}", f"{model}_{data}.yaml"):
             found = read_config(name)
+            equalised |= {name} if found["model"].get("init_args", {}).get("equalise") else set()
             assert found["model"]["class_path"] == classes["models"][model]
             assert found["data"]["class_path"] == classes["data"][data]
+    assert equalised == {f"{model}_rsna{ending}" for model in ("medklip", "mavl") for ending in ("", ".yaml")}
     assert read_config("demo") == read_config("demo.yaml")
 
 

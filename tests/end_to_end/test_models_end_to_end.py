@@ -16,7 +16,6 @@ from downloads import Downloads
 from small_networks import shrink
 
 from xbench.findings.names import FINDINGS
-from xbench.findings.prompts import prompts_in_style
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH
 
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
@@ -37,27 +36,6 @@ SALIENCY = {
     "biovil": "cosine",
     "biovilt": "cosine",
     "cxrclip": "dot",
-}
-BIOVIL = [f"Findings {words} pleural effusion" for words in ("consistent with", "suggesting")]
-BIOVIL += ["Findings are most compatible with pleural effusion", "This opacity can represent pleural effusion"]
-BIOVIL += [f"{no} pleural effusion" for no in ("There is no", "No evidence of", "No evidence of acute", "No signs of")]
-# Official prompts of Pleural Effusion. The authors' books of MedKLIP and MAVL are not part of the package.
-PROMPTS = {
-    "carzero": ["There is Pleural Effusion"],
-    "clip": ["a chest x-ray showing pleural effusion", "a chest x-ray without pleural effusion"],
-    "biomedclip": [f"this is a photo of a chest x-ray {word} pleural effusion" for word in ("showing", "without")],
-    "medklip": prompts_in_style("description", "Pleural Effusion"),
-    "kad": ["pleural effusion"],
-    "mavl": prompts_in_style("description", "Pleural Effusion") + prompts_in_style("aspects", "Pleural Effusion"),
-    "devide": ["pleural effusion"],
-    "radzero": ["There is Pleural Effusion"],
-    "hf": ["a chest x-ray showing pleural effusion"],
-    "gloria": ["There is Pleural Effusion"],
-    "afloc": ["Findings suggesting Pleural Effusion"],
-    "chexzero": ["Pleural Effusion", "no Pleural Effusion"],
-    "biovil": BIOVIL,
-    "biovilt": BIOVIL,
-    "cxrclip": ["Pleural Effusion", "No Pleural Effusion"],
 }
 SIZES = {"biovil": 480, "biovilt": 448}
 ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
@@ -99,8 +77,8 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
         assert provenance["checkpoint_sha256"] == hashlib.file_digest(file, "sha256").hexdigest()
     assert provenance["model"]["saliency"] == SALIENCY[model]
     assert provenance["model"]["image_size"] == SIZES.get(model, 224)
+    assert (provenance["data"]["batch_size"], provenance["data"]["grid"]) == (8, [224, 224])
     assert list(provenance["prompts"]) == list(FINDINGS["vindr"])
-    assert provenance["prompts"]["Pleural Effusion"] == PROMPTS[model]
 
     # What `predict` writes gives `score` the same run without the model: crops, padding and enlarging included.
     predicted = command(

@@ -13,7 +13,9 @@ import torch
 import transformers
 from deterministic import drawn
 from deterministic_checkpoints import write_tokeniser
+from kad_reference import Decoder, Text, varied
 from small_networks import shrink
+from torch import nn
 
 from xbench.models.maps import clip as _open_clip
 
@@ -24,6 +26,20 @@ def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
         yield
+
+
+@pytest.fixture(scope="module")
+def text() -> nn.Module:
+    """KAD's text encoder, rebuilt plainly, with a shallow BERT."""
+    torch.manual_seed(4)
+    return varied(Text())
+
+
+@pytest.fixture(scope="module")
+def decoder() -> nn.Module:
+    """KAD's decoder, rebuilt plainly."""
+    torch.manual_seed(1)
+    return varied(Decoder())
 
 
 @pytest.fixture

@@ -171,7 +171,6 @@ def test_the_authors_own_engine(build: type[BioViL], seed: str, tmp_path: Path) 
 
 def test_prompts_and_temperature(files: dict[str, str]) -> None:
     model, images = BioViL(**files, temperature=0.5), torch.rand(1, 3, 224, 224)
-    assert len(model.default_prompts("Edema")) == 8
     present, absent = ("A {finding}", "Any {finding}"), ("No {finding}",)
     model.templates = ([*present], [*absent])
     assert model.default_prompts("Edema") == ["A edema", "Any edema", "No edema"]

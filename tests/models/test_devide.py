@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from kad_reference import Decoder, Text, sections, varied
+from kad_reference import IDS, MASK, Decoder, sections, varied, write
 from safetensors.torch import load_file
 from small_networks import BLOCKS, largest
 from torch import Tensor, nn
@@ -19,26 +19,14 @@ from xbench.models.maps.devide import DeViDe
 from xbench.runtime.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("small")
-IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
 
-def write(folder: Path, content: dict[str, Any]) -> str:
-    path = folder / "devide.pt"
-    torch.save(content, path)
-    return str(path)
-
-
 @pytest.fixture(scope="module")
-def timm_vit() -> nn.Module:
+def content(text: nn.Module, decoder: nn.Module) -> dict[str, Any]:
     torch.manual_seed(2)
-    return varied(timm.create_model("vit_base_patch16_224", img_size=32, num_classes=0, depth=BLOCKS))
-
-
-@pytest.fixture(scope="module")
-def content(timm_vit: nn.Module) -> dict[str, Any]:
-    torch.manual_seed(0)
-    return sections(timm_vit, varied(Text()), varied(Decoder()))
+    vit = varied(timm.create_model("vit_base_patch16_224", img_size=32, num_classes=0, depth=BLOCKS))
+    return sections(vit, text, decoder)
 
 
 @pytest.fixture(scope="module")
@@ -53,19 +41,6 @@ def model(small: None, checkpoint: str) -> DeViDe:
 
 def score(model: DeViDe) -> Tensor:
     return model(IMAGES, model.encode_tokens(IDS)).logits
-
-
-def plain_decoder(content: dict[str, Any]) -> nn.Module:
-    decoder = Decoder().eval()
-    decoder.load_state_dict(content["model"])
-    return decoder
-
-
-@torch.no_grad()
-def plain_text(content: dict[str, Any], ids: Tensor) -> Tensor:
-    text = Text().eval()
-    text.load_state_dict(content["text_encoder"])
-    return text(ids, (ids != 0).long())
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -102,12 +77,12 @@ def test_descriptions_are_averaged_whatever_their_number(model: DeViDe) -> None:
     assert largest(model.encode_tokens(ragged.flip(1)), queries) < 1e-6
 
 
-def test_the_mlp_comes_before_the_mean(content: dict[str, Any], tmp_path: Path) -> None:
+def test_the_mlp_comes_before_the_mean(content: dict[str, Any], text: nn.Module, tmp_path: Path) -> None:
     mlp = varied(nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768)))
     trained = {f"description_proj.{name}": tensor for name, tensor in mlp.state_dict().items()}
     path = write(tmp_path, {**content, "model": {**content["model"], **trained}})
     model = DeViDe(checkpoint=path, description_pooling="mlp")
-    expected = mlp(plain_text(content, IDS)).unflatten(0, (2, 2)).mean(dim=1)
+    expected = mlp(text(IDS, MASK)).unflatten(0, (2, 2)).mean(dim=1)
     assert largest(model.encode_tokens(IDS.unflatten(0, (2, 2))), expected) < 1e-5
     # A trained projection must not be passed over.
     with pytest.raises(UserError, match=r"4 unexpected \(model\.description_proj"):
@@ -115,7 +90,7 @@ def test_the_mlp_comes_before_the_mean(content: dict[str, Any], tmp_path: Path) 
 
 
 def test_the_image_projection_is_an_identity_unless_there_is_one(
-    model: DeViDe, content: dict[str, Any], tmp_path: Path
+    model: DeViDe, content: dict[str, Any], decoder: nn.Module, tmp_path: Path
 ) -> None:
     def checkpoint_with(**projection: Tensor) -> str:
         named = {f"image_proj.{name}": tensor for name, tensor in projection.items()}
@@ -126,10 +101,8 @@ def test_the_image_projection_is_an_identity_unless_there_is_one(
     matrix = torch.randn(768, 768, generator=torch.Generator().manual_seed(1)) / 28
     trained = DeViDe(checkpoint=checkpoint_with(weight=matrix, bias=torch.ones(768)))
     assert (model.design["image_projection"], trained.design["image_projection"]) == ("identity", "trained")
-    decoder = plain_decoder(content)
-    with torch.no_grad():
-        tokens = trained.image_encoder(IMAGES).flatten(1, 2) @ matrix.T + 1
-        logits = decoder(tokens, trained.encode_tokens(IDS))[0]
+    tokens = trained.image_encoder(IMAGES).flatten(1, 2) @ matrix.T + 1
+    logits = decoder(tokens, trained.encode_tokens(IDS))[0]
     assert largest(score(trained), logits[..., 1] - logits[..., 0]) < 1e-5
     with pytest.raises(UserError, match=r"1 missing \(model\.image_proj\.bias\)"):
         DeViDe(checkpoint=checkpoint_with(weight=matrix))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -18,9 +19,12 @@ from deterministic_checkpoints import FIXED, MODELS, write_checkpoint
 from torch import Tensor
 
 from xbench import models
+from xbench.findings.names import FINDINGS
+from xbench.findings.prompts import phrase, prompts_in_style
 from xbench.models import VLM
 from xbench.models.maps import biovil, carzero, cxrclip, devide, gloria, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
+from xbench.models.maps.kad import class_name
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.notes import CUT_OFF_NOTE
 from xbench.types import ModelOutput, Query
@@ -49,6 +53,39 @@ SIZED = pytest.mark.parametrize("model", [name for name in MODELS if name not in
 STRIDES = dict.fromkeys(MODELS, 16) | {"radzero": 14}
 STRIDES |= dict.fromkeys(("clip", "kad", "chexzero", "biovil", "biovilt", "cxrclip"), 32)
 DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
+# How CARZero's scripts call findings, where they do not use the name of the dataset.
+OF_CARZERO = {
+    "Calcification": "Tissue Calcification",
+    "Consolidation": "Pulmonary Consolidation",
+    "Edema": "Pulmonary Edema",
+    "Emphysema": "Pulmonary Emphysema",
+    "Fracture": "Bone Fracture",
+    "Infiltration": "Pulmonary Infiltration",
+    "Mass": "Pulmonary Mass",
+    "Nodule": "Lung Nodule",
+    "Pulmonary Fibrosis": "Fibrosis",
+}
+BIOVIL = [f"Findings {words} {{0}}" for words in ("consistent with", "suggesting")]
+BIOVIL += ["Findings are most compatible with {0}", "This opacity can represent {0}"]
+BIOVIL += [f"{no} {{0}}" for no in ("There is no", "No evidence of", "No evidence of acute", "No signs of")]
+# The official prompts; for the books of MedKLIP and MAVL, which are not free, what the package puts in place.
+OFFICIAL: dict[str, Callable[[str], list[str]]] = {
+    "carzero": lambda finding: [f"There is {OF_CARZERO.get(finding, finding)}"],
+    "clip": lambda finding: [f"a chest x-ray {word} {phrase(finding)}" for word in ("showing", "without")],
+    "biomedclip": lambda finding: [f"this is a photo of {text}" for text in OFFICIAL["clip"](finding)],
+    "medklip": lambda finding: prompts_in_style("description", finding),
+    "mavl": lambda finding: prompts_in_style("description", finding) + prompts_in_style("aspects", finding),
+    "kad": lambda finding: [class_name(finding)],
+    "devide": lambda finding: [class_name(finding)],
+    "radzero": lambda finding: OFFICIAL["carzero"](finding),
+    "hf": lambda finding: OFFICIAL["clip"](finding)[:1],
+    "gloria": lambda finding: [f"There is {finding}"],
+    "afloc": lambda finding: [f"Findings suggesting {finding}"],
+    "chexzero": lambda finding: [finding, f"no {finding}"],
+    "biovil": lambda finding: [template.format(phrase(finding)) for template in BIOVIL],
+    "biovilt": lambda finding: OFFICIAL["biovil"](finding),
+    "cxrclip": lambda finding: [finding, f"No {finding}"],
+}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -75,6 +112,11 @@ def scores(network: VLM, images: Tensor) -> ModelOutput:
 
 def test_it_is_frozen(network: VLM) -> None:
     assert not any(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_the_official_prompts_of_every_finding(model: str, network: VLM) -> None:
+    for finding in {*chain.from_iterable(FINDINGS.values())}:
+        assert [*network.prompts_of(finding)] == OFFICIAL[model](finding)
 
 
 @SIZED

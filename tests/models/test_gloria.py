@@ -80,7 +80,6 @@ def test_no_prompt_is_dropped_for_being_one_word(
     name: str, sentence: str, builds: dict[str, Callable[..., Any]], tmp_path: Path
 ) -> None:
     model: LocalGlobal = builds[name]()
-    assert model.default_prompts("Edema") == [f"{sentence} Edema"]
     # A phrase of an image is used as it stands, if that leaves words.
     assert model.word_prompts("small effusion", ["small effusion"]) == ["small effusion"]
     assert model.word_prompts("Edema.", ["Edema."]) == [f"{sentence} Edema."]

@@ -110,8 +110,7 @@ def test_legrad_against_autograd_through_the_whole_head(folders: dict[str, Path]
 
 def test_prompts(folders: dict[str, Path]) -> None:
     """SigLIP's tokenizer drops punctuation and pads to the full length; of several prompts the mean counts."""
-    model = attached(HFDual(str(folders["siglip"])), "Edema")
-    assert model.prompts == [["a chest x-ray showing edema"]]
+    model = HFDual(str(folders["siglip"]))
     pieces = [model._tokenizer.convert_tokens_to_ids(piece) for piece in ("▁chest", "▁", *"xray", "</s>")]
     ids = torch.tensor([pieces + [1] * (64 - len(pieces))])
     assert torch.equal(model.encode_texts(["  Chest x-ray."]), model.encode_tokens(ids))
@@ -174,7 +173,6 @@ def test_what_cannot_be_run(folders: dict[str, Path], tmp_path: Path) -> None:
 
     assert "type siglip2. Give a siglip" in problem(config={"model_type": "siglip2"})
     assert "are not those of a siglip model" in problem(preprocessor_config={"resample": 9})
-    assert "multiple of 16" in problem(options={"image_size": 40})
     assert "give a clip model patch" in problem("clip", options={"saliency": "legrad"})
     assert "Give --model.pairs true" in problem("clip", options={"pairs": False})
     with pytest.raises(UserError, match=r"--model\.checkpoint a folder"):

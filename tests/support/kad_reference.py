@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from deterministic_checkpoints import BERT
 from torch import Tensor, nn
-from torchvision.models import densenet121, resnet50
+from torchvision.models import densenet121
 from transformers import BertConfig, BertModel
 
-
-class ResNetEncoder(nn.Module):
-    def __init__(self, cut: int) -> None:
-        super().__init__()
-        self.resnet = resnet50()
-        channels = 2048 if cut == -2 else 1024
-        self.res_features = nn.Sequential(*list(self.resnet.children())[:cut])
-        self.res_l1, self.res_l2 = nn.Linear(channels, channels), nn.Linear(channels, 768)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.res_l2(self.res_l1(self.res_features(images).flatten(2).mT).relu())
+IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
+MASK = (IDS != 0).long()
 
 
 class DenseEncoder(nn.Module):
@@ -90,3 +82,9 @@ def sections(image: nn.Module, text: nn.Module, decoder: nn.Module) -> dict[str,
         "config": {"img_res": 224, "text_encoder": "bert"},
         "epoch": 3,
     }
+
+
+def write(folder: Path, content: dict[str, Any]) -> str:
+    path = folder / "best_valid.pt"
+    torch.save(content, path)
+    return str(path)
