@@ -15,7 +15,7 @@ from xbench.geometry.hiding import Hiding, dilated
 from xbench.report.runs import Run
 from xbench.report.schema import InterventionAnalysis
 from xbench.report.statistics.interventions import intervened_in
-from xbench.scoring.rows import Rows
+from xbench.scoring.interventions import keys_of
 
 CASES = 6
 
@@ -61,12 +61,12 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
         reason: [place for place in np.argsort(-worth, kind="stable").tolist() if not np.isnan(worth[place])]
         for reason, worth in worths.items()
     }
-    under = {"": run.rows, **run.stored.changed}
+    hide, control = f"{HIDE}{fill}", f"{CONTROL}{fill}"
+    under = {"": rows, **run.stored.changed}
+    keys = {name: keys_of(under[name]) for name in ("", hide, control)}
     for place, reason in _in_turn(rankings).items():
-        row = pairs.row[place]
-        image, query = rows.image_ids[rows.image[row]], rows.queries[rows.query[row]]
-        pair, at = kept.read(image, query), {name: _row(of, image, query) for name, of in under.items()}
-        hide, control = f"{HIDE}{fill}", f"{CONTROL}{fill}"
+        image, query = key = keys[""][pairs.row[place]]
+        pair, at = kept.read(image, query), {name: of.index(key) for name, of in keys.items()}
         hidden = dilated(pair.region)
         moved = _moved(hidden[:, ::-1], *(float(under[control][f"changed_{axis}"][at[control]]) for axis in "xy"))
         masks, hiding = {"": pair.region, hide: hidden, control: moved & ~hidden}, Hiding(pair.display, image)
@@ -75,7 +75,7 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
             film = hiding.fill(mask, hidden, fill) if name and mask.any() else pair.display
             probability = float(under[name]["probability"][at[name]])
             films.append((film, mask, None if np.isnan(probability) else probability))
-        yield HiddenCase(image, rows.findings[rows.finding[row]], reason, fill, tuple(films))
+        yield HiddenCase(image, rows.findings[pairs.finding[place]], reason, fill, tuple(films))
 
 
 def _in_turn(rankings: dict[str, list[int]]) -> dict[int, str]:
@@ -87,14 +87,6 @@ def _in_turn(rankings: dict[str, list[int]]) -> dict[int, str]:
             rankings[reason] = fresh[1:]
             chosen |= {place: reason for place in fresh[: len(chosen) < CASES]}
     return chosen
-
-
-def _row(rows: Rows, image: str, query: str) -> int:
-    """Return the place of a pair among rows; -1 without one."""
-    if image not in rows.image_ids or query not in rows.queries:
-        return -1
-    own = (rows.image == rows.image_ids.index(image)) & (rows.query == rows.queries.index(query))
-    return int(np.flatnonzero(own)[0]) if own.any() else -1
 
 
 def _moved(mask: NDArray[np.bool_], x: float, y: float) -> NDArray[np.bool_]:

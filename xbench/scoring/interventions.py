@@ -94,7 +94,7 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
     Raises:
         ValueError: A row under a condition is of an image and a query that `rows` lacks.
     """
-    known = {key: place for place, key in enumerate(_keys(rows))}
+    known = {key: place for place, key in enumerate(keys_of(rows))}
     places = {name: _places(known, changed[name]) for name in CONDITIONS if len(changed.get(name, ()))}
     row: NDArray[np.int64] = np.unique(np.concatenate([np.empty(0, np.int64), *places.values()]))
     row = row[rows.finding[row] >= 0]
@@ -191,7 +191,7 @@ def _patients(rows: Rows) -> list[str]:
     ]
 
 
-def _keys(rows: Rows) -> list[tuple[str, str]]:
+def keys_of(rows: Rows) -> list[tuple[str, str]]:
     """Return image and query of each row (R,)."""
     pairs = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
     return [(rows.image_ids[image], rows.queries[query]) for image, query in pairs]
@@ -199,7 +199,7 @@ def _keys(rows: Rows) -> list[tuple[str, str]]:
 
 def _places(known: Mapping[tuple[str, str], int], changed: Rows) -> NDArray[np.int64]:
     """Return the place of each row under a condition among the rows of the images as they are."""
-    keys = _keys(changed)
+    keys = keys_of(changed)
     for image, query in (key for key in keys if key not in known):
         raise ValueError(f"{query!r:.60} on {image!r:.200} has a row under a condition, and none on the image as it is")
     return np.array([known[key] for key in keys], np.int64)

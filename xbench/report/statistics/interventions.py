@@ -24,7 +24,7 @@ from xbench.report.statistics.measures import estimate
 from xbench.report.statistics.paired import SIGNIFICANT, exchange_tests, weighed
 from xbench.runs.files import IMAGES, PREDICTIONS, RunFileError, Table, reading
 from xbench.runs.images import crop_of, map_of
-from xbench.scoring.interventions import ANY, OF_ANY, OF_FILL, Intervened, intervened, intervention_numbers
+from xbench.scoring.interventions import ANY, OF_ANY, OF_FILL, Intervened, intervened, intervention_numbers, keys_of
 from xbench.scoring.maps import rank_accuracy
 from xbench.scoring.numbers import holm
 from xbench.scoring.perturbations import spearman
@@ -36,6 +36,7 @@ UNSTABLE: Mapping[str, tuple[str, float]] = {"use": ("control_drop", 0.2), "prem
 """By number that is tested, from where on an equal patch elsewhere matters: a small effect, and the share of changed
 decisions above which arXiv 2606.17710 calls a model unstable."""
 _SHARES = {"flip_rate", "control_flip_rate", "map_moves", *(name for names in OF_ANY.values() for name in names)}
+_COMPUTED = {True: (intervals.share, intervals.combined), False: (intervals.unbounded, intervals.combined_unbounded)}
 _Columns = dict[str, NDArray[np.float64]]
 
 
@@ -98,11 +99,7 @@ def _estimates(pairs: Intervened, columns: _Columns, points: Mapping[str, Any]) 
     found: dict[str, dict[str, Estimate]] = {name: {} for name in (MACRO, *pairs.rows.findings)}
     given = {**points["per_class"], MACRO: points["macro"]}
     for name, values in columns.items():
-        compute, combine = (
-            (intervals.share, intervals.combined)
-            if name in _SHARES
-            else (intervals.unbounded, intervals.combined_unbounded)
-        )
+        compute, combine = _COMPUTED[name in _SHARES]
         own, found[MACRO][name] = _enough(pairs, values), Estimate(None)
         spreads[name] = {key: compute(values[rows], cluster[rows], cluster.max() + 1) for key, rows in own.items()}
         for place, findings in {**{finding: [finding] for finding in own}, MACRO: [*own]}.items() if own else ():
@@ -178,16 +175,15 @@ def map_columns(run: Run, pairs: Intervened) -> dict[str, _Columns]:
     Raises:
         RunFileError: The maps or the regions are missing or damaged.
     """
-    folder, stored, rows = run.folder, run.stored, pairs.rows
+    folder, stored, keys = run.folder, run.stored, keys_of(pairs.rows)
     found = defaultdict[str, _Columns](lambda: defaultdict(lambda: np.full(len(pairs.row), np.nan)))
-    named = zip(rows.image[pairs.row].tolist(), rows.query[pairs.row].tolist(), strict=True)
-    place_of = {(rows.image_ids[image], rows.queries[query]): place for place, (image, query) in enumerate(named)}
+    place_of = {keys[row]: place for place, row in enumerate(pairs.row.tolist())}
     there = defaultdict[tuple[str, str], dict[str, int]](dict)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
     with reading(folder):
         predictions = Table(folder / PREDICTIONS)
-        keys = predictions.read(["image_id", "query", "condition"]).to_pydict()
-        for at, (image, query, condition) in enumerate(zip(*keys.values(), strict=True)):
+        named = predictions.read(["image_id", "query", "condition"]).to_pydict()
+        for at, (image, query, condition) in enumerate(zip(*named.values(), strict=True)):
             there[image, query][condition] = at
         crops = {row["image_id"]: row for row in Table(folder / IMAGES).rows(["image_id", "crop"])}
         # Pair by pair, so that memory does not grow with their number.
