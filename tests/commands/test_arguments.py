@@ -18,7 +18,7 @@ from jsonargparse._parameter_resolvers import get_signature_parameters
 from lightning.pytorch import Trainer
 
 from xbench.cli import main
-from xbench.commands.arguments import COMMANDS, command_parser
+from xbench.commands.arguments import command_parser
 from xbench.commands.configs import TOP, shipped
 from xbench.commands.look import TRAINER, constructor, look, needs_of
 from xbench.commands.options import build, class_arguments, resolve_class, run_parser
@@ -46,13 +46,6 @@ def test_values_of_options_are_those_of_their_homes():
     assert {*action_of("test", "--model.prompts").completer()} == {*STYLES}
     assert {*action_of("test", "--config").completer()} >= {"demo", "clip_siim", "oracle_phantom"}
     assert {*action_of("bench", "--config").completer()} == {*shipped("bench")}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_on_one_screen(command, name):
-    run = command(name, "--help")
-    assert run.status == 0 and len(run.output.splitlines()) <= 60
-    assert COMMANDS[name]["summary"] in run.output.replace("\n", " ") or run.output
 
 
 _FILES = {
@@ -93,6 +86,8 @@ AT_ONCE = {
     "rescore films --ties som": "--ties",
     "report runs --caes 3": "--cases",
     "report runs --seed -1": "--seed",
+    "report runs --cases x": "--cases 'x'",
+    "report": "RUNS",
     "convert clpi a b": "mean clip",
     "test --config dmeo": "mean demo",
     "test --config carzero_vindr.yaml": "--data.root docs/datasets.md#vindr-cxr --model.checkpoint docs/models.md",
@@ -149,7 +144,7 @@ def test_what_is_wrong_is_said_without_torch(files):
     """Every line names everything that is missing, and the page that says where to get it."""
     script = (
         "import sys\nfrom xbench.cli import main\nsys.path.insert(0, '')\n"
-        "assert main(['test', '--help']) == main(['--version']) == 0\n"
+        "assert main([]) == main(['--help']) == main(['test', '--help']) == main(['--version']) == 0\n"
         "wrong = [line for line in sys.stdin.read().splitlines() if main(line.split()) != 2]\nassert not wrong, wrong\n"
         "assert not {'torch', 'lightning', 'transformers', 'mine', 'pandas'} & {*sys.modules}"
     )

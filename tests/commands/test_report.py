@@ -155,10 +155,6 @@ def test_figures_are_the_same_at_every_run(written, three_analysed, tmp_path):
 @pytest.mark.parametrize(
     ("words", "status", "fragments"),
     [
-        pytest.param([], 2, ["RUNS"], id="nothing"),
-        pytest.param(["{runs}", "--cases", "x"], 2, ["--cases", "'x'"], id="not a number"),
-        pytest.param(["{runs}", "--seed", "-1"], 2, ["--seed"], id="seed"),
-        pytest.param(["{runs}", "--bogus"], 2, ["--bogus", "--help"], id="unknown"),
         pytest.param(["{empty}/nowhere"], 2, ["nowhere", "not a folder"], id="no folder"),
         pytest.param(["{empty}"], 1, ["no finished run", "runs by default"], id="no run"),
         pytest.param(["{runs}", "--out", "{other}"], 2, ["report.md", "--out"], id="somebody's folder"),

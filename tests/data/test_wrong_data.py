@@ -58,9 +58,6 @@ def test_the_root_is_a_parent_or_a_child(downloads, name):
         assert name == "tbx11k" or any(hint in message for hint in hints)
 
 
-# Images
-
-
 # Annotation files
 
 

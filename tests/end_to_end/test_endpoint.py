@@ -140,15 +140,6 @@ def test_a_key_that_the_server_echoes_is_in_no_file(address, tmp_path, capsys, m
     assert len(written) > 10 and not any(key.encode() in content for content in [*written, *map(str.encode, texts)])
 
 
-def test_a_run_that_got_no_answer_says_how_to_go_on(address, tmp_path, capsys):
-    script = f"tired:{'ok,' * 10}{'500,' * 2}{'401,' * 9}ok"
-    command = words(tmp_path, f"{address}/{script}/v1", "--model.attempts=2", "--model.concurrency=1")
-    assert main(command) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("error: 127.0.0.1 ") and "--resume true" in said
-    assert not [*tmp_path.glob("runs/*/*/results.json")]
-
-
 def parts(request: dict) -> tuple[str, str]:
     """The image and the question of a request."""
     image, text = request["body"]["messages"][-1]["content"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,7 +37,6 @@ SALIENCY = {
     "cxrclip": "dot",
 }
 SIZES = {"biovil": 480, "biovilt": 448}
-ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
 CONVERTED = [name for name in MODELS if name not in ("clip", "mavl")]
 
 
@@ -107,25 +105,3 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
         tables = [pq.read_table(one.folder / PAIRS) for one in (run, again)]
         assert tables[0].equals(tables[1])
         assert again.results["provenance"]["checkpoint_sha256"] != provenance["checkpoint_sha256"]
-
-
-def test_kad_is_asked_what_its_authors_ask(command, downloads: Downloads, folder: Path, monkeypatch):
-    shrink(monkeypatch)
-    arguments = options_of(write_checkpoint("kad", folder))
-    data = ("--data.root", downloads("chestxray14").root, "--data.limit", "2", "--data.num_workers", "0")
-    runs = [
-        command("test", "--config", "kad_chestxray14", *data, *arguments, *more, *QUIET)
-        for more in ((), ("--model.ask", ASKED))
-    ]
-    assert [run.status for run in runs] == [0, 0], runs[-1].errors
-    scored = list(FINDINGS["chestxray14"])
-    models = [run.results["provenance"]["model"] for run in runs]
-    assert [model["ask"] for model in models] == ["official", [*scored, "Edema"]]
-    assert [len(model["asked"]) for model in models] == [14, 9]
-    assert list(models[0]["asked"])[-3:] == ["Pulmonary Fibrosis", "Pleural Thickening", "Hernia"]
-    assert models[0]["asked"]["Pleural Thickening"] == ["pleural thicken"]
-    assert all(run.results["findings"] == list(run.results["provenance"]["prompts"]) == scored for run in runs)
-    official, other = (pq.read_table(run.folder / PAIRS)["logit"] for run in runs)
-    assert not official.equals(other)
-    # The benchmark tells them apart, and so does a run that goes on with another.
-    assert len({run.results["provenance"]["fingerprint"]["settings"] for run in runs}) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -133,22 +132,12 @@ def test_no_two_findings_of_a_dataset_are_read_alike(model: CARZero) -> None:
         assert all(text.startswith("there is ") for text in read)
 
 
-@pytest.mark.parametrize(
-    ("style", "prompts"),
-    [
-        ("name", ["There is ILD"]),
-        ("phrase", ["There is interstitial lung disease"]),
-        ("description", prompts_in_style("description", "ILD")),
-        ("file", ["scarred lungs"]),
-    ],
-)
-def test_styles_of_prompts(
-    weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, style: str, prompts: list[str]
-) -> None:
-    file = tmp_path / "prompts.json"
-    file.write_text(json.dumps({"ILD": "scarred lungs"}))
-    model = built(weights, monkeypatch, prompts=str(file) if style == "file" else style)
-    assert list(model.prompts_of("ILD")) == prompts
+def test_names_and_phrases_stand_in_its_sentence(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    for style, prompt in {"name": "There is ILD", "phrase": "There is interstitial lung disease"}.items():
+        assert built(weights, monkeypatch, prompts=style).prompts_of("ILD") == [prompt]
+    assert built(weights, monkeypatch, prompts="description").prompts_of("ILD") == prompts_in_style(
+        "description", "ILD"
+    )
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,7 +15,6 @@ from run_files import disagreements
 from tiny_llavarad import PATCH, SIDE, WIDTH, WORDS, by_hand
 
 from xbench.cli import main
-from xbench.commands.configs import shipped, summary
 from xbench.models.maps.llavarad import LLaVARad
 from xbench.runtime.errors import UserError
 from xbench.runtime.notes import EXPLORATORY_NOTE
@@ -181,11 +180,6 @@ def test_a_run(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["report", str(path.parent), "--out", str(folder / "pages")]) == 0
     pages = [folder / "pages" / name for name in ("report.md", "index.html")]
     assert all(LLaVARad.exploratory in " ".join(page.read_text().split()) for page in pages)
-
-
-def test_list_marks_what_is_exploratory() -> None:
-    marked = [name for name, path in shipped("models").items() if "exploratory" in summary(path)]
-    assert marked == ["llavarad"] and LLaVARad.exploratory
 
 
 MISFITS = {

@@ -160,66 +160,47 @@ def hidden(model, kind, uses=(0.9, 0.8), number="use", **findings):
 
 
 PARTS = ("drop", "control_drop", "flip_rate", "control_flip_rate")
+
+
+def judged(text, *found, **scores):
+    """What the answer contains, after what intervening did to runs with these scores, by default mostly right."""
+    return scores or {"kad": [0.79]}, [*found], text
+
+
+USED, UNUSED = hidden("kad", "depends"), hidden("kad", "unchanged", (0.0, 0.0))
 BY_INTERVENTION = {
-    "uses it": ({"kad": [0.79]}, [hidden("kad", "depends")], "It points at the lesion and uses it."),
-    "a shortcut": (
-        *({"kad": [0.79]}, [hidden("kad", "unchanged", (0.0, 0.0))]),
+    "uses it": judged("It points at the lesion and uses it.", USED),
+    "a shortcut": judged(
         "It points at the lesion and does not use it. With the lesion hidden the score falls by 1.00 standard "
         "deviations (SD), with an equal patch elsewhere hidden by 1.00: a use of 0.00 SD (\u22120.10 to 0.10, 95% "
         "interval; p = 0.90) over 200 lesions, the most of two fills.",
+        UNUSED,
     ),
-    "no sign": (
-        {"kad": [0.3]},
-        [hidden("kad", "no sign", (0.0, 0.05))],
-        "It seldom points at the lesion and shows no sign",
+    "no sign": judged(
+        "It seldom points at the lesion and shows no sign", hidden("kad", "no sign", (0.0, 0.05)), kad=[0.3]
     ),
-    "one finding is a shortcut": (
-        {"kad": [0.79]},
-        [
-            hidden(
-                "kad", "depends", Nodule=(0.0, 0.1, 0), Mass=(0.0, 0.11, 0), Effusion=(0.11, 0.0, 0), Hernia=(-1, 0, 9)
-            )
-        ],
+    "one finding is a shortcut": judged(
         "It points at the lesion and uses it, with no sign of that for Nodule and Hernia. With",
+        hidden("kad", "depends", Nodule=(0.0, 0.1, 0), Mass=(0.0, 0.11, 0), Effusion=(0.11, 0.0, 0), Hernia=(-1, 0, 9)),
     ),
-    "a negligible use": (
-        {"kad": [0.79]},
-        [hidden("kad", "depends", (0.1, 0.1))],
-        "It points at the lesion and uses it. With",
-    ),
-    "elsewhere": ({"kad": [0.12]}, [hidden("kad", "depends")], "It does not point at the lesion but uses it. With"),
-    "a fill decides": (
-        {"kad": [0.79]},
-        [hidden("kad", "fill", (0.9, 0.0))],
-        "uses it or not, depending on how it is hidden.",
-    ),
-    "any hole": (
-        {"kad": [0.79]},
-        [hidden("kad", "any hole", (0.0, 0.0))],
-        "It points at the lesion and reacts to any hole alike.",
-    ),
-    "too few": (
-        {"kad": [0.79]},
-        [hidden("kad", "too few", (0.3, 0.3))],
-        "was tested too little to tell if it uses it.",
-    ),
-    "no scores": (
-        *({"kad": [0.79]}, [hidden("kad", "depends", (0.3, 0.4), "premium")]),
+    "a negligible use": judged("It points at the lesion and uses it. With", hidden("kad", "depends", (0.1, 0.1))),
+    "elsewhere": judged("It does not point at the lesion but uses it. With", USED, kad=[0.12]),
+    "a fill decides": judged("uses it or not, depending on how it is hidden.", hidden("kad", "fill", (0.9, 0.0))),
+    "any hole": judged("points at the lesion and reacts to any hole alike.", hidden("kad", "any hole", (0.0, 0.0))),
+    "too few": judged("was tested too little to tell if it uses it.", hidden("kad", "too few", (0.3, 0.3))),
+    "no scores": judged(
         "With the lesion hidden 50% of decisions change, with an equal patch elsewhere hidden 50%: a premium of 30 "
         "points (20 to 40, 95% interval; p = 0.001) over 200 lesions, the least of two fills.",
+        hidden("kad", "depends", (0.3, 0.4), "premium"),
     ),
-    "several": (
-        {"kad": [0.79], "mavl": [0.7], "clip": [0.3], "demo": [0.6]},
-        [hidden("kad", "unchanged", (0.0, 0.0)), hidden("mavl", "depends"), hidden("clip", "unchanged", (0.0, 0.0))],
+    "several": judged(
         "MAVL uses the lesion; KAD points at the lesion and does not use it; CLIP does not use the lesion; Demo was "
         "not tested by intervention. Use, the fall for the lesion less that for an equal patch elsewhere: KAD 0.00 SD "
         "(\u22120.10 to 0.10), MAVL 0.80 SD (0.70 to 0.90), CLIP 0.00 SD (\u22120.10 to 0.10).",
+        *(UNUSED, hidden("mavl", "depends"), hidden("clip", "unchanged", (0.0, 0.0))),
+        **{"kad": [0.79], "mavl": [0.7], "clip": [0.3], "demo": [0.6]},
     ),
-    "two datasets": (
-        {"kad": [0.79, 0.8]},
-        [hidden("kad", "depends"), hidden("kad", "no sign")],
-        "uses it on some datasets.",
-    ),
+    "two datasets": judged("uses it on some datasets.", USED, hidden("kad", "no sign"), kad=[0.79, 0.8]),
 }
 
 

@@ -429,4 +429,3 @@ def test_one_script_makes_every_picture_that_readme_and_docs_show():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     shown = {name for page in pages for name in re.findall(r"assets/([\w-]+\.png)", page.read_text(encoding="utf-8"))}
     assert "report.png" in made and made == shown == {path.name for path in (ROOT / "docs" / "assets").glob("*.png")}
-    assert 'OUT = Path(__file__).parents[1] / "docs/assets"' in script
