@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from xbench.report.cases import choose_cases
 from xbench.report.schema import Quadrants
-from xbench.runs.by_finding import Images
 
 FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 HOLD = {
@@ -26,7 +24,6 @@ HOLD = {
 def a_run(label, dice, hits, probabilities, keeps=None, threshold=True):
     """A run of (N, 3) scores, NaN where not scored."""
     scored = ~np.isnan(dice)
-    nothing = {field.name: np.full(dice.shape, np.nan) for field in fields(Images)}
     known = {
         "region_digests": np.where(scored, b"0123456789abcdef", b""),
         "image_ids": [f"image-{row}" for row in range(len(dice))],
@@ -37,11 +34,14 @@ def a_run(label, dice, hits, probabilities, keeps=None, threshold=True):
         "peak_distance": np.where(scored, np.where(hits, 0, 0.03 + 0.05 * (np.arange(3) % 2)), np.nan),
         "probabilities": probabilities,
     }
-    images = Images(**(nothing | known))
     pairs = {(f"image-{row}", FINDINGS[column]) for row, column in np.argwhere(scored)}
     kept = pairs if keeps is None else keeps
     run = SimpleNamespace(
-        images=images, label=label, dataset="d", results=SimpleNamespace(findings=FINDINGS), cases=lambda: kept
+        images=SimpleNamespace(**known),
+        label=label,
+        dataset="d",
+        results=SimpleNamespace(findings=FINDINGS),
+        cases=lambda: kept,
     )
     quadrants = {finding: Quadrants(0.5, 0, 0, 0, 0, 1, 1) for finding in FINDINGS}
     return SimpleNamespace(run=run, quadrants=quadrants if threshold else {})

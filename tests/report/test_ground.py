@@ -206,7 +206,7 @@ def test_a_run_and_its_own_subset_are_one_dataset(command, toy_config, tmp_path,
 
 def run_of(table, results):
     rows = Rows.of(table, results.findings)
-    return SimpleNamespace(results=results, rows=rows, images=Images.of(rows))
+    return SimpleNamespace(results=results, rows=rows, images=Images(rows))
 
 
 def with_columns(table, **values):

@@ -174,7 +174,7 @@ def _read(folder: Path) -> Run:
     stored = FinishedRun.open(folder, PAIRS)
     stored.check_tables()
     results, rows = stored.results, stored.rows
-    return Run(folder, results, Images.of(rows), rows, *_settings(results), "", stored, split=results.split)
+    return Run(folder, results, Images(rows), rows, *_settings(results), "", stored, split=results.split)
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:

@@ -83,7 +83,7 @@ class FinishedRun:
     @cached_property
     def image_scores(self) -> Images:
         """The rows by image and finding."""
-        return Images.of(self.rows)
+        return Images(self.rows)
 
     @cached_property
     def answers(self) -> dict[str, list[AnswerRow]]:

@@ -76,7 +76,7 @@ def test_patients_are_clusters_where_all_are_known(analysis, collection):
     vindr = run_of(analysis, "KAD", "vindr")
     assert (vindr.clustered_by, vindr.clusters) == ("images", 60)
     run = collection.runs[0]
-    partly = replace(run.images, patient_ids=[None, *run.images.patient_ids[1:]])
+    partly = SimpleNamespace(**vars(run.images) | {"patient_ids": [None, *run.images.patient_ids[1:]]})
     assert Sample.of(replace(run, images=partly)).clustered_by == "images"
 
 
@@ -98,8 +98,7 @@ def test_neither_the_order_of_rows_and_runs_nor_the_seed_moves_a_number(collecti
     order = np.random.default_rng(0).permutation(len(run.images.image_ids))
     place = np.argsort(order)
     arrays = {name: value[order] for name, value in vars(run.images).items() if isinstance(value, np.ndarray)}
-    images = replace(
-        run.images,
+    images = SimpleNamespace(
         **arrays | {"index": np.arange(len(order))},
         image_ids=[run.images.image_ids[i] for i in order],
         patient_ids=[run.images.patient_ids[i] for i in order],
@@ -311,7 +310,7 @@ def fewer(run, images):
     """The run without the images from `images` on."""
     table = pq.read_table(run.folder / "pairs.parquet")
     rows = Rows.of(table.filter(pc.field("index") < images), run.results.findings)
-    return replace(run, images=Images.of(rows), rows=rows)
+    return replace(run, images=Images(rows), rows=rows)
 
 
 def test_notes_say_what_makes_runs_hard_to_compare(collection):
@@ -360,7 +359,8 @@ def test_runs_of_one_image_are_reported(collection):
 def test_a_run_without_any_region_still_has_recognition(collection, tmp_path):
     run = next(run for run in collection.runs if run.label == "KAD")
     nowhere = np.full(run.images.labels.shape, np.nan)
-    images = replace(run.images, scored=np.zeros_like(run.images.scored), pointing_hit=nowhere)
+    nothing = {"scored": np.zeros_like(run.images.scored), "pointing_hit": nowhere}
+    images = SimpleNamespace(**vars(run.images) | nothing)
     bare = replace(fewer(run, 0), images=images)
     found = analyse(Collection((bare, replace(bare, label="again")), ()))
     (dataset,), (first, _) = found.datasets, found.runs

@@ -51,7 +51,7 @@ def _pairs(run: Run, folds: int) -> Iterator[tuple[str, Measures, Measures]]:
     for view in run.stored.under_conditions:
         if view.condition.startswith(_CONDITION):
             rows = view.rows
-            other = Sample.of(replace(run, rows=rows, images=Images.of(rows)))
+            other = Sample.of(replace(run, rows=rows, images=Images(rows)))
             pairs = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
             there = {(rows.image_ids[image], rows.queries[query]) for image, query in pairs}
             own = whole.with_pairs(np.array([key in there for key in named], np.bool_))
