@@ -29,6 +29,7 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.interventions import (
     SMALL,
     UNSTABLE,
+    _estimates,
     contributions,
     dependence,
     mcnemar,
@@ -220,6 +221,15 @@ def test_what_follows_from_maps_is_computed_from_the_stored_ones(runs, found):
     )
     assert one.numbers["prompt: absent advantage"].value == pytest.approx(mean(advantages), abs=1e-12)
     assert not {name for name in found["CLIP"].numbers if name.startswith("prompt")}
+
+
+def test_intervals_of_correlations_end_at_one_and_those_of_drops_do_not():
+    # All but one are 1, so that the mean lies nearer to 1 than the interval reaches.
+    values = (np.arange(40) > 0).astype(float)
+    pairs = intervened(values, [f"p{number}" for number in range(40)])
+    points = {"per_class": {"Square": {}}, "macro": {}}
+    of = _estimates(pairs, {"follows": values, "use": values}, points)[MACRO]
+    assert of["follows"].high == 1 < of["use"].high
 
 
 @pytest.mark.parametrize("name", ["predictions.parquet", "images.parquet"])

@@ -106,7 +106,11 @@ def _estimates(pairs: Intervened, columns: _Columns, points: Mapping[str, Any]) 
             rates = ("flip_rate", "control_flip_rate") if name == "premium" else (name,)
             of = [[spreads[rate][finding] for finding in findings] for rate in rates]
             value = given[place][name] if name in given[MACRO] else fmean(spread.value for spread in of[0])
-            found[place][name] = estimate(value, intervals.difference(*of) if len(of) > 1 else combine(*of))
+            limits = intervals.difference(*of) if len(of) > 1 else combine(*of)
+            # All but drops of scores lie between -1 and 1.
+            if limits and name not in OF_FILL["scored"]:
+                limits = max(-1.0, limits[0]), min(1.0, limits[1])
+            found[place][name] = estimate(value, limits)
     return found
 
 
