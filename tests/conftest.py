@@ -153,6 +153,15 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
     return Downloads(tmp_path_factory.mktemp("downloads"))
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where a server of chat completions answers."""
+    from chat_server import serving
+
+    with serving() as place:
+        yield place
+
+
 @pytest.fixture
 def toy_config(tmp_path: Path) -> Path:
     """A configuration that names a model and a dataset outside the package, in the working directory."""

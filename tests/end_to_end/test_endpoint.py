@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from chat_server import log, serving
+from chat_server import log
 from processes import start, until
 from run_files import disagreements
 
@@ -19,12 +19,6 @@ from xbench.predictions.asking import Reply
 
 CONCURRENCY = 3
 pytestmark = pytest.mark.filterwarnings("ignore:.*is asked again")
-
-
-@pytest.fixture(scope="module")
-def address():
-    with serving() as place:
-        yield place
 
 
 def words(folder: Path, url: str, *options: str) -> list[str]:

@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock
 import numpy as np
 import pytest
 import torch
-from chat_server import log, serving
+from chat_server import log
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -28,12 +28,6 @@ from xbench.types import Batch, Truth
 KEY = "sk-very-secret"
 tags = count()
 pytestmark = pytest.mark.filterwarnings("ignore:.*is asked again")
-
-
-@pytest.fixture(scope="module")
-def address():
-    with serving() as place:
-        yield place
 
 
 @pytest.fixture(autouse=True)

@@ -70,13 +70,11 @@ def test_a_file_of_prompts_by_any_spelling(tmp_path):
     [
         ("Nodule: a spot\n", "no prompt for Pleural Effusion"),
         ("Effusion: fluid\nPleural effusion: more fluid\n", "twice"),
-        (None, r"prompts\.yaml"),
     ],
 )
 def test_files_of_prompts_that_are_no_good(tmp_path, content, says):
     path = tmp_path / "prompts.yaml"
-    if content is not None:
-        path.write_text(content)
+    path.write_text(content)
     with pytest.raises(UserError, match=says):
         started(prompts=str(path))
 

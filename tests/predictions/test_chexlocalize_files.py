@@ -13,7 +13,6 @@ import torch
 from bounded import assert_outcomes
 from hypothesis import given
 from hypothesis import strategies as st
-from pycocotools import mask as coco
 
 from xbench.predictions.chexlocalize import decoded, read_pickle
 from xbench.predictions.files import as_map, named
@@ -171,11 +170,3 @@ def test_bombs_are_refused_within_a_second(tmp_path):
 def test_masks_that_are_none_are_refused(counts):
     with pytest.raises(ValueError):
         decoded({"size": [3, 4], "counts": counts})
-
-
-@given(st.integers(1, 9), st.integers(1, 9), st.data())
-def test_masks_are_decoded_as_pycocotools_does(height, width, data):
-    drawn = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
-    mask = np.array(drawn).reshape(height, width)
-    encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
-    assert (decoded({"size": [height, width], "counts": encoded["counts"].decode()}) == mask).all()

@@ -345,27 +345,20 @@ def test_every_key_and_column_is_explained(example):
     assert {field.name for field in fields(AnswerRow)} - {"group"} <= names_in(files, heading)
 
 
+FOUR_IMAGES = ("--data.images", "4", "--data.num_workers", "0", "--trainer.logger", "false")
+
+
 def test_a_metric_of_ones_own_runs(workplace, command):
     """The callback that `docs/adding.md` shows, on four images."""
-    options = ("--data.images", "4", "--data.num_workers", "0", "--trainer.logger", "false")
-    run = command("test", "--config", "demo", "--config", "my_metric.yaml", *options)
+    run = command("test", "--config", "demo", "--config", "my_metric.yaml", *FOUR_IMAGES)
     assert run.status == 0, run.errors
     assert 0 < float(re.findall(r"Peak distance: ([\d.]+)", run.output)[0]) < 1.5
 
 
 def test_a_model_of_ones_own_that_answers_runs(workplace, command):
     """The model that `docs/adding.md` shows, on four images."""
-    options = (
-        "--data.images",
-        "4",
-        "--data.num_workers",
-        "0",
-        "--trainer.logger",
-        "false",
-        "--model.recognise",
-        "true",
-    )
-    run = command("test", "--model", "my_talker.MyTalker", "--data", "xbench.data.PhantomCXR", *options)
+    words = ("--model", "my_talker.MyTalker", "--model.recognise", "true", "--data", "xbench.data.PhantomCXR")
+    run = command("test", *words, *FOUR_IMAGES)
     assert run.status == 0, run.errors
     assert run.results["answers"]["overall"]["answered"] == 1
     assert run.results["answers"]["recognition"]["decisions_only"]
@@ -420,11 +413,8 @@ def test_use_from_python(tmp_path, monkeypatch, capsys):
 
 
 def test_one_script_makes_every_picture_that_readme_and_docs_show():
-    """The script that CONTRIBUTING names writes them all, the first screen of a report too, and no other."""
+    """The script writes them all, the first screen of a report too, and no other."""
     script = (ROOT / "scripts" / "screenshots.py").read_text(encoding="utf-8")
-    assert "python scripts/screenshots.py runs/report/index.html" in (ROOT / "CONTRIBUTING.md").read_text(
-        encoding="utf-8"
-    )
     made = {f"{name}.png" for name in re.findall(r'yield "([\w-]+)"', script)}
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     shown = {name for page in pages for name in re.findall(r"assets/([\w-]+\.png)", page.read_text(encoding="utf-8"))}

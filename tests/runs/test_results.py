@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import pkgutil
 import warnings
-from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
+from intervened import intervene
 from lightning.pytorch import Trainer
 from rich.console import Console
 from run_files import disagreements
@@ -27,14 +24,10 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.experiment_logging import _scalars
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.findings.names import findings_problem
-from xbench.runs.finished import FinishedRun
-from xbench.runs.results import read_results, write_results
-from xbench.runs.summary import numbers_of, summarise
-from xbench.runs.tables import write_tables
+from xbench.runs.results import read_results
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.notes import INPUT_NOTE
-from xbench.scoring.rows import SCHEMA, in_order
 
 SKIP = ("--data.on_error", "skip")
 
@@ -204,28 +197,13 @@ def test_a_key_that_no_run_writes_is_not_read(path):
 
 @pytest.fixture
 def intervened(tmp_path):
-    """A finished run with three findings, one logit less without the region, the control nothing."""
-    folder = write_run(tmp_path, "model", images=240)
-    table = pq.read_table(folder / "pairs.parquet")
-    present = table.filter(table["has_region"])
-    tables = [table]
-    for condition, cost in (
-        ("hide: mean", 1.0),
-        ("control: mean", 0.0),
-        ("hide: noise", -1.0),
-        ("control: noise", 0.0),
-    ):
-        changes = {"logit": pc.subtract(present["logit"], cost), "condition": pa.array([condition] * len(present))}
-        changes |= {"changed_digest": pa.array(["0" * 16] * len(present))}
-        changes |= dict.fromkeys(SCHEMA.names[-4:], pa.array([0.5] * len(present)))
-        columns = {name: changes.get(name, present[name]) for name in SCHEMA.names}
-        tables.append(pa.table(columns, SCHEMA))
-    run = FinishedRun.open(folder)
-    digests = write_tables(folder, [{"pairs.parquet": in_order(tables)}], ["pairs.parquet"], {})
-    of = ((run.results.model, run.results.dataset, run.results.split), run.rows, numbers_of(run.rows), 101)
-    results = summarise(*of, provenance=run.results.provenance, changed=run.changed)
-    write_results(folder / "results.json", replace(results, tables=run.results.tables | digests))
-    return folder
+    """A finished run with three findings, one logit less without the region, or one more with another fill."""
+    costs = {"hide: mean": 1.0, "hide: noise": -1.0}
+
+    def effect(row, condition, random):
+        return row["logit"] - costs.get(condition, 0.0)
+
+    return intervene(write_run(tmp_path, "model", images=240), effect, ("mean", "noise"), words=False)
 
 
 def rewrite(folder, path, value):

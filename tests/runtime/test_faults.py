@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile import configure
 from places import SUPPORT
 from processes import environment, run, until
 from run_files import read
@@ -24,18 +25,9 @@ RESUME = ("--resume", "true")
 def words(folder: Path, *options: str, command: str = "test") -> list[str]:
     """Write the configuration and the files of the dataset; return the command that runs it in a folder."""
     # One folder of files for all tests, for it is part of what must not change between attempts.
-    files = folder.parent / "files"
-    files.mkdir(exist_ok=True)
-    for index in range(IMAGES):
-        (files / f"square-{index:03d}.png").open("a").close()  # a touch would date it anew
-    (folder / "hostile.yaml").write_text(
-        "model: {class_path: toys.Brightness}\n"
-        f"data: {{class_path: hostile.Hostile, init_args: {{root: {files}, num_workers: 0, images: {IMAGES}, "
-        "batch_size: 2}}\n"
-        "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
-    )
+    config = configure(folder / "hostile.yaml", folder.parent / "files", num_workers=0)
     runs = ("--trainer.default_root_dir", str(folder / "runs"))
-    return [command, "--config", str(folder / "hostile.yaml"), *runs, *options]
+    return [command, "--config", str(config), *runs, *options]
 
 
 def results(folder: Path) -> dict[str, Any]:

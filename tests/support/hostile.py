@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import time
@@ -24,6 +25,18 @@ def fill(folder: Path) -> None:
                     pass
             except OSError:
                 continue
+
+
+def configure(path: Path, files: Path, **options: object) -> Path:
+    """Write the configuration of a run on 19 images, whose files are in a folder and are not dated anew."""
+    files.mkdir(exist_ok=True)
+    for index in range(19):
+        (files / f"square-{index:03d}.png").open("a").close()
+    data = {"root": str(files), "images": 19, "batch_size": 2} | options
+    quiet = {"logger": False, "accelerator": "cpu", "enable_progress_bar": False, "devices": 1}
+    parts = {"data": {"class_path": "hostile.Hostile", "init_args": data}, "trainer": quiet}
+    path.write_text(json.dumps({"model": {"class_path": "toys.Brightness"}} | parts))
+    return path
 
 
 class Hostile(Squares):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hostile import Hostile
+from hostile import configure
 
 from xbench.data.workers.isolation import StallGuard
 from xbench.runtime.errors import UserError
@@ -19,17 +19,8 @@ def test_five_in_a_row():
 
 @pytest.fixture
 def configuration(tmp_path):
-    (tmp_path / "files").mkdir()
-    for record in Hostile(root="", images=19).read_records(annotated=True):
-        (tmp_path / "files" / f"{record.image_id}.png").touch()
-    path = tmp_path / "hostile.yaml"
-    path.write_text(
-        "model: {class_path: toys.Brightness}\n"
-        f"data: {{class_path: hostile.Hostile, init_args: {{root: {tmp_path / 'files'}, images: 19, batch_size: 2,"
-        f" num_workers: 2, cache: {tmp_path / 'cache'}, on_error: skip}}}}\n"
-        "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
-    )
-    return path
+    options = {"num_workers": 2, "cache": str(tmp_path / "cache"), "on_error": "skip"}
+    return configure(tmp_path / "hostile.yaml", tmp_path / "files", **options)
 
 
 def test_the_run_ends_and_goes_on_once_the_files_are_back(command, configuration, monkeypatch):
