@@ -25,6 +25,7 @@ from xbench.models import VLM
 from xbench.models.maps import biovil, carzero, cxrclip, devide, gloria, hf_dual, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as open_clip
 from xbench.models.maps.kad import class_name
+from xbench.models.redrawing import layers_of, redrawn
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.notes import CUT_OFF_NOTE
 from xbench.types import ModelOutput, Query
@@ -157,6 +158,21 @@ def test_half_precision_keeps_float32_scores(network: VLM) -> None:
     torch.testing.assert_close(rough.saliency, exact.saliency, rtol=0, atol=0.15 * spread)
     # Were the last product rounded to bfloat16, every score would survive a cast.
     assert not torch.equal(rough.logits.bfloat16().float(), rough.logits)
+
+
+@torch.inference_mode()
+def test_maps_depend_on_weights_that_are_drawn_anew_and_come_back(network: VLM) -> None:
+    """As in a run, where inference mode is on; maps are the same to the bit once the weights are back."""
+    network.trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=("Nodule", "Edema"), classes=()))
+    network.setup("test")
+    network.on_test_start()
+    images, layers = images_of("drawn", 1, getattr(network, "image_size", 224)), layers_of(network)
+    before, moved = network(images, network.queries).saliency, 0
+    with redrawn(network, layers[::4]) as drawn:
+        for _ in drawn:
+            moved += not torch.equal(network(images, network.queries).saliency, before)
+    assert moved > len(layers[::4]) / 2 and len({layer.name for layer in layers}) == len(layers)
+    assert torch.equal(network(images, network.queries).saliency, before)
 
 
 def test_a_phrase_that_is_too_long_is_cut_off_and_noted(model: str, network: Any) -> None:
