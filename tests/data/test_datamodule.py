@@ -25,22 +25,6 @@ def sample_of(**options):
     return data.samples(Brightness().preprocessing)
 
 
-def test_sample():
-    sample = sample_of(grid=(40, 32), limit=4)[3]
-    assert sample.truth.image_ids == ["square-003"]
-    assert sample.truth.labels.tolist() == [1, 1, -1]
-    assert sample.truth.has_region.tolist() == [True, True, False]
-    assert sample.truth.regions[0].shape == (40, 32) and sample.truth.regions[2] is None
-    assert sample.display.shape == (40, 32)
-    assert sample.image.shape == (3, 56, 56)
-    assert sample.truth.regions[0].dtype == torch.bool
-    assert sample.display.dtype == torch.uint8
-    # The bright square, seen on the display: half the native size.
-    bright = sample.display.numpy() > 200
-    region = sample.truth.regions[0].numpy()
-    assert np.logical_and(bright, region).sum() / np.logical_or(bright, region).sum() > 0.6
-
-
 def test_native_sample():
     samples = sample_of(grid="native", widths=[64, 50], odd=[3])
     data = Squares()

@@ -33,6 +33,7 @@ from xbench.scoring.boxes import pairwise_iou, score_boxes, score_on_grid
 FILES = ("pairs.parquet", "images.parquet", "predictions.parquet", "truth.parquet")
 
 SQUARES = "toys.Squares, init_args: {images: 40, widths: [64, 200], num_workers: 0}"
+POINTS = ("--model.what", "points")
 PHANTOMS = "xbench.data.PhantomCXR, init_args: {images: 30, size: 128, num_workers: 0}"
 
 
@@ -275,7 +276,7 @@ def test_boxes_are_ranked_by_their_confidence(ranked, tmp_path, capsys):
     negatives = pairs["label"] == 0
     assert negatives.any() and (pairs["lesions"][negatives] == 0).all() and all(map(len, pairs["scores"]))
     # Points cannot be ranked.
-    assert main(words(tmp_path / "points", model="talkers.Pointer")) == 0
+    assert main(words(tmp_path / "points", *POINTS, model="oracles.Told")) == 0
     assert main(["rescore", str(finished(tmp_path / "points")), "--protocol", "detections"]) == 2
     assert "scores maps or boxes" in capsys.readouterr().err
 
@@ -363,17 +364,17 @@ def test_nobody_asked_whether_it_is_there(tmp_path):
 
 
 def test_points_have_no_area(tmp_path):
-    assert main(words(tmp_path, model="talkers.Pointer")) == 0
+    assert main(words(tmp_path, *POINTS, model="oracles.Told")) == 0
     folder = finished(tmp_path)
     results = FinishedRun.open(folder).results
-    assert results.answers.kind == "points" and results.grounding.macro["pointing_game"] == 0.5
+    assert results.answers.kind == "points" and results.grounding.macro["pointing_game"] == 1
     assert results.grounding.macro["dice_fixed"] is None and results.answers.overall["answered"] == 1
-    assert results.answers.sensitivity["answered_only"]["pointing_game"] == 0.5
+    assert results.answers.sensitivity["answered_only"]["pointing_game"] == 1
     assert disagreements(folder) == []
-    (row, *_) = read_answers(folder / "predictions.parquet")
-    assert len(row.points) == 2 and row.boxes == ()
+    pointed = [row for row in read_answers(folder / "predictions.parquet") if row.points]
+    assert pointed and not any(row.boxes for row in pointed)
     (run,) = analyse(collect([tmp_path])).datasets[0].runs
-    assert run.macro["pointing_game"].value == 0.5 and run.macro["dice_fixed"].value is None
+    assert run.macro["pointing_game"].value == 1 and run.macro["dice_fixed"].value is None
 
 
 def test_family_and_frame_are_of_answers(command):

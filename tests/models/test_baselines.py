@@ -45,20 +45,6 @@ def check_ones(run) -> None:
             assert (row["pointing_hit"], row["dice"], row["iou"]) == (1.0, 1.0, 1.0)
 
 
-@pytest.mark.parametrize("pair", ["oracle_phantom", None])
-def test_the_oracle_scores_exactly_one(pair, command, toy):
-    run = command("test", "--config", pair or toy("Oracle"), "--data.limit", "60", *QUIET)
-    check_ones(run)
-    scored = [scores for scores in run.results["grounding"]["per_class"].values() if scores["count"]]
-    assert scored
-    for scores in scored:
-        assert scores["dice_curve"][1:] == [1.0] * 100
-        # At threshold 0 the mask is the whole image, whatever the map.
-        assert 0 < scores["dice_curve"][0] < 1
-    assert run.results["grounding"]["sign_test"]["may_be_wrong"] == []
-    assert set(run.results["classification"]["macro"].values()) == {1.0}
-
-
 def test_the_oracle_on_the_native_grid(command, toy):
     options = ("--config", toy("Oracle"), "--data.grid", "native", *QUIET)
     check_ones(command("test", *options, "--data.batch_size", "1", "--data.widths", "[64, 48, 90]"))

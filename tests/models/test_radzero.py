@@ -106,7 +106,6 @@ def test_the_network_in_plain_numpy(files: Path, positions: Any, more: float) ->
 
 def test_a_sentence_is_the_mean_of_its_tokens_in_whatever_company(files: Path) -> None:
     model = attached(RadZero(str(files)), "Nodule", "Fracture")
-    assert model.prompts == [["There is Lung Nodule"], ["There is Bone Fracture"]]
     with torch.inference_mode():
         together = model.encode_prompts(model.prompts)
         alone = torch.cat([model.encode_prompts([prompts]) for prompts in model.prompts])

@@ -1,4 +1,4 @@
-"""Models that answer, outside the package: one that says all sorts of things, and one that points."""
+"""Models that answer, outside the package: one that says all sorts of things, and one that is never quite right."""
 
 from __future__ import annotations
 
@@ -88,19 +88,4 @@ class Ranker(AnsweringModel):
                 for box, least in said
             ]
             replies.append(Reply(json.dumps({"boxes": boxes}), "stop"))
-        return replies
-
-
-class Pointer(AnsweringModel):
-    """Points at the middle of each true box, and at a corner of the radiograph."""
-
-    def __init__(self) -> None:
-        super().__init__("endpoint")
-
-    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
-        replies = []
-        for query in queries:
-            boxes = batch.truth.boxes(query.pair)[0]
-            middles = [[500 * (box.x0 + box.x1), 500 * (box.y0 + box.y1)] for box in boxes]
-            replies.append(Reply(f'{{"points": {[*middles, [1, 1]]}}}', "stop"))
         return replies
