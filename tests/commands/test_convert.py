@@ -12,6 +12,7 @@ import open_clip
 import pytest
 import torch
 import yaml
+from deterministic_checkpoints import SMALL_CLIP
 from kad_reference import Decoder, Text, sections, varied
 from safetensors.torch import load_file, save_file
 from small_networks import BLOCKS, shrink
@@ -23,11 +24,6 @@ from xbench.commands.options import resolve_class
 from xbench.models import CLIP, DeViDe
 from xbench.runtime.errors import UserError
 
-TINY = {
-    "embed_dim": 16,
-    "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
-    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
-}
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
 
@@ -38,7 +34,7 @@ def tiny() -> Iterator[tuple[Path, Path]]:
         folders = Path(name, "quick"), Path(name, "plain")
         for folder, quick in zip(folders, (True, False), strict=True):
             folder.mkdir()
-            config = {"model_cfg": TINY | {"quick_gelu": quick}, "preprocess_cfg": {}}
+            config = {"model_cfg": SMALL_CLIP | {"quick_gelu": quick}, "preprocess_cfg": {}}
             (folder / "open_clip_config.json").write_text(json.dumps(config))
         torch.manual_seed(0)
         model = open_clip.create_model(f"local-dir:{folders[0]}", load_weights=False)

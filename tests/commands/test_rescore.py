@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import gone, until
-from run_files import disagreements, files_of
+from run_files import disagreements, files_of, rules
 
 from xbench.cli import main
 from xbench.commands import rescore
@@ -31,23 +31,8 @@ from xbench.runtime.errors import UserError
 TOYS = ("--data.widths", "[64, 90, 48]", "--data.unreadable", "[5]", "--data.on_error", "skip", "--data.odd", "[3, 4]")
 
 
-def evaluation(tmp_path: Path, thresholds: int, ties: str) -> tuple[str, str]:
-    """Options that make `test` score by other rules."""
-    path = tmp_path / "rules.yaml"
-    callbacks = "".join(
-        f"    - {{class_path: xbench.callbacks.{name}}}\n"
-        for name in ("case_keeper.CaseKeeper", "results_writer.ResultsWriter")
-    )
-    path.write_text(
-        "trainer:\n  callbacks:\n"
-        "    - class_path: xbench.callbacks.evaluation.Evaluation\n"
-        f"      init_args: {{thresholds: {thresholds}, ties: {ties}}}\n{callbacks}"
-    )
-    return "--config", str(path)
-
-
 @pytest.mark.parametrize(
-    ("view", "grid", "rules"),
+    ("view", "grid", "by"),
     [
         ("whole", "native", (101, "share", 0.5)),
         ("whole", "[56, 50]", (1001, "any", 0.05)),
@@ -56,14 +41,14 @@ def evaluation(tmp_path: Path, thresholds: int, ties: str) -> tuple[str, str]:
     ],
     ids=str,
 )
-def test_other_rules_give_what_a_run_by_them_gives(command, toy_config, tmp_path, view, grid, rules):
-    thresholds, ties, gamma = rules
+def test_other_rules_give_what_a_run_by_them_gives(command, toy_config, tmp_path, view, grid, by):
+    thresholds, ties, gamma = by
     options = (*TOYS, "--data.grid", grid, "--model.crop", str(view == "crop").lower())
     run = command("test", "--config", toy_config, *options)
     again = command("rescore", run.folder, "--thresholds", thresholds, "--ties", ties, "--gamma", gamma)
     assert again.status == 0, again.errors
     expected = command(
-        *("test", "--config", toy_config, *evaluation(tmp_path, thresholds, ties)),
+        *("test", "--config", toy_config, "--config", rules(tmp_path / "rules.yaml", thresholds, ties)),
         *(*options, "--data.gamma", str(gamma)),
     )
     assert files_of(again.folder) == files_of(expected.folder)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_files import change, disagreements
+from run_files import change, disagreements, rules
 
 from xbench.cli import main
 from xbench.commands.reproduce import drift, drifts, first_cause
@@ -49,11 +49,7 @@ def answers(answered, tmp_path):
 @pytest.fixture
 def toy(command, toy_config, tmp_path):
     """A run with images left out, notes and unknown labels; only a few thresholds."""
-    path = tmp_path / "rules.yaml"
-    path.write_text(
-        "trainer: {callbacks: [{class_path: xbench.callbacks.evaluation.Evaluation, init_args: {thresholds: 7}}, "
-        "{class_path: xbench.callbacks.results_writer.ResultsWriter}]}"
-    )
+    path = rules(tmp_path / "rules.yaml", 7)
 
     def run(*options):
         odd = ("--data.unreadable", "[5]", "--data.on_error", "skip", "--data.odd", "[3, 4]")

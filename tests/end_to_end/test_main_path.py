@@ -12,6 +12,7 @@ import pytest
 import torch
 from on_grid import saliency_on_grid
 from plain import auroc, average_precision, overlaps, pointing
+from run_files import rules
 from toys import Brightness, Squares
 
 from xbench.geometry.regions import Coverage
@@ -132,12 +133,7 @@ def test_text_is_encoded_once(command, toy_config, monkeypatch):
 
 
 def test_other_grid_and_thresholds(command, toy_config, tmp_path):
-    overlay = tmp_path / "eleven.yaml"
-    overlay.write_text(
-        "trainer:\n  callbacks:\n"
-        "    - {class_path: xbench.callbacks.evaluation.Evaluation, init_args: {thresholds: 11, ties: any}}\n"
-        "    - {class_path: xbench.callbacks.results_writer.ResultsWriter}\n"
-    )
+    overlay = rules(tmp_path / "eleven.yaml", 11, "any")
     run = command("test", "--config", toy_config, "--config", overlay, "--data.grid", "[80, 64]")
     assert run.status == 0, run.errors
     results = run.results

@@ -218,19 +218,13 @@ def test_an_adapter_of_another_network(own: tuple[Path, Path]) -> None:
             model(own)
 
 
-def test_what_is_missing(own: tuple[Path, Path]) -> None:
+def test_what_is_missing(folders: tuple[Path, Path], own: tuple[Path, Path]) -> None:
     with pytest.raises(UserError, match=r"--model.base .*lmsys/vicuna-7b-v1.5"):
         LLaVARad(str(own[0]))
     (own[1] / "tokenizer.model").write_bytes(b"\x0a\x90")
     with pytest.raises(UserError, match=r"tokeniser .* cannot be read"):
         model(own)
     (own[0] / "adapter_model.bin").unlink()
-    shutil.copy(tiny_tokenizer(own), own[1] / "tokenizer.model")
+    shutil.copy(folders[1] / "tokenizer.model", own[1])
     with pytest.raises(UserError, match=r"lacks adapter_model\.bin"):
         model(own)
-
-
-def tiny_tokenizer(own: tuple[Path, Path]) -> Path:
-    path = own[1].parent / "tokenizer.model"
-    path.write_bytes(tiny_llavarad.sentencepiece(WORDS))
-    return path

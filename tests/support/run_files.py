@@ -1,4 +1,4 @@
-"""The files of a finished run, as tests compare them."""
+"""The files of a finished run, as tests compare them, and by which rules it is evaluated."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ from xbench.commands.verify import Compared, verified
 from xbench.runs.files import PAIRS, SCHEMAS
 from xbench.runs.finished import FinishedRun
 from xbench.scoring.rows import SCHEMA, Rows
+
+
+def rules(path: Path, thresholds: int, ties: str = "share") -> Path:
+    """Write a configuration by which runs are evaluated by other rules."""
+    evaluation = {"thresholds": thresholds, "ties": ties}
+    callbacks = {"evaluation.Evaluation": evaluation, "case_keeper.CaseKeeper": {}, "results_writer.ResultsWriter": {}}
+    parts = [{"class_path": f"xbench.callbacks.{name}", "init_args": of} for name, of in callbacks.items()]
+    path.write_text(json.dumps({"trainer": {"callbacks": parts}}))
+    return path
 
 
 def read(folder: Path) -> dict[str, bytes | str]:
