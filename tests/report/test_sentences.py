@@ -159,6 +159,14 @@ def hidden(model, kind, uses=(0.9, 0.8), number="use", **findings):
     return InterventionAnalysis(model_title(model), number, kind, tuple(fills), {})
 
 
+def of_one_patient(found):
+    """The same of pairs of a single patient, which have neither interval nor p."""
+    name = found.number
+    numbers = [{"macro": {**fill.mean, name: Estimate(fill.mean[name].value)}} for fill in found.fills]
+    fills = zip(found.fills, numbers, strict=True)
+    return replace(found, fills=tuple(replace(fill, numbers=of, p_adjusted={}) for fill, of in fills))
+
+
 PARTS = ("drop", "control_drop", "flip_rate", "control_flip_rate")
 
 
@@ -188,6 +196,14 @@ BY_INTERVENTION = {
     "a fill decides": judged("uses it or not, depending on how it is hidden.", hidden("kad", "fill", (0.9, 0.0))),
     "any hole": judged("points at the lesion and reacts to any hole alike.", hidden("kad", "any hole", (0.0, 0.0))),
     "too few": judged("was tested too little to tell if it uses it.", hidden("kad", "too few", (0.3, 0.3))),
+    "one patient": judged(
+        "a use of 0.90 SD (no interval; not tested) over 200 lesions", of_one_patient(hidden("kad", "too few"))
+    ),
+    "several of one patient": judged(
+        "KAD 0.90 SD (no interval), MAVL 0.80 SD (0.70 to 0.90).",
+        *(of_one_patient(hidden("kad", "too few")), hidden("mavl", "depends")),
+        **{"kad": [0.79], "mavl": [0.7]},
+    ),
     "no scores": judged(
         "With the lesion hidden 50% of decisions change, with an equal patch elsewhere hidden 50%: a premium of 30 "
         "points (20 to 40, 95% interval; p = 0.001) over 200 lesions, the least of two fills.",

@@ -281,6 +281,13 @@ def test_a_number_needs_thirty_pairs_and_what_lacks_is_counted(changed: Any, lac
     assert mean["map_moves"] == 1
 
 
+def test_equal_scores_have_a_unit_of_exactly_0() -> None:
+    table = [row | ({} if row["condition"] else {"logit": 0.1}) for row in by_hand() if int(row["image_id"]) < 53]
+    # Rounding makes another number of their mean.
+    assert math.fsum([0.1] * 53) / 53 != 0.1
+    assert (mass(table)["scored"], mass(table)["use"], mass(table)["decided"]) == (0, None, 30)
+
+
 def test_probabilities_of_0_and_1_decide_and_do_not_drop() -> None:
     table = [
         row | {"probability": 1 / (1 + math.exp(-row["logit"])), "logit": None} for row in by_hand(("03", ""), logit=40)

@@ -223,13 +223,15 @@ class FillAnalysis:
     """What hiding the region by one fill does to a run, against hiding an equal patch elsewhere.
 
     Attributes:
-        counts: Pairs of all findings, by what they are counted for in `results.json`.
+        counts: Pairs by what they are counted for in `results.json`: those that the means over findings rest on, and
+            those of all findings that lack something.
         numbers: By finding and as means over findings (`MACRO`), by the names of `xbench.scoring.interventions`; also
             `follows` and `control_follows`, rank correlations of the map with that of the changed image.
         recognized: The means of the pairs whose finding the model sees in the image as it is.
         p_adjusted: Two-sided, of `use` and `premium`, from exchanging region and patch patient by patient; adjusted for
             the models and fills of the dataset. Without what could not be tested.
-        p_exact: Of McNemar's exact test of the decisions that change for region or patch alone, pair by pair.
+        p_exact: Of McNemar's exact test of the decisions that change for region or patch alone, pair by pair,
+            of the findings with enough pairs.
         overlap: By `use` (that of the pair is above 0) and `flip_rate` (the decision changes), how many pairs are
             pointed at and depend on the region, are pointed at and do not, the other way round, and neither.
     """

@@ -178,9 +178,12 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
         return text.replace("-", "\u2212")
 
     value, unit = fill.mean[name], {"use": "SD", "premium": "points"}[name]
-    number = f"{written(value.value)} {unit} ({written(value.low)} to {written(value.high)}"
+    number = f"{written(value.value)} {unit}"
+    # All pairs of a single patient have no interval.
+    limits = "" if value.low is None else f"{written(value.low)} to {written(value.high)}"
     if label:
-        return f"{label} {number})"
+        return f"{label} {number} ({limits or 'no interval'})"
+    interval = f"{limits}, 95% interval" if limits else "no interval"
     falls = ("drop", "control_drop") if name == "use" else ("flip_rate", "control_flip_rate")
     region, patch = (written(fill.mean[part].value) for part in falls)
     what = f"the score falls by {region} standard deviations (SD), with an equal patch elsewhere hidden by {patch}"
@@ -189,7 +192,7 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
     which = f", the {'least' if one.dependence == 'depends' else 'most'} of {in_words(len(tested))} fills"
     lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} lesions{which if len(tested) > 1 else ''}"
     p = p_words(fill.p_adjusted.get(name))
-    return f"With the lesion hidden {what}: a {name} of {number}, 95% interval; {p}) over {lesions}"
+    return f"With the lesion hidden {what}: a {name} of {number} ({interval}; {p}) over {lesions}"
 
 
 def _looks(found: Standings) -> Sentence:

@@ -230,7 +230,8 @@ def _deviations(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
     found = np.full(len(rows.findings), np.nan)
     for place in range(len(rows.findings)):
         if values := score[(rows.finding == place) & np.isfinite(score)].tolist():
-            mean = fsum(values) / len(values)
+            # The mean of equal scores may be another number by rounding.
+            mean = fsum(values) / len(values) if min(values) < max(values) else values[0]
             found[place] = math.sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
     return found
 

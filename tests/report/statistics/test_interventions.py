@@ -32,6 +32,7 @@ from xbench.report.statistics.interventions import (
     _estimates,
     contributions,
     dependence,
+    intervened_in,
     mcnemar,
     overlap,
 )
@@ -170,6 +171,7 @@ S, U = SMALL["use"], UNSTABLE["use"][1]
         ("no sign", [(-0.5, -0.1, 0.001, 0), (0.0, S, 1, 0)], False),
         ("unchanged", [(0.0, 0.0, 1, 0)], True),
         ("too few", [(0.0, 0.1, 1, 0), (0.0, S + 1e-9, 1, 0)], False),
+        ("too few", [(0.0, None, 1, 0)], True),
         ("too few", [], True),
     ],
 )
@@ -241,6 +243,20 @@ def test_without_maps_there_is_all_else(runs, found, tmp_path, name):
         for fill, whole in zip(one.fills, found["KAD"].fills, strict=True):
             assert fill.mean == {key: value for key, value in whole.mean.items() if "follows" not in key}
         assert {*one.numbers} == {key for key in found["KAD"].numbers if "prompt" not in key}
+
+
+def test_counts_and_mcnemar_are_of_the_findings_that_the_means_rest_on(tmp_path):
+    intervene(write_run(tmp_path, "kad", images=80, skill=0.6), falls(1.5, noise=0.9), ("mean",))
+    analysis = analyse(collect([tmp_path]))
+    ((one,),) = (dataset.interventions for dataset in analysis.datasets)
+    (fill,), pairs = one.fills, intervened_in(analysis.runs[0].run)
+    own = {name: np.array(pairs.finding) == place for place, name in enumerate(pairs.rows.findings)}
+    enough = [of for of in own.values() if of.sum() >= 30]
+    assert 0 < len(enough) < len(own)
+    assert fill.counts["scored"] == fill.counts["decided"] == np.sum(enough) < len(pairs.row)
+    premium = pairs.columns["mean"]["premium"][np.any(enough, axis=0)]
+    assert fill.p_exact == mcnemar((premium == 1).sum(), (premium == -1).sum())
+    assert fill.p_exact != mcnemar(*((pairs.columns["mean"]["premium"] == sign).sum() for sign in (1, -1)))
 
 
 def test_tables_have_every_number(analysis, found):

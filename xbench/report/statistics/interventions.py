@@ -121,15 +121,19 @@ def _analysis(run: Run, pairs: Intervened, adjusted: Mapping[tuple[str, str, str
     every, seen = numbers["all_pairs"], numbers["correct_only"]
     for fill in (fill for fill in pairs.columns if fill != ANY):
         columns, counted = pairs.columns[fill], every[fill]["per_class"].values()
+        decided = [columns["premium"][own] for own in _enough(pairs, columns["premium"]).values()]
         recognized = {name: np.where(pairs.decision == 1, values, np.nan) for name, values in columns.items()}
         fills.append(
             FillAnalysis(
                 fill=fill,
-                counts={name: sum(one[name] for one in counted) for name in (*OF_FILL, *pairs.lacking[fill])},
+                counts={
+                    **{name: sum(one[name] for one in counted if one[name] >= LEAST) for name in OF_FILL},
+                    **{name: sum(one[name] for one in counted) for name in pairs.lacking[fill]},
+                },
                 numbers=_estimates(pairs, {**columns, **of_maps.get(fill, {})}, every[fill]),
                 recognized=_estimates(pairs, recognized, seen[fill])[MACRO],
                 p_adjusted={name: adjusted[key] for name in UNSTABLE if (key := (run.label, fill, name)) in adjusted},
-                p_exact=mcnemar(*(int((columns["premium"] == sign).sum()) for sign in (1, -1))),
+                p_exact=mcnemar(*(sum(int((own == sign).sum()) for own in decided) for sign in (1, -1))),
                 overlap={name: overlap(pairs.overlap, columns[name]) for name in ("use", "flip_rate")},
             )
         )
@@ -149,7 +153,8 @@ def dependence(found: InterventionAnalysis, equal: bool) -> Dependence:
         return "depends" if all(depends) else "fill"
     if fills and all((one.mean[other].low or 0.0) > most for one in fills):
         return "any hole"
-    if fills and all((one.mean[number].high or 0.0) <= SMALL[number] for one in fills):
+    # No interval, as where each finding is of a single patient, shows nothing to be small.
+    if fills and all((high := one.mean[number].high) is not None and high <= SMALL[number] for one in fills):
         return "unchanged" if equal else "no sign"
     return "too few"
 

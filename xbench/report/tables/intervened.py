@@ -71,10 +71,11 @@ def _hidden(dataset: DatasetAnalysis) -> Table:
         "The region of the finding is hidden, all its parts together, and for comparison an equal patch elsewhere, the "
         "control. Drop: by how much the score falls, in standard deviations of the score over all images; use: drop "
         "less control drop, pair by pair. Changed: decisions that change, in per cent; premium: those of the region "
-        "less those of the control, in points. All: the mean over the findings with enough pairs. Pairs: with scores, "
-        "with decisions, and without a place for a control. Adjusted p: region and control exchanged patient by "
-        "patient, corrected over models and fills. McNemar: exact, of the decisions that change for one of the two "
-        f"alone, pair by pair. Recognised only: of the images that the model recognises as they are. {INTERVALS}",
+        "less those of the control, in points. All: the mean over the findings with enough pairs. Pairs: of these "
+        "findings, with scores and with decisions; and of all, without a place for a control. Adjusted p: region and "
+        "control exchanged patient by patient, corrected over models and fills. McNemar: exact, of the decisions that "
+        "change for one of the two alone, pair by pair. Recognised only: of the images that the model recognises as "
+        f"they are. {INTERVALS}",
         ["Model", "Fill", "Finding"],
         [
             *_OF_FILLS.values(),
