@@ -20,6 +20,7 @@ import timm
 import torch
 from book_files import official_weights, write_official
 from deterministic import drawn, quick_weight, weight
+from kad_reference import BERT, Decoder, Text
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50
@@ -32,7 +33,6 @@ from xbench.models.maps import radzero
 from xbench.models.maps.biomedclip import _MODEL as _BIOMEDCLIP
 
 # Of networks that are not full.
-BERT = {"vocab_size": 1000, "num_hidden_layers": 1, "intermediate_size": 64}
 BLOCKS = 2
 
 # Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones. The words of the
@@ -117,15 +117,7 @@ def _devide(folder: Path, full: bool) -> dict[str, str]:
 
 def _knowledge(full: bool) -> dict[str, nn.Module]:
     """Text encoder and decoder of KAD."""
-    text = nn.Module()
-    text.bert_model = _bert(full)
-    text.mlp_embed = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768))
-    model = nn.Module()
-    layer = nn.TransformerDecoderLayer(768, 4, 1024)
-    model.decoder = nn.TransformerDecoder(layer, 4, norm=nn.LayerNorm(768))
-    model.decoder_norm = model.decoder.norm
-    model.mlp_head = nn.Sequential(nn.Linear(768, 2))
-    return {"text_encoder": text, "model": model}
+    return {"text_encoder": Text(full), "model": Decoder()}
 
 
 def _sections(parts: dict[str, nn.Module], path: Path, full: bool) -> dict[str, str]:
