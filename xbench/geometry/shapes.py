@@ -260,6 +260,8 @@ def _draw_inside(points: Sequence[tuple[float, float]], height: int, width: int)
 
 def _pixels(numbers: Sequence[float]) -> Sequence[float]:
     """Return the numbers; UserError unless all are in the range of pixels."""
+    if {*map(type, numbers)} == {float} and sum(map(abs, numbers)) <= 1e6:  # nearly all; no part exceeds the sum
+        return numbers
     # Drawing beyond what a pixel can be takes memory and overflows; such a number is a damaged file.
     for value in numbers:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e6:

@@ -94,7 +94,7 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
     Raises:
         ValueError: A row under a condition is of an image and a query that `rows` lacks.
     """
-    known = {key: place for place, key in enumerate(keys_of(rows))}
+    known = {key: place for place, key in enumerate(keys_of(rows) if any(map(changed.get, CONDITIONS)) else ())}
     places = {name: _places(known, changed[name]) for name in CONDITIONS if len(changed.get(name, ()))}
     row: NDArray[np.int64] = np.unique(np.concatenate([np.empty(0, np.int64), *places.values()]))
     row = row[rows.finding[row] >= 0]

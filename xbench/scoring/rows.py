@@ -179,8 +179,10 @@ class Rows:
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
     """Put tables of the same images under several conditions together, image by image and condition by condition."""
     table = pa.concat_tables(tables)
-    order = [("index", "ascending"), ("condition", "ascending")]
-    return table if len(tables) == 1 else table.take(pc.sort_indices(table, order))
+    if len(tables) == 1:
+        return table
+    order = pc.sort_indices(table, [("index", "ascending"), ("condition", "ascending")]).to_numpy()
+    return table if (order[1:] > order[:-1]).all() else table.take(order)
 
 
 def with_changes(table: pa.Table, facts: Mapping[str, Sequence[Any] | NDArray[Any]]) -> pa.Table:

@@ -16,6 +16,7 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.below_half import auroc_warning, chances_below_half
 from xbench.report.tables.contents import all_tables
 from xbench.runs.finished import FinishedRun
+from xbench.runs.results import SIGN_LEVEL
 
 
 def test_the_findings_with_a_lost_sign_are_named(tmp_path):
@@ -54,6 +55,20 @@ def test_chances_are_those_of_all_exchanges():
 
     exact = np.mean([auroc(chosen) <= auroc((0, 1, 2)) + 1e-9 for chosen in combinations(range(8), 3)])
     assert chances_below_half(labels, scores, [*range(8)])[0] == pytest.approx(exact, abs=0.02)
+
+
+def test_exchanges_end_early_only_where_nothing_can_be_significant():
+    draw, early = np.random.default_rng(1), []
+    for wrong in np.linspace(0, 1.5, 24):
+        labels = draw.integers(0, 2, (60, 2)).astype(np.int8)
+        scores = draw.normal(size=(60, 2)) - [wrong, 0] * labels
+        complete = chances_below_half(labels, scores, [*range(60)])
+        for wanted in ([0], [0, 2]):
+            found = chances_below_half(labels, scores, [*range(60)], wanted)
+            early.append(found != complete)
+            if early[-1]:
+                assert found == [1.0] * 3 and min(complete[place] for place in wanted) > SIGN_LEVEL
+    assert 8 < sum(early) < 40
 
 
 def test_useless_scores_are_rarely_suspected():

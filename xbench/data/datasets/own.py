@@ -72,7 +72,7 @@ class OwnDataset(DownloadedDataset):
             raise UsageError(f"{problem}.")
         super().__init__(root, split=split, **kwargs)
         self.annotations = self.place(self.annotations)
-        self._root_prefix = f"{self.root.as_posix()}/"
+        self._root_prefix = f"{self.root.as_posix().rstrip('/')}/"
         self._by_last: dict[str, list[str]] = {}
         self._images: Mapping[str, Sequence[Path]] = {}
 
@@ -82,7 +82,7 @@ class OwnDataset(DownloadedDataset):
         return given if given is None or given.exists() or not (self.root / given).exists() else self.root / given
 
     def image_key(self, path: Path) -> str | None:
-        return path.relative_to(self.root).with_suffix("").as_posix()
+        return path.as_posix().removeprefix(self._root_prefix).rpartition(".")[0]
 
     def listed_key(self, entry: str) -> str:
         """Return the image that an annotation file means; UserError if several images end in that path."""

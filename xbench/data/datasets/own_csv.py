@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -81,10 +82,11 @@ class CsvDataset(OwnDataset):
     def _read_boxes(self, path: Path, labels: dict[str, dict[str, int]], sides: list[str]) -> list[ImageAnnotations]:
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         drawn, lines = set(), dict[tuple[str, str, bytes], int]()
+        key_of = cache(self.listed_key)  # an image may have many boxes
         for row in self.rows(path, [self.columns["image"], self.columns["finding"], *sides]):
             name, label = row.name(self.columns["image"]), row[self.columns["finding"]]
             with row.blamed():
-                image = self.listed_key(name)
+                image = key_of(name)
                 if image not in labels:
                     raise UserError(f"the table of labels does not name {image}")
                 # A row of an image without a box.
@@ -98,7 +100,7 @@ class CsvDataset(OwnDataset):
             if finding not in labels[image]:
                 self.note("a box of a finding that the table of labels calls unknown; it is present", image)
                 labels[image][finding] = 1
-            x, y, right, bottom = (row.number(side) for side in sides)
+            x, y, right, bottom = map(row.number, sides)
             with row.blamed():
                 shape = self._shape(x, y, right, bottom)
                 if (first := lines.setdefault((image, label, shape.coordinates.tobytes()), row.line)) != row.line:
