@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from xbench.findings.conditions import LEAST
 from xbench.findings.names import MACRO
 from xbench.report.statistics.below_half import auroc_warning
 from xbench.runs.results import Answers, Interventions, OwnScale, Results
@@ -128,7 +129,10 @@ def _interventions(found: Interventions) -> Table:
     others = [f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.all_pairs[ANY].macro.items()]
     about = "" if found.sign_over_fills is not False else " Its sign depends on the fill."
     caption = f"{found.reason or ''} Use: drop less control drop.{about} Means over findings. {', '.join(others)}."
-    title = f"Interventions on {found.pairs} pairs: the region hidden, and an equal patch elsewhere (control)"
+    if all(value is None for numbers in found.all_pairs.values() for value in numbers.macro.values()):
+        caption = f"{found.reason or ''} No numbers: each needs {LEAST} pairs of a finding."
+    pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"
+    title = f"Interventions on {pairs}: the region hidden, and an equal patch elsewhere (control)"
     table = Table("Fill", title=title, caption=caption.strip(), box=box.SIMPLE_HEAD)
     columns = [name for names in OF_FILL.values() for name in names]
     for name in columns:

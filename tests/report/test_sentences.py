@@ -143,7 +143,7 @@ def test_the_answer_names_who_is_best_with_the_rates_and_intervals(report, case)
 def hidden(model, kind, uses=(0.9, 0.8), number="use", **findings):
     """What intervening did to a model, judged so; the headline number with each fill is known to a tenth.
 
-    `findings` have numbers of their own with each fill.
+    `findings` have numbers of their own with each fill; None has too few pairs.
     """
     unit = 1.0 if number == "use" else 0.5
     fills = [
@@ -151,7 +151,10 @@ def hidden(model, kind, uses=(0.9, 0.8), number="use", **findings):
             fill,
             dict.fromkeys(("scored", "decided"), 200),
             {"macro": {number: Estimate(use, use - 0.1, use + 0.1)} | dict.fromkeys(PARTS, Estimate(unit))}
-            | {name: {number: Estimate(of[place], of[place] - 0.1, of[place] + 0.1)} for name, of in findings.items()},
+            | {
+                name: {number: Estimate(of[place], of[place] - 0.1, of[place] + 0.1)} if of else {}
+                for name, of in findings.items()
+            },
             *({}, {number: 0.001 if use > 0.1 else 0.9}, 0.01, {}),
         )
         for place, (fill, use) in enumerate(zip(("mean", "blur", "black"), (*uses, -1.0), strict=True))
@@ -191,6 +194,11 @@ BY_INTERVENTION = {
         "It points at the lesion and uses it, with no sign of that for Nodule and Hernia. With",
         hidden("kad", "depends", Nodule=(0.0, 0.1, 0), Mass=(0.0, 0.11, 0), Effusion=(0.11, 0.0, 0), Hernia=(-1, 0, 9)),
     ),
+    "some findings have too few lesions": judged(
+        "p = 0.001) over 200 lesions of two of three findings, the least of two fills.",
+        hidden("kad", "depends", Nodule=(0.9, 0.8, 0), Mass=(0.9, 0.8, 0), Hernia=None),
+    ),
+    "nothing below 0": judged("a use of 0.00 SD", hidden("kad", "no sign", (-0.003, -0.002))),
     "a negligible use": judged("It points at the lesion and uses it. With", hidden("kad", "depends", (0.1, 0.1))),
     "elsewhere": judged("It does not point at the lesion but uses it. With", USED, kad=[0.12]),
     "a fill decides": judged("uses it or not, depending on how it is hidden.", hidden("kad", "fill", (0.9, 0.0))),

@@ -233,6 +233,14 @@ def test_interventions_are_read_back_verified_and_shown(intervened):
     assert f"{use:.3f}" in shown and "depends on the fill" in shown and f"{found.pairs} pairs" in shown
 
 
+def test_the_console_says_why_there_is_no_number_under_interventions(tmp_path):
+    folder = intervene(write_run(tmp_path, "model", images=20), lambda row, *_: row["logit"], ("mean",), words=False)
+    found = read_results(folder / "results.json").interventions
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(_interventions(found))
+    assert "No numbers: each needs 30 pairs of a finding." in console.export_text()
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

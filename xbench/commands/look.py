@@ -186,7 +186,9 @@ def wrong_value(option: str, annotation: Any, value: Any) -> str:
     items = [item for kind in kinds for item in typing.get_args(kind) if typing.get_origin(item) is Literal]
     if listed := [str(one) for item in items for one in typing.get_args(item)]:
         choices, taken = listed, f"{taken} of {', '.join(listed)}"
-    return f"--{option}: {str(value)!r} is not {taken}.{did_you_mean(str(value), choices)}"
+    # A name of the list that lacks its brackets is near to itself.
+    meant = f" Did you mean [{value}]?" if value in listed else did_you_mean(str(value), choices)
+    return f"--{option}: {str(value)!r} is not {taken}.{meant}"
 
 
 def _fits(kind: Any, value: Any, read: Any) -> bool:

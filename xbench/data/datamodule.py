@@ -117,6 +117,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             f"gamma {gamma} must lie in (0, 1]": not 0 < gamma <= 1,
             f"grid {grid}: each side must be at least 1 pixel": min(sides) < 1,
             f"pairs {pairs} leaves nothing to change: give at least 1": pairs is not None and pairs < 1,
+            f"pairs {pairs} has no use without interventions: name some, such as [mean,keep]": pairs
+            and not interventions,
             f"curve_pairs {curve_pairs} leaves no pair: give at least 1": curve_pairs < 1,
             f"timeout {timeout}: give a number of seconds above 0": not 0 < timeout < math.inf,
         }

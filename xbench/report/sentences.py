@@ -174,7 +174,7 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
     fill = (min if one.dependence == "depends" else max)(tested, key=lambda fill: fill.mean[name].value or 0.0)
 
     def written(value: float | None) -> str:
-        text = f"{value or 0.0:.2f}" if name == "use" else whole(value)
+        text = f"{value or 0.0:z.2f}" if name == "use" else whole(value)
         return text.replace("-", "\u2212")
 
     value, unit = fill.mean[name], {"use": "SD", "premium": "points"}[name]
@@ -190,7 +190,11 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
     if name == "premium":
         what = f"{region}% of decisions change, with an equal patch elsewhere hidden {patch}%"
     which = f", the {'least' if one.dependence == 'depends' else 'most'} of {in_words(len(tested))} fills"
-    lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} lesions{which if len(tested) > 1 else ''}"
+    lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} lesions"
+    findings = [name in of for key, of in fill.numbers.items() if key != MACRO]
+    if not all(findings):
+        lesions += f" of {in_words(sum(findings))} of {in_words(len(findings))} findings"
+    lesions += which if len(tested) > 1 else ""
     p = p_words(fill.p_adjusted.get(name))
     return f"With the lesion hidden {what}: a {name} of {number} ({interval}; {p}) over {lesions}"
 

@@ -92,7 +92,7 @@ def press(page, target, *keys):
 
 
 CLIPPED = """() => [...document.querySelectorAll(
-    'h1, h2, .say, .plain, .n span, .v, .lb, .bar .what, .col caption, .col th span, .keys li, .ruler i, .xt')]
+    'h1, h2, .say, .say em, .plain, .n span, .v, .lb, .bar .what, .col caption, .col th span, .keys li, .ruler i, .xt')]
   .filter((part) => part.checkVisibility() && part.getClientRects().length)
   .filter((part) => {
     const box = part.getBoundingClientRect(), fold = part.closest('details:not([open])');
@@ -372,3 +372,14 @@ def test_nothing_was_asked_and_nothing_went_wrong(page):
     # Last, so that it covers everything done above.
     assert page.asked == []
     assert page.complaints == []
+
+
+def test_a_long_judgement_fits_the_phone(browser, tmp_path):
+    intervene(write_run(tmp_path, "clip", images=20), falls(0), ("mean",))
+    analysis = analyse(collect([tmp_path]))
+    write_page(analysis, all_tables(analysis), tmp_path / "index.html", cases=1)
+    shown = browser.new_page(viewport=PHONE)
+    shown.goto((tmp_path / "index.html").as_uri())
+    assert shown.locator(".say em").text_content() == "was tested too little to tell if it uses it"
+    assert shown.evaluate(CLIPPED) == []
+    shown.close()
