@@ -311,6 +311,7 @@ def test_pairs_are_drawn_in_equal_shares(present: list[set[str]], most: int) -> 
     taken = Counter(name for _, name in pairs)
     assert all(name in present[int(i)] for i, name in pairs)
     assert len(pairs) == min(most, sum(counts.values()))
+    assert drawn_pairs(records[::-1], "abcd", most) == drawn_pairs(records, "abcd", most)
     # One at a time to whoever has the fewest: no finding gets two more than another that has more to give.
     for name, other in ((name, other) for name in "abcd" for other in "abcd"):
         assert taken[name] <= taken[other] + 1 or taken[other] == counts[other]

@@ -344,7 +344,9 @@ def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -
                 key = draw(record.image_id, query.name), record.image_id, query.name
                 groups.setdefault(query.finding, []).append(key)
     drawn: dict[str, set[str]] = {}
-    for before, group in enumerate(sorted(groups.values(), key=len)):
+    # Of findings with equally many pairs the name decides which gets one more, and not the order of the records.
+    in_turn = sorted(groups, key=lambda finding: (len(groups[finding]), finding or ""))
+    for before, group in enumerate(groups[finding] for finding in in_turn):
         share = min(len(group), most // (len(groups) - before))
         most -= share
         for _, image_id, name in sorted(group)[:share]:

@@ -166,6 +166,8 @@ S, U = SMALL["use"], UNSTABLE["use"][1]
         ("fill", [(0.5, 0.9, 0.05, 0), (0.1, 0.3, 0.051, 0)], False),
         ("fill", [(0.5, 0.9, 0.01, 0), (-0.5, -0.1, 0.01, 0)], False),
         ("any hole", [(0.0, 0.9, 1, U + 1e-9)], False),
+        ("too few", [(0.0, 0.9, 1, U + 1e-9, U)], False),
+        ("no sign", [(-0.5, -0.1, 0.01, U + 0.5, U)], False),
         ("too few", [(0.0, S + 1e-9, 1, U)], False),
         ("no sign", [(0.0, S, 1, U)], False),
         ("no sign", [(-0.5, -0.1, 0.001, 0), (0.0, S, 1, 0)], False),
@@ -176,14 +178,18 @@ S, U = SMALL["use"], UNSTABLE["use"][1]
     ],
 )
 def test_the_judgement_rests_on_all_fills(found, kind, fills, equal):
-    """Each of the fills has value, upper end and p of `use`, and the lower end of the control drop."""
+    """Each of the fills has value, upper end and p of `use`, and the lower end of the control drop, and of the drop."""
     made = tuple(
         SimpleNamespace(
             fill="mean",
             p_adjusted={"use": p},
-            mean={"use": Estimate(value, None, high), "control_drop": Estimate(0.5, low, 1)},
+            mean={
+                "use": Estimate(value, None, high),
+                "control_drop": Estimate(0.5, low, 1),
+                "drop": Estimate(0.5, *(own or [low]), 1),
+            },
         )
-        for value, high, p, low in fills
+        for value, high, p, low, *own in fills
     )
     black = SimpleNamespace(fill="black", p_adjusted={"use": 1.0}, mean={"use": Estimate(0.0, 0.0, 9.0)})
     for more in ((), (black,)) if fills else ((),):

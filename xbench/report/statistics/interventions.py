@@ -33,8 +33,8 @@ SMALL: Mapping[str, float] = {"use": 0.2, "premium": 0.05}
 """Up to this a dependence is negligible: a small effect in standard deviations (Cohen 1988, Statistical Power Analysis
 for the Behavioral Sciences), and five decisions in a hundred."""
 UNSTABLE: Mapping[str, tuple[str, float]] = {"use": ("control_drop", 0.2), "premium": ("control_flip_rate", 0.3)}
-"""By number that is tested, from where on an equal patch elsewhere matters: a small effect, and the share of changed
-decisions above which arXiv 2606.17710 calls a model unstable."""
+"""By number that is tested, from where on an equal patch elsewhere matters, or the region: a small effect, and the
+share of changed decisions above which arXiv 2606.17710 calls a model unstable."""
 _SHARES = {"flip_rate", "control_flip_rate", "map_moves", *(name for names in OF_ANY.values() for name in names)}
 _COMPUTED = {True: (intervals.share, intervals.combined), False: (intervals.unbounded, intervals.combined_unbounded)}
 _Columns = dict[str, NDArray[np.float64]]
@@ -151,7 +151,8 @@ def dependence(found: InterventionAnalysis, equal: bool) -> Dependence:
     depends = [(one.mean[number].value or 0.0) > 0 and one.p_adjusted[number] <= SIGNIFICANT for one in fills]
     if any(depends):
         return "depends" if all(depends) else "fill"
-    if fills and all((one.mean[other].low or 0.0) > most for one in fills):
+    both = other, other.removeprefix("control_")
+    if fills and all((one.mean[name].low or 0.0) > most for one in fills for name in both):
         return "any hole"
     # No interval, as where each finding is of a single patient, shows nothing to be small.
     if fills and all((high := one.mean[number].high) is not None and high <= SMALL[number] for one in fills):
