@@ -224,7 +224,12 @@ BY_INTERVENTION = {
         *(UNUSED, hidden("mavl", "depends"), hidden("clip", "unchanged", (0.0, 0.0))),
         **{"kad": [0.79], "mavl": [0.7], "clip": [0.3], "demo": [0.6]},
     ),
-    "two datasets": judged("uses it on some datasets.", USED, hidden("kad", "no sign"), kad=[0.79, 0.8]),
+    "two datasets": judged(
+        "uses it on some datasets. Use, the fall for the lesion less that for an equal patch elsewhere: VinDr-CXR 0.80 "
+        "SD (0.70 to 0.90), RSNA Pneumonia 0.90 SD (0.80 to 1.00).",
+        *(USED, hidden("kad", "no sign")),
+        kad=[0.79, 0.8],
+    ),
 }
 
 

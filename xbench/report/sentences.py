@@ -124,8 +124,13 @@ def uses(facts: Facts) -> Answer | None:
     found, groups, measured = facts.pointing, dict[tuple[str, str | None], list[str]](), list[str]()
     unused: list[str] = []
     rows = [row for row in found.rows if row.own] if len(found.models) > 1 else [found.head]
+    labels = {row.label for row in rows}
+    tried = [of for of in found.datasets if labels & {one.label for one in of.interventions}]
     for row in rows:
-        ones = [one for dataset in found.datasets for one in dataset.interventions if one.label == row.label]
+        shown = [
+            (dataset, one) for dataset in found.datasets for one in dataset.interventions if one.label == row.label
+        ]
+        ones = [one for _, one in shown]
         kinds = {one.dependence for one in ones}
         split = len(kinds) > 1 and "depends" in kinds
         kind = "datasets" if split else next(kind for kind in _USES if kind in {*kinds, ""})
@@ -133,7 +138,11 @@ def uses(facts: Facts) -> Answer | None:
         # Of several models, only what would mislead: pointing without use, and use without pointing.
         odd = len(rows) == 1 or kind in (("depends",) if points else ("no sign", "unchanged"))
         groups.setdefault((kind, points if odd else None), []).append(row.label)
-        measured += [_measured(one, row.label if len(rows) > 1 else "") for one in ones]
+        whose = [row.label] if len(rows) > 1 else []
+        measured += [
+            _measured(one, " on ".join([*whose, *([dataset_title(dataset.dataset)] if len(tried) > 1 else [])]))
+            for dataset, one in shown
+        ]
         if len(rows) == 1 and kind == "depends":
             unused = list(dict.fromkeys(finding for one in ones for finding in _unused(one)))
     if not measured:
@@ -149,7 +158,11 @@ def uses(facts: Facts) -> Answer | None:
             text = f"{f'{how} {verb}'.strip()} at the lesion {but} {does.format('it')}"
         texts.append(f"{listed(names) if len(rows) > 1 else 'It'} {text}")
     strong = does.format("it") if len(texts) == 1 else ""
-    lead = "Use, the fall for the lesion less that for an equal patch elsewhere: " if len(rows) > 1 else ""
+    lead = (
+        "Use, the fall for the lesion less that for an equal patch elsewhere: "
+        if len(rows) > 1 or len(tried) > 1
+        else ""
+    )
     but = f", with no sign of that for {listed(unused)}" if unused else ""
     answer = Sentence(f"{'; '.join(texts)}{but}.", strong)
     return Answer("Does the score depend on the lesion?", answer, f"{lead}{', '.join(measured)}.")
