@@ -252,6 +252,8 @@ def test_the_answer_is_by_intervention_where_one_was_run(report, case, tmp_path)
         replace(of, interventions=tuple(replace(one, label="CLIP (x)") for one in of.interventions)) for of in datasets
     ]
     assert uses(facts_of(replace(analysis, datasets=tuple(others)))) is None
+    kept = [replace(of, interventions=tuple(replace(one, fills=()) for one in of.interventions)) for of in datasets]
+    assert uses(facts_of(replace(analysis, datasets=tuple(kept)))) is None, "no region was hidden"
 
 
 def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope="models"):

@@ -124,12 +124,11 @@ def uses(facts: Facts) -> Answer | None:
     found, groups, measured = facts.pointing, dict[tuple[str, str | None], list[str]](), list[str]()
     unused: list[str] = []
     rows = [row for row in found.rows if row.own] if len(found.models) > 1 else [found.head]
-    labels = {row.label for row in rows}
-    tried = [of for of in found.datasets if labels & {one.label for one in of.interventions}]
+    # A run that hid no region, but all else, does not tell.
+    hid = [(dataset_title(of.dataset), one) for of in found.datasets for one in of.interventions if one.main]
+    tried = {title for title, one in hid if one.label in {row.label for row in rows}}
     for row in rows:
-        shown = [
-            (dataset, one) for dataset in found.datasets for one in dataset.interventions if one.label == row.label
-        ]
+        shown = [(title, one) for title, one in hid if one.label == row.label]
         ones = [one for _, one in shown]
         kinds = {one.dependence for one in ones}
         split = len(kinds) > 1 and "depends" in kinds
@@ -139,10 +138,7 @@ def uses(facts: Facts) -> Answer | None:
         odd = len(rows) == 1 or kind in (("depends",) if points else ("no sign", "unchanged"))
         groups.setdefault((kind, points if odd else None), []).append(row.label)
         whose = [row.label] if len(rows) > 1 else []
-        measured += [
-            _measured(one, " on ".join([*whose, *([dataset_title(dataset.dataset)] if len(tried) > 1 else [])]))
-            for dataset, one in shown
-        ]
+        measured += [_measured(one, " on ".join([*whose, title] if len(tried) > 1 else whose)) for title, one in shown]
         if len(rows) == 1 and kind == "depends":
             unused = list(dict.fromkeys(finding for one in ones for finding in _unused(one)))
     if not measured:
