@@ -374,12 +374,14 @@ def test_nothing_was_asked_and_nothing_went_wrong(page):
     assert page.complaints == []
 
 
-def test_a_long_judgement_fits_the_phone(browser, tmp_path):
-    intervene(write_run(tmp_path, "clip", images=20), falls(0), ("mean",))
+def test_a_long_judgement_and_two_tables_side_by_side_fit_the_phone(browser, tmp_path):
+    for model in ("clip", "kad"):
+        intervene(write_run(tmp_path, model, images=20), falls(0), ("mean",))
     analysis = analyse(collect([tmp_path]))
     write_page(analysis, all_tables(analysis), tmp_path / "index.html", cases=1)
     shown = browser.new_page(viewport=PHONE)
     shown.goto((tmp_path / "index.html").as_uri())
-    assert shown.locator(".say em").text_content() == "was tested too little to tell if it uses it"
-    assert shown.evaluate(CLIPPED) == []
+    assert "tested too little to tell if they use the lesion" in shown.locator(".say").text_content()
+    assert shown.evaluate(CLIPPED) == [] and shown.locator(".by-two").count() == 2
+    assert shown.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     shown.close()
