@@ -98,14 +98,16 @@ def test_the_table_of_the_planted_shortcut(run: Runs, at: str) -> None:
     assert opening == sentence
     for fill in analysis.fills:
         one = numbers[fill.fill]["per_class"]["Lesion"]
-        assert one["scored"] == one["decided"] == fill.pairs == 200
+        assert one["scored"] == one["decided"] == fill.counts["scored"] == 200
         assert (one["flip_rate"], one["control_flip_rate"]) == (flip, control_flip)
         assert one["premium"] == flip - control_flip
         # By pair: pointed at, and `use` above 0 or not; for every one of them, not in the mean alone.
         assert pointing is None or fill.overlap["use"] == ((200, 0, 0, 0) if used else (0, 200, 0, 0))
         use = fill.mean["use"]
-        assert use.low > 1 if used else (use.value, use.low, use.high, fill.p["use"]) == (0, 0, 0, 1)
-        assert fill.discordant == (200 * used, 0) and (fill.p["use"] <= 0.001) is used
+        assert use.low > 1 if used else (use.value, use.low, use.high, fill.p_adjusted["use"]) == (0, 0, 0, 1)
+        assert (fill.p_adjusted["use"] <= 0.001) is used
+        # Of 200 decisions that change for the lesion alone, or of none.
+        assert fill.p_exact == pytest.approx(2 * 0.5**200 if used else 1, rel=1e-9)
     assert [fill.fill for fill in analysis.fills] == [*FILLS] and disagreements(run(*LOOKS, at), deep=True) == []
 
 
@@ -119,7 +121,7 @@ def test_noise_uses_nothing_beside_a_planted_shortcut(run: Runs) -> None:
         # One half for a threshold in the middle of the scores; that of noise may lie anywhere.
         assert min(fill.mean[name].value for name in ("flip_rate", "control_flip_rate")) > 0.1
         for name in ("use", "premium"):
-            assert fill.mean[name].low < 0 < fill.mean[name].high and fill.p[name] > 0.05
+            assert fill.mean[name].low < 0 < fill.mean[name].high and fill.p_adjusted[name] > 0.05
 
 
 def test_use_rises_with_the_weight_of_the_lesion_against_the_shortcut(run: Runs) -> None:
