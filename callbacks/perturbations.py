@@ -90,7 +90,7 @@ class Perturbations(Callback):
     def _curves(self, trainer: Trainer, batch: Batch, pair: int, values: NDArray[np.float32]) -> Iterator[_Row]:
         """Yield the probability after each step, in the order of the map, at random, and with the region first.
 
-        Versions of an image fill batches of the usual size, the last of which repeats the last version.
+        Versions of an image fill batches of the usual size. The last batch repeats the last version until it is full.
         """
         truth, row = batch.truth, int(batch.truth.image[pair])
         key, image = _key(truth, pair), batch.images[row].float().cpu().numpy()

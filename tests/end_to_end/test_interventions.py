@@ -111,7 +111,7 @@ def test_every_changed_row_is_what_the_model_says_of_that_image_in_its_batch(run
 
 
 def plain_changes(data: hidden.Regions, i: int, preprocessing: Preprocessing):
-    """Yield a pair and a condition, the changed radiograph, and what its row says of it."""
+    """Yield a pair and a condition, the changed radiograph, and the facts that its row must hold."""
     film = data.load(data.records[i])
     name, (height, width) = data.records[i].image_id, film.image.shape
     annotated = np.any([*film.regions.values(), np.zeros(film.image.shape, bool)], axis=0)

@@ -24,7 +24,7 @@ MAPS = RNG.normal(size=(12, SIDE, SIDE)).astype(np.float32)
 IMAGES = RNG.normal(size=(12, 1, SIDE, SIDE)).astype(np.float32)
 
 
-# Boxes of all sizes, the last of which is the whole grid.
+# Boxes of all sizes; the last one is the whole grid.
 REGIONS = np.zeros(MAPS.shape, bool)
 for place, (top, left, height, width) in enumerate(RNG.integers(0, SIDE, (len(MAPS), 4)).tolist()):
     REGIONS[place, top : top + height + 1, left : left + width + 1] = True

@@ -1,4 +1,4 @@
-"""Decoding of DICOM images into 8-bit grey. Apart from `decoding`, for only those who have such images need pydicom."""
+"""Decoding of DICOM images into 8-bit grey; not in `decoding`, because pydicom takes time to import."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydicom.pixels.utils import pixel_array
 
 from xbench.data.grey import MAX_DECODED, NOT_OURS_TO_GUESS, RefusalError, check_size, distinct, stretch
 
-# In bytes of run lengths, each of which becomes up to 64.
+# Bytes of run lengths; each byte becomes up to 64.
 _MAX_RUNS = 2**25
 _LUMA = (0.299, 0.587, 0.114)
 _DAMAGED = "the compressed image inside is damaged"
@@ -91,7 +91,7 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
 
 
 def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
-    """Read a deflated DICOM file, of which each byte may become a thousand: pydicom would inflate it to any size."""
+    """Read a deflated DICOM file up to a limit: a byte may inflate to a thousand, and pydicom itself sets none."""
     with open(path, "rb") as file:
         # What is deflated begins after the preamble, the element with the length of the group, and the group.
         file.seek(144 + meta.FileMetaInformationGroupLength)

@@ -12,7 +12,7 @@ _OLDEST = 120
 _ODD = {
     "sex": "a sex that is neither F nor M counts as unknown",
     "age": f"an age that is no number of years from 0 to {_OLDEST} counts as unknown",
-    "projection": "a projection that is none of PA, AP and lateral counts as unknown",
+    "projection": "a projection other than PA, AP and lateral counts as unknown",
 }
 ATTRIBUTES = tuple(_ODD)
 

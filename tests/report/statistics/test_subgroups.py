@@ -157,7 +157,7 @@ def test_bands_of_age_and_unknown_values():
 
 @pytest.mark.parametrize("unknown", [None, 20, 30])
 def test_groups_with_too_few_images_have_no_number(unknown):
-    # Two groups of 20 images, 10 of which are positive for both findings, with two pairs each.
+    # Two groups of 20 images, with two pairs each; in each group 10 images are positive for both findings.
     labels = np.tile(np.repeat([1, 0], 10), 2)[:, None].repeat(2, axis=1).astype(np.int8)
     image, column = (np.tile(places, 2) for places in np.nonzero(labels == 1))
     sample = replace(random_sample(0, 40, 2), labels=labels, probabilities=labels / 2, pair_image=image)
