@@ -34,10 +34,23 @@ def test_the_reference_has_every_public_name(package):
     assert public and not missing, f"docs/api.md lacks {sorted(missing)}"
 
 
-def test_the_citation_is_of_this_version():
+def test_citation_and_changelog_name_this_version():
+    released = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert (
+        released[0] == ("Unreleased", "")
+        and released[1][0] == xbench.__version__
+        and all(day for _, day in released[1:])
+    )
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (xbench.__version__, "Apache-2.0")
     assert citation["preferred-citation"]["url"].endswith("/2510.19599")
+
+
+def test_the_words_of_all_pages_stay_within_their_budget():
+    """The goal is 30,000: lower the budget when words go. `git ls-files '*.md' | xargs cat | wc -w` counts the same."""
+    pages = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    pages = pages or [*ROOT.glob("*.md"), *ROOT.glob(".github/*.md"), *ROOT.glob("docs/*.md")]
+    assert sum(len((ROOT / page).read_text(encoding="utf-8").split()) for page in pages) <= 68_500
 
 
 def test_the_workflow_runs_targets_of_the_makefile():
