@@ -55,7 +55,7 @@ def between(a: np.float32, b: np.float32, w: np.float32) -> np.float32:
 def on_grid_by_hand(
     maps: np.ndarray, view: tuple[float, ...], size: tuple[int, int], mode: Upsampling
 ) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
-    """One map on the grid, pixel by pixel as docs/numbers.md says, and the four cells around each pixel of the view."""
+    """One map on the grid, pixel by pixel by the documented rule, and the four cells around each pixel of the view."""
     (h, w), (left, top, right, bottom) = maps.shape, view
     rows, columns = places_by_hand(top, bottom, size[0], h, mode), places_by_hand(left, right, size[1], w, mode)
     values, around = {}, {}

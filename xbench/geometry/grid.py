@@ -85,9 +85,9 @@ def maps_on_grid(
 
     Each grid pixel whose centre lies in the view takes the value at its place, and every other one, which the model was
     never shown, the least value among those. A value between two cells a and b is a + w (b - a) in float32, first
-    along x, then along y; docs/numbers.md has it operation by operation. So a pixel between equal cells has exactly
-    their value, no pixel lies beyond the cells around it, and a map does not depend on what else is in the batch. Maps
-    (..., h, w) become (..., H, W), `size` being (H, W) of the grid.
+    along x, then along y (`xbench/scoring/map_measures.py` has each operation). So a pixel between equal cells has
+    exactly their value, no pixel lies beyond the cells around it, and a map does not depend on what else is in the
+    batch. Maps (..., h, w) become (..., H, W), `size` being (H, W) of the grid.
     """
     y, rows, lower_share, x, columns, right_share = places_on_grid(view, size, maps.shape[-2:], mode)
     for axis, cells, share in ((-1, columns, right_share), (-2, rows, lower_share[:, None])):

@@ -1,7 +1,7 @@
 """The measures of a map and its region on the host, compiled by numba: of the grid only peaks are ever stored.
 
-The arithmetic is that of docs/numbers.md, operation by operation: numba multiplies and adds apart and rounds as IEEE
-754 asks, for nothing here is compiled with `fastmath`. A module of its own because loading numba takes a moment.
+The arithmetic is that of `map_measures.py`, operation by operation: numba multiplies and adds apart and rounds as IEEE
+754 asks, because nothing here is compiled with `fastmath`. A module of its own because loading numba takes a moment.
 """
 
 # numba's compiler finds the types of values, not mypy.

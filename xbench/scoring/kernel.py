@@ -1,6 +1,6 @@
 """The measures of a map and its region in one Triton kernel, a program a pair: nothing of the grid is ever stored.
 
-The arithmetic is that of docs/numbers.md, operation by operation, so that the results are those of the plain PyTorch
+The arithmetic is that of `map_measures.py`, operation by operation, so that the results are those of the plain PyTorch
 form to the bit. A module of its own because Triton is only there on Linux.
 """
 

@@ -1,7 +1,18 @@
 """Everything that the metrics need to know about a raw map and its region, found in one pass, in whole numbers.
 
-docs/numbers.md has the arithmetic, operation by operation. It is implemented twice, to the bit alike: in `host.py`,
-compiled by numba, and in `kernel.py` for CUDA.
+Two implementations give the same bits: `host.py`, compiled by numba, and `kernel.py` for CUDA. No multiply is fused.
+
+1. Places, in float64: `xbench.geometry.grid.places_on_axis`.
+2. Values, in float32, along x in every row of cells, then along y: m(c) + s * (m(c + 1) - m(c)), three operations, each
+   rounded to nearest; beyond the last cell m(c + 1) is m(c).
+3. Extremes: the least and greatest value of the pixels that the view shows; other pixels take the least. Tied are the
+   pixels equal to the greatest, and those shown that equal the least. A map is refused if a cell is not finite or
+   greatest - least is beyond float32.
+4. Stretching, in float32: (value - least) / (greatest - least), with a divisor of 1 in place of 0 and no flush to zero.
+5. Counts: a pixel reaches t = float32(k / (T - 1)) if t <= its stretched value. The search starts at k = the integer
+   part of value * (T - 1) + 0.5 or at the rounded product, and takes one less where t is above the value.
+6. Peaks: tied pixels, those in the region, sums of their rows and columns, whether the first in row-major order lies
+   in the region, and the least (dx * H)**2 + (dy * W)**2 between a tied pixel and one of the region.
 """
 
 from __future__ import annotations
