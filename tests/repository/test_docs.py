@@ -42,6 +42,7 @@ from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.methods import methods
 from xbench.runs.answers import AnswerRow
 from xbench.runs.files import PERTURBATIONS, SCHEMAS
 from xbench.runs.results import Answers, Recognised
@@ -299,6 +300,13 @@ def test_the_worked_example_comes_out_as_the_page_says(example):
                 assert f"{value:.3f}" == said, (k, curve)
             covered += 1
     assert covered == 101
+
+
+def test_the_methods_paragraph_is_that_of_a_report(example):
+    said = " ".join(PAGES["docs/paper.md"].replace("\n>", " ").split())
+    sentences = methods(analyse(collect([example]))).split(". ")
+    found = [one for one in sentences if one.startswith(("We measured", "F1", "Intervals are", "No image"))]
+    assert len(found) == 4 and all(sentence in said for sentence in found)
 
 
 def test_python_sessions_of_the_pages_run():
