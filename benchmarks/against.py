@@ -185,11 +185,10 @@ ROWS = (
         1 / 10,
         f"score {OWN} --predictions {{inputs}}/scores.csv --name mine --trainer.logger false",
         inputs=probabilities,
-        note="Half of it is importing libraries: PyTorch and what Lightning imports of it, albumentations, matplotlib, "
-        "pandas.",
+        note="Half of it is importing libraries.",
     ),
     Row("`bench` of six runs of 8 images", 1 / 2, "bench --config demo --report false --data.limit 8", rounds=2),
-    Row("a misspelt option", 1 / 10, "test --config demo --data.limti 8", rounds=3, status=2),
+    Row("a misspelled option", 1 / 10, "test --config demo --data.limti 8", rounds=3, status=2),
     Row("`test --config carzero_vindr` without data", 1 / 10, "test --config carzero_vindr", rounds=3, status=2),
     Row(
         "`rescore --protocol chexlocalize` of 24 films of 2,500 x 3,000 pixels",

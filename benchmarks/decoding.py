@@ -47,9 +47,8 @@ FIGURES = (
     Figure(
         "decoding / reading a prepared image, least of six formats",
         target=at_least(200),
-        note="The smallest PNG and JPEG files decode in a few milliseconds, and reading still looks at the state of "
-        "the file, computes a checksum and unpacks. Without these looks it would be reached, and a stale or damaged "
-        "image would be scored without a word.",
+        note="Small files decode in milliseconds, and reading still checks that the prepared image is whole and up to "
+        "date.",
     ),
     Figure("preparing / decoding the same files"),
     Figure(f"start-up of a store of {RECORDS:,} images", "s"),

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-__all__ = ["Curve", "Figure", "Measured", "Target", "at_least", "at_most", "missed", "summary", "table"]
+__all__ = ["Figure", "Measured", "Target", "at_least", "at_most", "missed", "summary", "table"]
+
+
+_SIGNS = {"at most": "≤", "at least": "≥"}
 
 
 @dataclass(frozen=True)
@@ -49,21 +52,8 @@ class Figure:
     def row(self) -> tuple[str, ...]:
         """Name, value, target and verdict, as they are shown."""
         value = "" if self.value is None else f"{_digits(self.value)} {self.unit}"
-        target = "" if self.target is None else f"{self.target.direction} {self.target.limit:g} {self.unit}"
+        target = "" if self.target is None else f"{_SIGNS[self.target.direction]} {self.target.limit:g}"
         return self.name, value, target, f"**{self.verdict}**" if self.verdict == "missed" else self.verdict
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Cost of an image as the work grows.
-
-    Attributes:
-        along: What grows.
-        points: Its amount, and microseconds an image.
-    """
-
-    along: str
-    points: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -73,21 +63,17 @@ class Measured:
     Attributes:
         values: By name of the figure.
         text: Markdown: how it was measured, and tables of what else was.
-        curves: For the picture.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
     text: str = ""
-    curves: tuple[Curve, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Measured:
-        read = json.loads(text)
-        curves = (Curve(curve["along"], tuple((int(x), y) for x, y in curve["points"])) for curve in read["curves"])
-        return cls(read["values"], read["text"], tuple(curves))
+        return cls(**json.loads(text))
 
 
 def at_most(limit: float) -> Target:
@@ -99,9 +85,13 @@ def at_least(limit: float) -> Target:
 
 
 def summary(parts: Mapping[str, Sequence[Figure]]) -> str:
-    """All figures with their targets, as a table."""
-    rows = [(part, *figure.row()) for part, figures in parts.items() for figure in figures]
-    return table(("part", "figure", "measured", "target", "verdict"), rows)
+    """All figures with their targets, as a table with a row before each part."""
+    rows = []
+    for part, figures in parts.items():
+        rows.append((f"*{part}*", "", ""))
+        for name, value, target, verdict in (figure.row() for figure in figures):
+            rows.append((name, value, target if verdict in ("met", "") else f"{target}: {verdict}"))
+    return table(("figure", "measured", "target"), rows)
 
 
 def missed(figures: Sequence[Figure]) -> str:

@@ -27,8 +27,7 @@ FIGURES = (
         "main process of `test` without its network, an image with one pair",
         "ms",
         at_most(0.5),
-        "Once a batch, the memory in which a worker hands it over is mapped, Lightning calls its hooks, and a file is "
-        "written to the journal, which takes longest where much was deleted on the disk; larger batches lower it.",
+        "Each batch maps shared memory, runs Lightning's hooks and writes a file of the journal. Larger batches help.",
     ),
     Figure(
         "the same, over reading the map and its region once",

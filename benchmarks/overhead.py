@@ -20,28 +20,23 @@ from workload import STAGES, Timing, build, evaluate, prepared, resnet, vit, war
 from xbench.models.base import VLM
 
 BATCH, SIDE, WHOLE = 8, 512, 12_600
-_REST = (
-    "What is left is reading the prepared images in worker processes, which share the cores with the network, and "
-    "scoring, keeping and writing; the table of stages below shows which. "
-)
+_REST = "Workers that read prepared images share the cores with the network; the rest is scoring and writing. "
 FIGURES = (
     Figure(
         "`test` / bare forward, ViT-B/16, float32",
         target=at_most(1.05),
-        note=_REST + "Fewer passes over the grid in scoring would lower it.",
+        note=_REST + "Fewer passes over the grid would help.",
     ),
     Figure(
         "`test` / bare forward, ViT-B/16, bf16-true",
         target=at_most(1.05),
-        note="An image takes a quarter of the time that it takes in float32, so the milliseconds around it weigh four "
-        "times as much: about one each for waiting for images, scoring two maps, and the end of the run, which is "
-        "shared by few images here. On some days the network too takes longer in a run, where workers share the cores "
-        "with it, than alone; a core to spare for them would help.",
+        note="The network takes a quarter of its time in float32, so the milliseconds around it weigh four times as "
+        "much. A spare core for the workers would help.",
     ),
     Figure(
         "`test` / bare forward, ResNet-50, 2 pairs an image",
         target=at_most(1.10),
-        note=_REST + "Fewer passes over the grid in scoring would lower it.",
+        note=_REST + "Fewer passes over the grid would help.",
     ),
     Figure(
         "`test` / bare forward, ResNet-50, 10 pairs an image",
@@ -51,7 +46,7 @@ FIGURES = (
     Figure(
         f"whole command / bare forward, ViT-B/16, bf16-true, {WHOLE:,} images",
         target=at_most(1.05),
-        note="Start-up is a small part of it at this length; see the notes on the loop.",
+        note="See the row on bf16-true; start-up is a small part of it.",
     ),
 )
 

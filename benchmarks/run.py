@@ -23,11 +23,11 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from figures import Curve, Figure, Measured, missed, summary, table
+from figures import Figure, Measured, missed, summary, table
 from measuring import processor
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, PICTURE = ROOT / "BENCHMARKS.md", ROOT / "docs" / "assets" / "benchmark-curves.svg"
+PAGE = ROOT / "BENCHMARKS.md"
 PARTS = {
     "sweep": "The threshold sweep",
     "kernel": "The metrics on a GPU",
@@ -45,12 +45,12 @@ PARTS = {
 }
 PATIENCE = 3_600
 HEADLINES = {
-    "`test` / bare forward, ViT-B/16, bf16-true": "times as long as the network alone takes a whole run of ViT-B/16",
-    "sweep, pointing game and peaks from 14 x 14 maps": "times as long as reading its pixels once takes all that is "
-    "found out about a map",
-    "`test --config demo` to its first batch": "seconds pass until the first batch of `test --config demo`",
+    "`test` / bare forward, ViT-B/16, bf16-true": "A run of ViT-B/16 takes {} times as long as its network alone.",
+    "plain loop / first run, ResNet-50, 10 pairs an image": "A plain script takes {} times as long as `test` where an "
+    "image has ten findings to score.",
+    "`test --config demo` to its first batch": "`test --config demo` starts in {} seconds.",
 }
-"""The figures for those who want three numbers, and what each says."""
+"""Three figures, and a sentence with each."""
 
 
 def main() -> int:
@@ -67,14 +67,13 @@ def main() -> int:
     outcomes: dict[str, Measured | str] = dict.fromkeys(given.parts or PARTS, "it was not measured yet")
     for part in outcomes:
         outcomes[part] = measure(part, given.quick)
-        page = render(outcomes, time.perf_counter() - started)
+        page = render(outcomes, time.perf_counter() - started, details=bool(given.parts or given.quick))
         if not (given.parts or given.quick):
             # After each part, so that what was measured is not lost with what comes after.
             PAGE.write_text(page)
     if given.parts or given.quick:
         print(page)
     else:
-        draw([curve for outcome in outcomes.values() if isinstance(outcome, Measured) for curve in outcome.curves])
         print(f"{PAGE} is written.")
     failed = [part for part, outcome in outcomes.items() if isinstance(outcome, str)]
     if failed:
@@ -107,33 +106,35 @@ def measure(part: str, quick: bool) -> Measured | str:
     return outcome
 
 
-def render(outcomes: Mapping[str, Measured | str], seconds: float) -> str:
-    """The page."""
+def render(outcomes: Mapping[str, Measured | str], seconds: float, details: bool) -> str:
+    """The page; with details also how each part is measured, and its other tables."""
     figures: dict[str, Sequence[Figure]] = {}
     for part, outcome in outcomes.items():
         values = outcome.values if isinstance(outcome, Measured) else {}
-        figures[PARTS[part]] = [replace(figure, value=values.get(figure.name)) for figure in declared(part)]
+        title = f"{PARTS[part]} (`{part}`)"
+        figures[title] = [replace(figure, value=values.get(figure.name)) for figure in declared(part)]
     sections = []
     for part, outcome in outcomes.items():
-        text = outcome.text if isinstance(outcome, Measured) else f"This part failed: {outcome}\n"
-        if isinstance(outcome, Measured) and outcome.curves:
-            text += f"\n![Microseconds an image as the work grows]({PICTURE.relative_to(ROOT)})\n"
-        sections.append(f"## {PARTS[part]}\n\n{text}")
+        if isinstance(outcome, str):
+            sections.append(f"`{part}` failed: {outcome}\n")
+        elif details:
+            sections.append(f"## {PARTS[part]}\n\n{outcome.text}")
     reasons = missed([figure for of_part in figures.values() for figure in of_part])
     return "\n".join(
         (
             "# Benchmarks\n",
-            "Written by `make bench`. Ratios (x) carry over to other machines, seconds do not. A verdict is on the "
-            "figure as it is shown.\n",
             headlines([figure for of_part in figures.values() for figure in of_part]),
             machine(seconds),
             "## Figures and targets\n",
+            "x: a ratio of times. L: the time in which numpy reads the same maps and regions once.\n",
             summary(figures),
-            *(("Why targets are missed, and what would be needed:\n", reasons) if reasons else ()),
+            *(("Why targets are missed:\n", reasons) if reasons else ()),
             *sections,
-            "## What is measured elsewhere\n",
-            "`python benchmarks/models.py` measures images a second and memory of each model (half an "
-            "hour), `python benchmarks/precision.py` how far half precision and compiling move the numbers.\n",
+            "## How to repeat\n",
+            "`make bench` writes this page in half an hour on an idle machine. Ratios carry over to other machines, "
+            "seconds do not. `python benchmarks/run.py PART` measures one part, such as `sweep`, and prints how, with "
+            "further tables. `python benchmarks/models.py` measures the speed and memory of each model, "
+            "`python benchmarks/precision.py` how far half precision and compiling move numbers.\n",
         )
     )
 
@@ -141,7 +142,7 @@ def render(outcomes: Mapping[str, Measured | str], seconds: float) -> str:
 def headlines(figures: Sequence[Figure]) -> str:
     """The three numbers, a line each."""
     shown = {figure.name: figure.row()[1] for figure in figures if figure.value is not None}
-    lines = [f"- **{shown[name].split()[0]}** {words}\n" for name, words in HEADLINES.items() if name in shown]
+    lines = [f"- {words.format(shown[name].split()[0])}\n" for name, words in HEADLINES.items() if name in shown]
     return "".join(lines)
 
 
@@ -161,9 +162,9 @@ def machine(seconds: float) -> str:
 
 
 def commit() -> str:
-    """The commit of the checkout, and whether anything but what is written here was changed since."""
+    """The commit of the checkout, and whether anything but the page was changed since."""
     words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*"]
-    changed = ["git", "status", "--porcelain", "--", ".", f":!{PAGE.name}", f":!{PICTURE.relative_to(ROOT)}"]
+    changed = ["git", "status", "--porcelain", "--", ".", f":!{PAGE.name}"]
     try:
         name, changes = (
             subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
@@ -172,32 +173,6 @@ def commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return f"{name} with changes" if changes else name
-
-
-def draw(curves: Sequence[Curve]) -> None:
-    """Draw microseconds an image along what grows."""
-    if not curves:
-        return
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "xbench"
-    from matplotlib import pyplot as plt
-
-    figure, panels = plt.subplots(1, len(curves), figsize=(9, 2.8), sharey=True, layout="constrained")
-    for panel, curve in zip(panels, curves, strict=True):
-        panel.loglog(*zip(*curve.points, strict=True), marker="o")
-        panel.set_xlabel(curve.along)
-        panel.set_xticks([x for x, _ in curve.points], [f"{x:,}" for x, _ in curve.points])
-        costs = [y for one in curves for _, y in one.points]
-        ticks = [
-            step * 10**k for k in range(1, 7) for step in (1, 2, 5) if min(costs) / 2 < step * 10**k < 2 * max(costs)
-        ]
-        panel.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
-        panel.minorticks_off()
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("µs an image")
-    figure.savefig(PICTURE, metadata={"Date": None})
 
 
 if __name__ == "__main__":

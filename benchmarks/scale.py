@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import Curve, Figure, Measured, at_most, table
+from figures import Figure, Measured, at_most, table
 from measuring import alone, peak
 from workload import Tiny, evaluate, prepared, tiny, warm_up, write_radiographs
 
@@ -34,9 +34,8 @@ FIGURES = (
     Figure(
         "whole loop at 1,001 thresholds / at 11",
         target=at_most(1.15),
-        note="The counts of every scored pair at every threshold are kept and written, at 1,001 thresholds 8 kB a "
-        "pair. Beside a real network it does not show. Keeping means instead would lower it, and nothing could be "
-        "verified or scored again afterwards.",
+        note="A run keeps the counts of every pair at every threshold, so that it can be verified and scored again. "
+        "Beside a real network it does not show.",
     ),
     Figure(
         "memory of the main process, among 5,000 images / among 1,000",
@@ -97,8 +96,7 @@ def measure(quick: bool = False) -> Measured:
         f"findings.\n\n{tables}\nThe end of a run (provenance, files) costs partly the same for any number of images, "
         "so an image of a short run costs more.\n"
     )
-    curves = tuple(_curve(*one) for one in along)
-    return Measured({figure.name: value for figure, value in zip(FIGURES, found, strict=True)}, text, curves)
+    return Measured({figure.name: value for figure, value in zip(FIGURES, found, strict=True)}, text)
 
 
 def written(root: Path, images: int, findings: int) -> dict[str, Any]:
@@ -110,7 +108,3 @@ def cost(data: dict[str, Any], thresholds: int = 101) -> Cost:
     """What a run costs; its peak is true in a new process alone."""
     torch.set_num_threads(1)
     return Cost(evaluate(tiny(), data, thresholds=thresholds).loop, peak())
-
-
-def _curve(along: str, runs: dict[int, Cost], images: int | None) -> Curve:
-    return Curve(along, tuple((n, run.loop / (images or n) * 1e6) for n, run in runs.items()))

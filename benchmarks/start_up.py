@@ -40,7 +40,7 @@ FIGURES = (
         note="The command's own module must import them only where it needs them.",
     ),
     Figure("`test --config demo` to its first batch", "s"),
-    Figure("a misspelt option, or data that is not there", "s", at_most(0.5), note="PyTorch is imported too early."),
+    Figure("a misspelled option, or data that is not there", "s", at_most(0.5), note="PyTorch is imported too early."),
     Figure(
         "a run of `bench` to its first batch, from the second run on",
         "s",
@@ -100,7 +100,7 @@ def measure(quick: bool = False) -> Measured:
 
 
 def command(words: str) -> None:
-    """Run a command of xbench; the status of what is misspelt is 2."""
+    """Run a command of xbench; the status of what is misspelled is 2."""
     status = subprocess.run([sys.executable, "-m", "xbench.cli", *words.split()], capture_output=True).returncode
     assert status in (0, 2), words
 
