@@ -95,12 +95,9 @@ class Aep(Protocol):
         "cells smoothed by 1.5, central 7/8, stretched to [-1, 1], masks above 0.1 to 0.5, mean IoU; signed CNR; "
         "_sharpened: after KAF's sharpening"
     )
-    flaw = (
-        'A threshold called "0.1" is 0.55 of the stretched map, and pairs whose region lies outside the crop are '
-        "skipped by IoU and CNR."
-    )
+    flaw = 'A threshold called "0.1" is 0.55 of the stretched map, and IoU and CNR skip regions outside the crop.'
     setting = "the radiograph padded to a square of 224 or 518 pixels"
-    limits = ("phrases of one finding are not told apart", "boxes are not rounded one by one as the authors do")
+    limits = ("phrases of one finding are merged", "boxes are not rounded one by one")
     means = ("miou", "mdice", "cnr", "hit", "miou_sharpened", "cnr_sharpened")
 
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:

@@ -22,13 +22,13 @@ class FalsePositives(Protocol):
     heading = "Dice"
     citation = "this project; false_alarm is 1 less the specificity of RadZero, NeurIPS 2025"
     rule = (
-        "maps on their own scale above a threshold that is not chosen on these images: of each finding the one with "
-        "the largest mean Dice on the run given with --tune, or else 0.5 of a probability; false_alarm and area_lit of "
-        "images without the finding, dice and hit (a pixel above it in the region) of those with it"
+        "maps on their own scale above a threshold not chosen on these images: the best one for the finding's Dice "
+        "on the run of --tune, or 0.5 of a probability; false_alarm and area_lit on images without the finding, dice "
+        "and hit (a pixel above it in the region) on those with it"
     )
     flaw = "One pixel above the threshold is an alarm, however far below it the rest of the map lies."
     in_setting = "always"
-    limits = ("maps that are no cosines, logits or probabilities are refused, and cosines without --tune",)
+    limits = ("maps must be cosines, logits or probabilities, and cosines need --tune",)
     scales = frozenset({"logit", "probability", "cosine"})
     negatives = True
     means = ("false_alarm", "area_lit", "dice", "hit")

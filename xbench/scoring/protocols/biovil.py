@@ -24,9 +24,9 @@ class BioViL(Protocol):
     heading = "Mean IoU"
     citation = "Boecking et al., ECCV 2022 (map: microsoft/hi-ml b67c1d2; the score is our reading of the paper)"
     rule = "cosines of smoothed cells above 0.1 to 0.5, mean IoU; CNR without its sign"
-    flaw = "Thresholds on raw cosines favour models whose cosines are large; where none exceeds 0.1 there is no IoU."
+    flaw = "Thresholds on raw cosines favor models with large cosines; where none exceeds 0.1 there is no IoU."
     setting = "a square in the middle of the image"
-    limits = ("maps that are no cosines are refused", "phrases of one finding are not told apart")
+    limits = ("maps must be cosines", "phrases of one finding are merged")
     scales = frozenset({"cosine"})
     means = ("miou", "cnr")
 

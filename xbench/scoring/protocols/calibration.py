@@ -137,13 +137,13 @@ class Calibration(Protocol):
     }
     citation = "Naeini et al., AAAI 2015 (ece); Nixon et al., CVPR workshops 2019 (ece_adaptive); Brier 1950"
     rule = (
-        "probabilities against labels in 15 bins; ece_adaptive: in bins of equal counts; ece_by_chance: what labels "
-        "drawn from the probabilities themselves would give"
+        "probabilities against labels in 15 bins; ece_adaptive: bins of equal counts; ece_by_chance: labels drawn "
+        "from the probabilities"
     )
-    flaw = "The error of a finite number of images is never 0: read it beside ece_by_chance."
-    setting = "none: no pixel is looked at"
+    flaw = "The error of finitely many images is never 0: compare it with ece_by_chance."
+    setting = "no pixels"
     in_setting = "always"
-    limits = ("findings whose label is unknown, and pairs without a probability, are left out",)
+    limits = ("pairs without a label or a probability are left out",)
     takes = frozenset({"score"})
     negatives = True
     lower = frozenset({"ece", *others})

@@ -36,12 +36,12 @@ class CheX(Protocol):
     heading = "Pooled IoU"
     citation = "ChEX, ECCV 2024 (philip-mueller/chex c3f5d78)"
     rule = (
-        "stretched maps above 0.1 to 0.5; all overlaps over all unions of the data set, mean over thresholds "
-        "(mask_miou) and the largest (mask_biou)"
+        "stretched maps above 0.1 to 0.5; all overlaps over all unions of the dataset, mean over thresholds "
+        "(mask_miou) and largest (mask_biou)"
     )
     flaw = "Pixels are pooled: one large heart outweighs a hundred nodules."
     setting = "a square of 1024 pixels, boxes cut to whole ones"
-    limits = ("sentences are findings here", "mAP takes boxes with a weight")
+    limits = ("sentences are findings here", "mAP needs boxes with a weight")
 
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any]:
         mask, overlap = count_above(stretched(prediction.on_grid(truth.region.shape)), truth.region, THRESHOLDS)

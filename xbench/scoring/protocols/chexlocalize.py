@@ -106,14 +106,16 @@ class CheXlocalize(Protocol):
     heading = "IoU"
     citation = "Saporta et al., Nature Machine Intelligence 2022 (rajpurkarlab/cheXlocalize 2a79492)"
     rule = (
-        "stretched maps, Otsu's threshold with holes filled; IoU of true positives and of the full set; first maximum "
-        "in the region; precision, recall and specificity of all pixels of a finding; _tuned and _cutoff: threshold "
-        "and probability cut-off of each finding tuned on the run given with --tune"
+        "stretched maps, Otsu's threshold with holes filled; IoU of true positives and of the full set; first "
+        "maximum in the region; precision, recall and specificity of all pixels of a finding; _tuned and _cutoff: "
+        "threshold and probability cutoff of each finding, tuned on the run of --tune"
     )
-    flaw = "One name, mIoU, for two slices that differ by a factor of 3 to 6: true positives, and all images."
+    flaw = (
+        "One name, mIoU, for two numbers that differ by a factor of 3 to 6: over true positives, and over all images."
+    )
     setting = "the image's own pixels (--data.grid native)"
     in_setting = "native"
-    limits = ("the human benchmark is a run of its own, which `score` makes",)
+    limits = ("the human benchmark is a separate run, made by `score`",)
     negatives = True
 
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, float]:

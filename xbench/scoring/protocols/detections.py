@@ -165,17 +165,19 @@ class Detections(Protocol):
     heading = "FROC"
     citation = "this project; FROC at the rates of LUNA16, average precision of COCO (Lin et al., ECCV 2014)"
     rule = (
-        "connected parts of the stretched map at 0.5, ranked by their highest raw value, or answered boxes by their "
-        "confidence; each finds one annotated item, at an IoU of 0.3 (froc, sensitivity), 0.3 and 0.5 (ap_) or 0.1 to "
-        "0.5 (map); sensitivity: at one false detection an image, small below 1%, large above 5% of the film"
+        "connected parts of the stretched map at 0.5 by their highest raw value, or answered boxes by confidence; "
+        "each finds one annotated item, at an IoU of 0.3 (froc, sensitivity), 0.3 and 0.5 (ap_) or 0.1 to 0.5 (map); "
+        "sensitivity: at one false detection per image, small below 1%, large above 5% of the image"
     )
-    flaw = "The parts at 0.5 of a stretched map have no lesion's outline, so maps lose to boxes whatever they show."
+    flaw = (
+        "Parts of a stretched map at 0.5 do not have the outline of a lesion, so maps lose to boxes whatever they show."
+    )
     setting = "the whole radiograph on the evaluation grid, or without a grid"
     in_setting = "always"
     limits = (
-        "what several readers drew of one lesion is several items in maps, and left out of boxes",
-        "boxes without a confidence, and maps whose values say nothing between images, are refused",
-        "a model that was not asked about images without the finding has no false detections there",
+        "a lesion drawn by several readers counts several times for maps and is left out for boxes",
+        "boxes need a confidence, and maps a scale that compares between images",
+        "a model has no false detections on images that it was not asked about",
     )
     takes = frozenset({"map", "boxes"})
     scales = frozenset({"logit", "probability", "cosine", "attention"})

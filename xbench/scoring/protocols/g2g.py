@@ -141,9 +141,9 @@ class G2G(Protocol):
         "cells above the middle of a mixture of two Gaussians; IoU and IoU of the complements, CNR with sample "
         "variances, first maximum, AUROC of pixels"
     )
-    flaw = "The background term of the mean IoU is near 1, and findings weigh with the square of their number."
+    flaw = "The background term of the mean IoU is near 1, and findings weigh by the square of their count."
     setting = "512 x 512 pixels, maps of 64 x 64 cells"
-    limits = ("the official fit begins at random, ours as scikit-learn's with the seed 0",)
+    limits = ("the official fit starts at random, ours is scikit-learn's with seed 0",)
     means = NUMBERS
     average = "squares"
     lower = frozenset({"distance"})

@@ -18,14 +18,14 @@ class Lesions(Protocol):
     heading = "Lesion recall"
     citation = "this project"
     rule = (
-        "connected parts of the stretched map at 0.5; an annotated item is found if one part covers half of it, small "
-        "below 1%, large above 5% of the film; false_parts: parts of an image that touch no item"
+        "connected parts of the stretched map at 0.5; an annotated item is found if one part covers half of it, "
+        "small below 1%, large above 5% of the image; false_parts: parts of an image that touch no item"
     )
     flaw = "A part that covers the whole lung finds every lesion in it, so read the recall beside Dice."
     in_setting = "always"
     limits = (
-        "what several readers drew of one lesion is several items",
-        "images without the finding are left out, for their stretched maps light up always",
+        "a lesion drawn by several readers counts several times",
+        "images without the finding are left out, because a stretched map always lights up",
     )
 
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, int] | None:

@@ -34,11 +34,15 @@ class MedGround(Protocol):
     headline = "iou"
     heading = "IoU"
     citation = "MedGround-Bench, arXiv:2605.20158 (gzxiong/medfocus 4f11faf)"
-    rule = "answered boxes against annotated ones: IoU, precision, recall and F1 of the areas of their unions"
-    flaw = "Boxes are joined before they are scored: one large lesion outweighs several small ones."
+    rule = "union of the answered boxes against union of the annotated ones: IoU, precision, recall and F1 of areas"
+    flaw = "Boxes are united before they are scored: one large lesion outweighs several small ones."
     setting = "the image's own pixels, boxes rounded to whole ones"
     our_setting = "fractions of the whole radiograph"
-    limits = ("boxes are not rounded to pixels", "maps are not made boxes", "images without the finding are left out")
+    limits = (
+        "boxes are not rounded to pixels",
+        "maps are not turned into boxes",
+        "images without the finding are left out",
+    )
     takes = frozenset({"boxes"})
     means = NUMBERS
     average = "pairs"

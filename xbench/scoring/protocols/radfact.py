@@ -41,10 +41,10 @@ class RadFact(Protocol):
     heading = "Precision"
     citation = "RadFact (microsoft/RadFact 72463ac)"
     rule = "answered boxes against annotated ones, as masks of 224 x 224"
-    flaw = "Precision alone decides whether a phrase is grounded, so a small box in a large lesion is perfect."
+    flaw = "Precision alone decides, so a small box in a large lesion is perfect."
     setting = "boxes as fractions, on 224 x 224 pixels"
     in_setting = "always"
-    limits = ("entailment of phrases takes a language model", "images without the finding are left out")
+    limits = ("entailment of phrases needs a language model", "images without the finding are left out")
     takes = frozenset({"boxes"})
     means = ("iou", "precision", "recall")
 

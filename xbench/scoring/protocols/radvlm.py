@@ -63,7 +63,7 @@ class RadVLM(Protocol):
     setting = "boxes as fractions"
     in_setting = "always"
     limits = (
-        "what several readers drew of one lesion is left out",
+        "lesions drawn by several readers are left out",
         "boxes are not merged by weighted fusion",
         "images without the finding are left out",
     )

@@ -41,13 +41,13 @@ class RadZero(Protocol):
         "probabilities above the threshold with the largest mean Dice of positives; specificity: share of negatives "
         "without a pixel above it; hit: first maximum in a box, edges included"
     )
-    flaw = "The threshold is picked on the test positives and then used for the specificity."
+    flaw = "The threshold is chosen on the test positives and then used for the specificity."
     setting = "the image's own pixels (--data.grid native)"
     in_setting = "native"
     limits = (
-        "maps that are neither logits nor probabilities are refused",
+        "maps must be logits or probabilities",
         "the AUROC of all pixels together is not stored",
-        "where several readers drew, true boxes are those around the parts of their union",
+        "true boxes of several readers are those around the parts of their union",
     )
     scales = frozenset({"logit", "probability"})
     negatives = True

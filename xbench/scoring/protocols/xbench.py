@@ -36,7 +36,7 @@ class XBench(Protocol):
     heading = "Rank accuracy"
     citation = "arXiv:2510.19599; this project"
     rule = "raw maps against regions without a threshold; IoU and Dice at 0.5 of the stretched map"
-    flaw = "Stretching each map to [0, 1] erases its scale, so nothing is said of images without the finding."
+    flaw = "Stretching each map to [0, 1] erases its scale, so images without the finding do not count."
     in_setting = "always"
     means = (
         *("rank_accuracy", "rank_excess", "mass_accuracy", "pixel_auroc", "pixel_ap", "cnr"),
