@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from xbench.runs.answers import answer_rows, answers_table
 from xbench.runs.files import IMAGES, PREDICTIONS
 from xbench.runs.images import predictions_table, table_of
 from xbench.scoring.rows import in_order
@@ -64,4 +65,6 @@ def tables_of(outputs: Prediction | None, batch: Batch) -> dict[str, pa.Table]:
         scores = {name: values.double().cpu().numpy() for name, values in given}
         maps = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
         tables[PREDICTIONS] = predictions_table(truth, maps, scores, batch.condition)
+        if words := answer_rows(Answers([], outputs.texts), truth):
+            tables[PREDICTIONS] = in_order([tables[PREDICTIONS], answers_table(words, batch.condition)])
     return tables

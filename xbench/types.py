@@ -326,6 +326,8 @@ class Prediction:
     logits: Tensor | None  # (P,), float; None of a model that does not say whether findings are there, NaN if unread
     probabilities: Tensor | None  # in [0, 1] (P,), float; None and NaN as for `logits`
     shown: Maps | Answers | None  # where it looked
+    # Replies in words, to questions of the kinds `TEXTS`.
+    texts: list[tuple[Question, Reply]] = field(default_factory=list)
 
     @property
     def given(self) -> tuple[bool, bool]:

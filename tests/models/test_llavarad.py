@@ -16,6 +16,7 @@ from tiny_llavarad import PATCH, SIDE, WIDTH, WORDS, by_hand
 
 from xbench.cli import main
 from xbench.models.maps.llavarad import LLaVARad
+from xbench.runs.finished import FinishedRun
 from xbench.runtime.errors import UserError
 from xbench.runtime.notes import EXPLORATORY_NOTE
 
@@ -94,7 +95,8 @@ def test_report_is_the_likeliest_token_each_time(folders: tuple[Path, Path]) -> 
         said.append(int(by_hand(network._before, image[None], asked + said).logits[0, -1].argmax()))
     ended = said[-1] == WORDS.index("</s>")
     expected = network.tokenizer.decode(said[:-1] if ended else said).strip()
-    assert expected and network.report(image) == (expected, ended)
+    reply = network.report(image)
+    assert expected and (reply.text, reply.finish) == (expected, "stop" if ended else "length")
 
 
 @pytest.mark.parametrize("size", [(300, 200), (151, 420), (140, 140)])
@@ -159,7 +161,7 @@ def test_failure_is_an_error(folders: tuple[Path, Path], how: str) -> None:
 def test_a_run(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path
     given = [f"--model.checkpoint={folders[0]}", f"--model.base={folders[1]}", "--model.dtype=float32"]
-    given += [f"--model.reports={tmp_path / 'reports'}", "--model.report_tokens=4"]
+    given += ["--model.reports=true", "--model.report_tokens=4"]
     settings = {"images": 3, "size": 64, "num_workers": 0, "cache": "false", "batch_size": 2}
     given += [f"--data.{name}={value}" for name, value in settings.items()]
     given += [f"--trainer.default_root_dir={tmp_path}", "--trainer.logger=false", "--trainer.accelerator=cpu"]
@@ -169,9 +171,9 @@ def test_a_run(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert disagreements(path.parent) == []
     assert results["grounding"]["macro"]["pointing_game"] is not None
     assert all(value is None for value in results["classification"]["macro"].values())
-    reports = [json.loads(path.read_text()) for path in (folder / "reports").iterdir()]
-    assert len({report["image_id"] for report in reports}) == results["counts"]["images"]
-    assert all(report["finish"] in ("stop", "length") for report in reports)
+    (reply,), *others = FinishedRun.open(path.parent).texts.values()
+    assert len(others) + 1 == results["counts"]["images"] and reply.finish in ("stop", "length")
+    assert main(["verify", "--deep", str(path.parent)]) == 0
     details = results["provenance"]["model"]
     assert details["exploratory"] == LLaVARad.exploratory and details["map_scale"] == "attention"
     (note,) = [one for one in results["counts"]["notes"] if one["note"].startswith(EXPLORATORY_NOTE)]

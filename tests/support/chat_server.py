@@ -43,7 +43,7 @@ def drawn(index: int, height: int, width: int) -> Any:
 
 
 def truth(image: bytes, text: str) -> str:
-    """Return the boxes of the finding that the question names, as JSON, or yes or no if it asks for that."""
+    """Return the boxes of the finding that the question names, as JSON; or yes or no, or words, if it asks so."""
     import numpy as np
     from PIL import Image
 
@@ -62,9 +62,20 @@ def truth(image: bytes, text: str) -> str:
         masks = next((phantom.masks for phantom, own in found if own == wanted), {})
     if "yes or no" in text:
         return "Yes" if finding in masks else "No."
+    if "description" in text or "one sentence" in text:
+        shown = {name: masks[name] for name in masks if not finding or name == finding}
+        return " ".join(f"{name} {place(mask)}." for name, mask in shown.items()) or "No acute abnormality."
     boxes = [Box(*part.box()) for part in connected_parts(masks[finding])] if finding in masks else []
     family = family_named("endpoint")
     return family.write(boxes, finding, family.convention, pixels.shape[::-1])
+
+
+def place(mask: Any) -> str:
+    """Say in words where the middle of a mask (H, W) lies."""
+    height, width = mask.shape
+    y, x = (axis.mean() for axis in mask.nonzero())
+    zone = ("upper", "middle", "lower")[int((y > height / 3) + int(y > height * 17 / 30))]
+    return f"in the {'right' if x < width / 2 else 'left'} {zone} zone"
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -189,7 +189,8 @@ def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[st
     stored = run.results.answers
     if stored is None:
         if family or frame:
-            raise UsageError(f"--family and --frame say how answers are read, and {run.results.model} shows maps.")
+            shows = "writes words" if run.results.in_words else "shows maps"
+            raise UsageError(f"--family and --frame say how boxes are read, and {run.results.model} {shows}.")
         return {}
     by = family_named(family or stored.family)
     same = by.name == stored.family

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,10 +15,12 @@ from xbench.findings.questions import Questions
 from xbench.geometry.preprocessing import Preprocessing, WholeRadiograph
 from xbench.models.base import SaliencyModel
 from xbench.predictions import family_named
-from xbench.predictions.asking import READER, Kind, Question, Reply
+from xbench.predictions.asking import READER, TEXTS, Kind, Question, Reply
 from xbench.predictions.conventions import Convention
 from xbench.runtime.errors import UsageError, UserError
 from xbench.types import Answers, Batch, Prediction
+
+Ask = Literal["boxes", "report", "where"]
 
 
 class AnsweringModel(SaliencyModel):
@@ -34,6 +36,7 @@ class AnsweringModel(SaliencyModel):
         prompts: A YAML file of questions; the package's for this family if None.
         ask_negatives: Whether to ask where a finding is on images without it too: false alarms are counted there.
         recognise: Whether to ask if a finding is there, on every image whose label is known.
+        ask: What for: `boxes`; or words, in a `report` of each image or in answer to `where` a finding is.
     """
 
     answers = True
@@ -48,8 +51,11 @@ class AnsweringModel(SaliencyModel):
         prompts: str | None = None,
         ask_negatives: bool = False,
         recognise: bool = False,
+        ask: Ask = "boxes",
     ) -> None:
         super().__init__()
+        self.asks: Kind = "locate" if ask == "boxes" else ask
+        self.answers = ask == "boxes"  # words are scored by no box, and shown beside nothing
         self.family = family_named(family)
         self.convention = self.family.convention if frame is None else Convention.named(frame)
         self.questions = Questions.of(family if prompts is None else prompts) if self.asked_in_words else None
@@ -63,11 +69,15 @@ class AnsweringModel(SaliencyModel):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
+        changed = getattr(self.trainer.datamodule, "interventions", ())  # type: ignore[attr-defined]
+        if self.asks in TEXTS and (self._recognise or self.repeats > 1 or changed):
+            of_boxes = "--model.recognise, --model.repeats and --data.interventions go with --model.ask boxes"
+            raise UsageError(f"--model.ask {self.asks}: {of_boxes}. Leave them out.")
         self._words = {finding: self.words(finding) for finding in self.findings}
 
     def words(self, finding: str) -> dict[Kind, str]:
         """Return what is asked about a finding; a UserError if there are no words for it."""
-        kinds: tuple[Kind, ...] = ("locate", "recognise") if self._recognise else ("locate",)
+        kinds: tuple[Kind, ...] = (self.asks, "recognise") if self._recognise else (self.asks,)
         return {kind: "" if self.questions is None else self.questions.text(kind, finding) for kind in kinds}
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> None:
@@ -84,15 +94,19 @@ class AnsweringModel(SaliencyModel):
     def questions_about(self, batch: Batch) -> list[Question]:
         """Return the questions of a batch: the places of findings, these again for `repeats`, then recognition.
 
-        Only findings are recognised: a phrase that is absent says nothing about its finding.
+        Only findings are recognised: a phrase that is absent says nothing about its finding. A report is asked once an
+        image.
         """
         truth = batch.truth
+        system = None if self.questions is None else self.questions.system
+        if self.asks == "report":
+            text = self.words("")["report"]
+            return [Question("report", row, -1, "", text, system) for row in range(len(truth.image_ids))]
         where = truth.scored | ((truth.labels == 0) & self._ask_negatives)
-        asked: list[tuple[Kind, int, Any]] = [("locate", 0, where)]
+        asked: list[tuple[Kind, int, Any]] = [(self.asks, 0, where)]
         asked += [("again", turn, where) for turn in range(1, self.repeats)]
         if self._recognise:
             asked.append(("recognise", 0, (truth.labels >= 0) & [query.text is None for query in truth.queries]))
-        system = None if self.questions is None else self.questions.system
         return [
             Question(kind, int(truth.image[pair]), pair, query.name, words["locate" if turn else kind], system, turn)
             for kind, turn, pairs in asked
@@ -108,6 +122,8 @@ class AnsweringModel(SaliencyModel):
             raise UserError(f"{self.name}: {len(replies)} replies came back to {len(questions)} queries.")
         new = [reply for reply in replies if not reply.from_cache]
         self.spent += sum((reply.tokens_in or 0) + (reply.tokens_out or 0) for reply in new)
+        if self.asks in TEXTS:
+            return Prediction(None, None, None, [*zip(questions, replies, strict=True)])
         scores = np.full((2, len(batch.truth.queries)), np.nan)
         shown = Answers([None] * len(batch.truth.queries), list(zip(questions, replies, strict=True)))
         for question, reply in shown.replies:
@@ -139,8 +155,9 @@ class AnsweringModel(SaliencyModel):
 
     def provenance(self) -> dict[str, Any]:
         about = super().provenance() | {"family": self.family.name, "frame": self.convention.name, "reader": READER}
+        about |= {"ask": self.asks} if self.asks in TEXTS else {}
         if (questions := self.questions) is not None:
-            about["prompts"] = {finding: [words["locate"]] for finding, words in self._words.items()}
+            about["prompts"] = {finding: [words[self.asks]] for finding, words in self._words.items()}
             about |= {"questions_sha256": questions.sha256, "questions_source": questions.source}
         return about
 

@@ -15,10 +15,10 @@ from lightning.pytorch.utilities import rank_zero_warn
 from xbench.findings.names import is_folder_name
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import WholeRadiograph
-from xbench.models.answering import AnsweringModel
-from xbench.predictions.asking import Question, Reply
+from xbench.models.answering import AnsweringModel, Ask
+from xbench.predictions.asking import TEXTS, Question, Reply
 from xbench.predictions.declared import contradictions, preprocessing_of, shape_problem
-from xbench.predictions.source import Drawn, Names, Source, kind_of, open_source
+from xbench.predictions.source import Drawn, Kind, Names, Source, kind_of, open_source
 from xbench.runs.predicted import StoredPredictions, holds_predictions
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError
@@ -31,6 +31,12 @@ _APPLIES = {
     "probabilities": "missing",
     "boxes": "frame",
     "raw answers": "frame family",
+    "reports": "family missing",
+    "answers in words": "family missing",
+}
+_IN_WORDS: Mapping[str | None, tuple[Kind, Ask]] = {
+    "report": ("reports", "report"),
+    "words": ("answers in words", "where"),
 }
 _NEEDED = {
     ("maps", "frame"): "--frame whole, or what was done to a radiograph, such as --frame shortest:512,crop:480",
@@ -41,7 +47,7 @@ _NEEDED = {
 
 
 class External(AnsweringModel):
-    """Takes maps, probabilities, boxes, points or raw answers from files, instead of making them.
+    """Takes maps, probabilities, boxes, points, raw answers or texts from files, instead of making them.
 
     If a file of boxes or answers mentions an image without the finding, all such images count as asked, and what it
     leaves out there has no box; else nobody knows whether the model was asked, and no false alarms are counted.
@@ -49,11 +55,12 @@ class External(AnsweringModel):
     Args:
         predictions: What `xbench predict` or `test` wrote; a folder, zip or tar of maps (npy, npz, png, tiff, and the
             pkl of CheXlocalize); masks or points that people drew (json); a table of probabilities (CSV, parquet);
-            boxes (CSV, COCO results, JSON lines) or raw answers (JSON lines).
+            boxes (CSV, COCO results, JSON lines), raw answers (JSON lines) or texts (JSON lines, CSV, parquet).
         label: What results and folders call the model.
         frame: What part of a radiograph a map shows: `whole`, or steps such as `shortest:512,crop:480`. For boxes and
             answers what the numbers mean: a name in `xbench.predictions.conventions`, such as `pixels_sent`.
-        family: How raw answers are written: a name in `xbench.predictions.FAMILIES`.
+        family: How raw answers are written: a name in `xbench.predictions.FAMILIES`. `report` for a report of each
+            image, `words` for answers in words about findings.
         scores: Beside maps: a table of probabilities, `none`, or `pickled` (what CheXlocalize's pickles call `prob`).
         pattern: Path of a map below `predictions`, without its ending; `{image}/{finding}` if None.
         names: What the files call a finding, and its name.
@@ -88,26 +95,33 @@ class External(AnsweringModel):
         path = Path(predictions).expanduser()
         if not path.exists():
             raise UsageError(f"--predictions {predictions}: there is no such file or folder.")
-        kind = "stored predictions" if holds_predictions(path) else kind_of(path)
+        ask: Ask = "boxes"
+        kind: Kind | Literal["stored predictions"] = "stored predictions"
+        if family in _IN_WORDS:
+            kind, ask = _IN_WORDS[family]
+        elif not holds_predictions(path):
+            kind = kind_of(path)
         options = {"frame": frame, "family": family, "scores": scores, "pattern": pattern, "missing": missing}
         options |= {"sizes": sizes, "upsampling": upsampling, "map_scale": map_scale}
         given = [name.replace("_", "-") for name, value in options.items() if value is not None]
         for option in given:
-            if option not in _APPLIES[kind].split() or (kind, missing) == ("probabilities", "flat"):
+            flat = option == "missing" and missing == "flat" and "sizes" not in _APPLIES[kind]
+            if option not in _APPLIES[kind].split() or flat:
                 raise UsageError(f"--{option} says nothing about {kind}, as in {path}: leave it out.")
         if lacking := [text for (of, option), text in _NEEDED.items() if of == kind and option not in given]:
             raise UsageError(f"--predictions {predictions} holds {kind}: give {lacking[0]}.")
-        self.answers = kind in ("boxes", "raw answers")
-        super().__init__(family or "endpoint", frame if self.answers else None)
-        self.name, self._scored = label, not self.answers and scores != "none"
+        answers = kind in ("boxes", "raw answers")
+        super().__init__((ask == "boxes" and family) or "endpoint", frame if answers else None, ask=ask)
+        self.answers, whole = answers, answers or ask != "boxes"
+        self.name, self._scored = label, not whole and scores != "none"
         self._kind, self._path, self._frame, self._scores, self._names = kind, path, frame, scores, names
         self._pattern, self._extra = pattern or "{image}/{finding}", extra
         self._missing, self._sizes = missing or "stop", sizes or "same"
         self._left_out: list[str] = []
         self._incomplete: set[str] = set()
-        self.preprocessing = WholeRadiograph() if self.answers else preprocessing_of(frame or "whole")
+        self.preprocessing = WholeRadiograph() if whole else preprocessing_of(frame or "whole")
         self.preprocessing.unseen, self.preprocessing.undecoded = True, kind == "probabilities"
-        if not self.answers:
+        if not whole:
             self.saliency_upsample, self.map_scale = upsampling or "bilinear", map_scale or "none"
 
     def setup(self, stage: str) -> None:
@@ -130,6 +144,9 @@ class External(AnsweringModel):
             source = open_source(self._kind, self._path, names, self._pattern, scores, getattr(data, "coco_ids", None))
         super().setup(stage)
         self.source = source
+        self._ask_negatives = self.asks in TEXTS
+        if self.asks == "report":
+            self._pairs = [(image, "") for image in images]
         data.notes += self._doubted(contradictions(source.scores, self.findings))
         present = {finding for _, finding in (*source.maps, *source.scores)}
         # What an image looks for by itself stays, and the image is left out.
@@ -170,7 +187,7 @@ class External(AnsweringModel):
         return batch
 
     def score(self, batch: Batch) -> Prediction:
-        if self.answers:
+        if self.answers or self.asks in TEXTS:
             return super().score(batch)
         shown = self._shown(batch)
         if not self._scored:
@@ -193,14 +210,25 @@ class External(AnsweringModel):
         saliency = torch.cat(maps).to(self.device)
         return Maps(saliency, saliency.isnan().all(-1).all(-1))
 
+    def questions_about(self, batch: Batch) -> list[Question]:
+        """Return the questions of a batch; nobody was asked about what is absent and without an answer in words."""
+        truth, needed = batch.truth, self._missing != "skip"
+        return [
+            question
+            for question in super().questions_about(batch)
+            if self.asks != "where"
+            or (truth.image_ids[question.row], question.finding) in self.source.texts
+            or (needed and truth.labels[question.pair] == 1)
+        ]
+
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         pairs = [(batch.truth.image_ids[query.row], query.finding) for query in queries]
         lost = [pair for pair in pairs if pair not in self.source.texts]
-        if lost and self._kind == "raw answers":
+        if lost and self._kind != "boxes":
             hint = "Add it, empty if nothing was said, or choose other images with --data.image_list"
             what = f"{self._path} has no answer about image {lost[0][0]}, finding {lost[0][1]}"
             raise UsageError(f"{what}. {hint}.")
-        return [Reply(self.source.texts.get(pair, '{"boxes": []}')) for pair in pairs]
+        return [self.source.texts.get(pair, Reply('{"boxes": []}')) for pair in pairs]
 
     def provenance(self) -> dict[str, Any]:
         tables = [] if self._scores in (None, "none", "pickled") else [Path(str(self._scores)).expanduser()]
@@ -208,6 +236,8 @@ class External(AnsweringModel):
         about: dict[str, Any] = {"predictions_sha256": _digest(read)}
         if self.answers:
             return super().provenance() | about | {"extra": self._extra}
+        if self.asks in TEXTS:
+            return about | {"ask": self.asks, "missing": self._missing, "extra": self._extra}
         maps = self._kind != "probabilities"
         about |= {"frame": self._frame, "scores": self._scores} if maps else {}
         about |= {"missing": self._missing, "extra": self._extra}
@@ -239,6 +269,7 @@ class External(AnsweringModel):
         wanted: dict[str, Collection[tuple[str, str]]] = {"score": source.scores} if self._scored else {}
         if source.maps or self._kind == "maps":
             wanted["map"] = source.maps
+        wanted |= {"text": source.texts} if self.asks == "report" else {}
         for what, there in wanted.items():
             lost = [pair for pair in pairs if pair not in there]
             if self._missing == "skip":
@@ -249,14 +280,18 @@ class External(AnsweringModel):
         if source.unknown and self._extra == "stop":
             ignore = "--extra ignore leaves them out"
             problems.append(f"predictions of no image and finding of {dataset}: {_count(source.unknown)}: {ignore}")
-        shown = source.texts if self.answers else source.maps
-        if (shown or self._kind in ("maps", "boxes", "raw answers")) and not any(pair in shown for pair in pairs):
+        shown = source.texts or source.maps
+        if (shown or self._kind not in ("probabilities", "stored predictions")) and not any(
+            pair in shown for pair in pairs
+        ):
             look = f"look at --pattern, which is {self._pattern}" if self._kind == "maps" else "nothing fits"
             problems.append(f"not one pair of image and finding is there: {look}; the first image is {images[0]}")
         elif len(self._incomplete) == len(images):
             has = {what: {finding for _, finding in there} for what, there in wanted.items()}
             bare = [f"{name} has no {what}" for name in self.findings for what in has if name not in has[what]]
-            problems.append(f"every image lacks a map or a score, so that none is left: {'; '.join(bare[:5])}")
+            problems.append(
+                f"every image lacks a {' or a '.join(sorted(wanted))}, so that none is left: {'; '.join(bare[:5])}"
+            )
         return problems
 
     def _doubted(self, doubts: Sequence[tuple[str, str]]) -> list[Note]:
@@ -298,7 +333,7 @@ def _pairs(batch: Batch) -> list[tuple[str, str]]:
 
 
 def _in_words(unknown: str | tuple[str, str]) -> str:
-    return unknown if isinstance(unknown, str) else ", ".join(unknown)
+    return unknown if isinstance(unknown, str) else ", ".join(filter(None, unknown))
 
 
 def _count(names: Sequence[str | tuple[str, str]]) -> str:

@@ -11,7 +11,9 @@ from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
 from xbench.predictions.recognition import Recognition, listed_yes_probability, read_decision, yes_probability
 
-Kind = Literal["locate", "recognise", "again"]
+Kind = Literal["locate", "recognise", "again", "report", "where"]
+TEXTS: frozenset[Kind] = frozenset({"report", "where"})
+"""Kinds whose replies are words: nothing is read of them until a run is scored by its words."""
 
 READER = "2"  # version of how answers are read, for results to name; another one may read the same text otherwise
 
@@ -20,10 +22,11 @@ READER = "2"  # version of how answers are read, for results to name; another on
 class Question:
     """A question about one pair of an image and a query."""
 
-    kind: Kind  # where the finding is, that again, or whether it is there
+    # Where the finding is, that again, whether it is there; for words, a report of the image, or where the finding is.
+    kind: Kind
     row: int  # the image's place in the batch
-    pair: int  # the pair's place in the batch
-    finding: str  # name of what is asked about: a finding, or the identifier of a phrase
+    pair: int  # the pair's place in the batch; -1 of a report
+    finding: str  # name of what is asked about: a finding, or the identifier of a phrase; empty of a report
     text: str = ""  # empty for models that are not asked in words
     system: str | None = None  # the system's turn before it; None for the model's own, or none
     turn: int = 0  # how often the same was asked before

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.findings.names import canonical, names_of
+from xbench.predictions.asking import Reply
 from xbench.predictions.chexlocalize import Pair, decoded, drawn_in, read_drawn, read_pickle
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
-from xbench.predictions.tables import Ids, read_answered, read_scores
+from xbench.predictions.tables import Ids, read_answered, read_scores, read_texts
 from xbench.runtime.errors import UsageError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
-Kind = Literal["maps", "probabilities", "boxes", "raw answers"]
+Kind = Literal["maps", "probabilities", "boxes", "raw answers", "reports", "answers in words"]
 Value = TypeVar("Value")
 
 
@@ -92,11 +93,11 @@ class Source:
     def __init__(
         self,
         scores: Mapping[Pair, tuple[float, float]] | None = None,
-        texts: Mapping[Pair, str] | None = None,
+        texts: Mapping[Pair, Reply] | None = None,
         unknown: Sequence[Pair | str] = (),
     ) -> None:
         self.scores = scores or {}  # logit and probability of the pairs that have them
-        self.texts = texts or {}  # answers about pairs, as a model would have written them
+        self.texts = texts or {}  # as a model would have written them: answers about pairs, reports about images and ""
         self.unknown = unknown  # pairs and files that belong to no pair of the dataset
 
     def read(self, image: str) -> dict[str, Map]:
@@ -245,8 +246,18 @@ def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str 
     if kind == "probabilities":
         table, unknown = names.match(read_scores(path), "--predictions")
         return Source(table, unknown=unknown)
-    texts, unknown = names.match(read_answered(path, ids)[1], "--predictions")
-    return Source(texts=texts, unknown=unknown)
+    if kind == "reports":
+        # Matched as if each was about a finding.
+        texts = {(image, names.findings[0]): reply for (image, _), reply in read_texts(path, False).items()}
+        matched, lost = names.match(texts, "--predictions")
+        return Source(
+            texts={(image, ""): reply for (image, _), reply in matched.items()}, unknown=[one for one, _ in lost]
+        )
+    if kind == "answers in words":
+        texts, unknown = names.match(read_texts(path, True), "--predictions")
+        return Source(texts=texts, unknown=unknown)
+    answers, unknown = names.match(read_answered(path, ids)[1], "--predictions")
+    return Source(texts={pair: Reply(text) for pair, text in answers.items()}, unknown=unknown)
 
 
 def _arrays(name: str, content: bytes) -> dict[str, NDArray[Any]]:

@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from xbench.predictions.answer import Finish
+from xbench.predictions.asking import Reply
 from xbench.predictions.chexlocalize import Pair, drawn_in, read_points
 from xbench.predictions.files import named, read_csv
 from xbench.runtime.files import check_readable
@@ -101,6 +103,32 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
     if texts:
         return "raw answers", texts
     return "boxes", {pair: json.dumps({"boxes": of}) for pair, of in boxes.items()}
+
+
+def read_texts(path: Path, about_findings: bool) -> dict[Pair, Reply]:
+    """Read reports, or answers about findings, from lines of JSON, CSV or parquet; a missing text is left out.
+
+    A report has `image` and `text` (or `report`, or `findings`), and the finding that it is returned under is empty. An
+    answer has `image`, `finding` and `answer`. Either may have `finish`, `stop` or `length`.
+    """
+    found: dict[Pair, Reply] = {}
+    read, names = {".csv": read_csv, ".parquet": _parquet}.get(path.suffix.lower()), ("text", "report", "findings")
+    with named(path):
+        check_readable(path, _LARGEST)
+        for where, entry in read(path) if read else _entries(path, ".jsonl"):
+            name = next((one for one in (("answer",) if about_findings else names) if one in entry), names[0])
+            lacking = [one for one in ("image", name, *["finding"] * about_findings) if one not in entry]
+            if not isinstance(entry, dict) or lacking:
+                raise ValueError(f"{where} lacks {lacking[0]}")
+            pair, text = (_name(entry["image"]), _name(entry["finding"]) if about_findings else ""), entry[name]
+            finish = entry.get("finish") or None
+            if not isinstance(text, str | None) or finish not in (None, *get_args(Finish)):
+                raise ValueError(f"{where}: {name} must be a text, and finish stop or length")
+            if pair in found:
+                raise ValueError(f"image {pair[0]} has two texts{f' on {pair[1]}' * about_findings}")
+            if text is not None:
+                found[pair] = Reply(text, finish)
+    return found
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

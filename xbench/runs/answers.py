@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from xbench.predictions.answer import Answer, Box, Finish, Point, Status
-from xbench.predictions.asking import Kind, Question, Reply
+from xbench.predictions.asking import TEXTS, Kind, Question, Reply
 from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
 from xbench.predictions.recognition import Way
@@ -37,8 +38,8 @@ class AnswerRow:
     """One question about one image, and what became of it; docs/files.md describes the columns.
 
     Those from `status` to `outlined` are None of a question whether a finding is there, those from `way` to `bounded`
-    of one where it is. `finding` is the name of what was asked for, a finding or a phrase, and `group` the finding that
-    it belongs to, None for a phrase without one.
+    of one where it is, and all of them of words, which are read when they are scored. `finding` is the name of what was
+    asked for, a finding or a phrase, empty of a report, and `group` the finding that it belongs to, None without one.
     """
 
     index: int
@@ -95,10 +96,10 @@ class AnswerRow:
         values: dict[str, Any] = {"index": index, "image_id": image_id, "finding": query.finding, "query": query.kind}
         values |= {"raw": reply.text, "width": size[0], "height": size[1], "answer_confidence": reply.confidence}
         values |= {name: getattr(reply, name) for name in _OF_REPLY}
-        if answer is None:
+        if query.kind == "recognise":
             recognition = reply.recognition()
             values |= {name: getattr(recognition, name) for name in _OF_RECOGNITION}
-        else:
+        elif answer is not None:
             boxes, one_by_one, outlined = truth or (None, None, None)
             values |= {name: getattr(answer, name) for name in _OF_ANSWER} | asdict(answer.counts)
             values |= {"annotated": boxes, "one_by_one": one_by_one, "outlined": outlined}
@@ -147,7 +148,7 @@ class AnswerRow:
                 row[name] = tuple(kind(*map(float, corners)) for corners in row[name])
         if row["confidence"] is not None:
             row["confidence"] = tuple(row["confidence"])
-        asked = row["query"] != "recognise"
+        asked = row["query"] not in {"recognise", *TEXTS}
         boxes = {name: row[name] or () for name in ("boxes", "annotated")}
         numbers = {name: [*chain(*values)] for name, values in (boxes | {"points": row["points"] or ()}).items()}
         numbers["confidence"] = [*(row["confidence"] or ())]
@@ -164,7 +165,7 @@ class AnswerRow:
         sound["query"] = row["query"] in get_args(Kind)
         sound["finish"] = row["finish"] in (None, *get_args(Finish))
         sound["status"] = not asked or row["status"] in get_args(Status)
-        sound["way"] = asked or row["way"] in get_args(Way)
+        sound["way"] = row["query"] != "recognise" or row["way"] in get_args(Way)
         if wrong := [name for name, right in sound.items() if not right]:
             about = f"{row['finding']!r:.60} on {row['image_id']!r:.200}"
             raise ValueError(f"the answer about {about} has an impossible {wrong[0]}")
@@ -192,25 +193,26 @@ def answer_rows(shown: Answers, truth: Truth) -> list[AnswerRow]:
             answer = next(repeated)
         index, image_id = int(truth.index[row]), truth.image_ids[row]
         one = AnswerRow.of(index, image_id, (size[1], size[0]), query, reply, answer, boxes)
-        made.append(replace(one, group=truth.queries[pair].finding))
+        made.append(replace(one, group=None if query.kind == "report" else truth.queries[pair].finding))
     return sorted(made, key=lambda one: one.index)
 
 
 def read_answers(path: Path, condition: str = "") -> Iterator[AnswerRow]:
-    """Read the answers under a condition in `predictions.parquet` of a run, row by row.
+    """Read the answers under a condition in `predictions.parquet` of a run, row by row; there may be maps beside them.
 
     An OSError, a ValueError or a pyarrow.ArrowInvalid if it cannot be read, or holds what no run writes.
     """
     with Table(path) as file:
         for group in range(file.num_row_groups):
-            yield from rows_of(file.read_row_group(group, use_threads=False), condition)
+            columns = [name for name in file.schema_arrow.names if name not in ("map_shape", "map")]
+            yield from rows_of(file.read_row_group(group, columns=columns, use_threads=False), condition)
 
 
 def rows_of(table: pa.Table, condition: str = "") -> Iterator[AnswerRow]:
     """Go through the rows of a condition in a table; raise a ValueError for what no run writes."""
-    for row in table.drop_columns(["map_shape", "map"]).to_pylist():
-        if row.pop("condition") != condition:
-            continue
+    asked = pc.and_(table["asked"].is_valid(), pc.equal(table["condition"], condition))
+    kept = [name for name in table.column_names if name not in ("map_shape", "map", "condition")]
+    for row in table.filter(asked).select(kept).to_pylist():
         yield AnswerRow.checked(row | {"finding": row["query"], "query": row.pop("asked"), "group": row["finding"]})
 
 

@@ -19,7 +19,7 @@ from xbench.geometry.grid import MAX_THRESHOLDS, MapScale, Rules, TieRule, Upsam
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
-from xbench.predictions.asking import Question
+from xbench.predictions.asking import TEXTS, Question
 from xbench.predictions.conventions import Convention
 from xbench.runs import images as saved
 from xbench.runs.answers import AnswerRow, read_answers
@@ -106,6 +106,21 @@ class FinishedRun:
                 needed = [query.name for query, pair in zip(self.queries[image_id], own, strict=True) if scored[pair]]
                 if len({*located}) < len(located) or sorted(drawn) != sorted(needed):
                     raise ValueError(f"{PREDICTIONS} has not one answer to each scored pair of {image_id!r:.200}")
+        return found
+
+    @cached_property
+    def texts(self) -> dict[str, list[AnswerRow]]:
+        """Reports and answers in words by image, of a run that has some; nothing of any other."""
+        found: dict[str, list[AnswerRow]] = {}
+        with reading(self.folder):
+            for row in read_answers(self.folder / PREDICTIONS, self.condition):
+                if row.query in TEXTS:
+                    found.setdefault(row.image_id, []).append(row)
+            for image_id, rows in found.items():
+                pairs = {*((query.name, query.finding) for query in self.queries.get(image_id, ())), ("", None)}
+                asked = [(row.finding, row.group) for row in rows if (row.query == "report") == (not row.finding)]
+                if len({*asked} & pairs) < len(rows):
+                    raise ValueError(f"{PREDICTIONS} has texts about {image_id!r:.200} that no run writes")
         return found
 
     @property

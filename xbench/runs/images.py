@@ -146,6 +146,7 @@ def read_saved_images(
             continue
         image_id = row["image_id"]
         of_image = {name: file.take(image_id) for name, file in others.items()}
+        predicted = [row for row in of_image[PREDICTIONS] if row["condition"] == condition and row["asked"] is None]
         asked = queries.get(image_id, ())
         place_of = {query.name: place for place, query in enumerate(asked)}
         # Under a condition there may be some of the images and of their queries alone.
@@ -162,7 +163,7 @@ def read_saved_images(
             image_sha256=row["sha256"],
             view=crop_of(row),
             queries=asked,
-            saliency=_saliency([row for row in of_image[PREDICTIONS] if row["condition"] == condition], [*place_of]),
+            saliency=_saliency(predicted, [*place_of]),
             regions={column: coverage_of(region) for column, region in regions.items()},
             scored=tuple(column for column, region in regions.items() if region["present"]),
             picture=picture[0]["jpeg"] if picture else None,

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.geometry.grid import MapScale, Upsampling, View
+from xbench.predictions.asking import TEXTS
 from xbench.predictions.source import Map, Names, Source
 from xbench.runs.files import IMAGES, PREDICTIONS, SCHEMAS, Table, reading
 from xbench.runs.images import crop_of, map_of
@@ -46,18 +47,21 @@ class StoredPredictions(Source):
         with reading(self._folder):
             file, images = Table(table, PREDICTIONS), Table(self.files[1])
             rows = file.read(["image_id", "query", "logit", "probability", "asked", "condition"])
-            if rows["asked"].null_count < len(rows):
+            words = [asked in TEXTS for asked in rows["asked"].to_pylist()]
+            if rows["asked"].null_count < len(rows) - sum(words):
                 again = "`xbench rescore` reads them again, by another --family or --frame"
                 raise UsageError(f"--predictions {path} holds what a model answered: {again}.")
             columns = ("image_id", "query", "logit", "probability")
             images_of, queries, *numbers = (rows[name].to_pylist() for name in columns)
             pairs = [*zip(images_of, queries, strict=True)]
-            unchanged = [condition == "" for condition in rows["condition"].to_pylist()]
+            conditions = zip(rows["condition"].to_pylist(), words, strict=True)
+            unchanged = [condition == "" and not text for condition, text in conditions]
             if len({*compress(pairs, unchanged)}) < sum(unchanged):
                 raise ValueError(f"{table.name} has two rows of an image and a finding")
             wanted = {*names.images}, {*names.findings}
             known = [pair[0] in wanted[0] and pair[1] in wanted[1] for pair in pairs]
-            strange = [f"{image}, {finding}" for (image, finding), own in zip(pairs, known, strict=True) if not own]
+            places = zip(pairs, known, words, strict=True)
+            strange = [f"{image}, {finding}" for (image, finding), own, text in places if not (own or text)]
             known = [own and plain for own, plain in zip(known, unchanged, strict=True)]
             scored = zip(pairs, zip(*numbers, strict=True), known, strict=True)
             super().__init__({pair: both for pair, both, own in scored if own and None not in both}, unknown=strange)

@@ -324,6 +324,11 @@ class Results(_Part):
         return self.answers.kind if self.answers else ""
 
     @property
+    def in_words(self) -> bool:
+        """Whether the model was asked for words alone, which protocols score."""
+        return "ask" in (self.provenance.get("model") or {})
+
+    @property
     def box_numbers(self) -> Mapping[str, Mapping[str, float | None]]:
         """What boxes score by finding, and their means as `MACRO`; nothing of a model that shows maps."""
         return self.answers.per_class | {MACRO: self.answers.macro} if self.answers else {}

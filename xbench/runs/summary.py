@@ -103,7 +103,7 @@ def summarise(
                 finding: results.FindingCounts(
                     positives=int((rows["label"][rows.finding == place] == 1).sum()),
                     negatives=int((rows["label"][rows.finding == place] == 0).sum()),
-                    with_region=int(rows["scored"][rows.finding == place].sum()),
+                    with_region=int((rows["has_region"] & (rows["label"] == 1))[rows.finding == place].sum()),
                 )
                 for place, finding in enumerate(findings)
             },

@@ -31,6 +31,8 @@ class Questions:
         source: Who says that a model is asked like this.
         locate: The question where a finding is.
         recognise: The question whether it is there; None if there is none.
+        report: The question for a report of the whole image, without any of the above; None if there is none.
+        where: The question where a finding is that words answer; None if there is none.
         system: What comes before either as the system's turn; None for the model's own, or none.
         names: What findings are called, by their names in the dataset, where that is not the package's phrase.
         definitions: A sentence on each finding.
@@ -40,6 +42,8 @@ class Questions:
     source: str
     locate: str
     recognise: str | None = None
+    report: str | None = None
+    where: str | None = None
     system: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     definitions: Mapping[str, str] = field(default_factory=dict)
@@ -67,14 +71,15 @@ class Questions:
 
     @classmethod
     def _checked(cls, content: Any, file: str) -> Questions:
-        keys = {"source": str, "locate": str, "recognise": str, "system": str, "names": dict, "definitions": dict}
+        keys: dict[str, type] = dict.fromkeys(("source", "locate", "recognise", "report", "where", "system"), str)
+        keys |= {"names": dict, "definitions": dict}
         if not isinstance(content, dict) or not {"source", "locate"} <= {*content} <= {*keys}:
             raise ValueError(f"it needs the keys source and locate, and may have {', '.join([*keys][2:])}.")
         for key, value in content.items():
             texts = [*value.items()] if isinstance(value, dict) else [(key, value)]
             if not isinstance(value, keys[key]) or not all(isinstance(text, str) for pair in texts for text in pair):
                 raise ValueError(f"{key} must be {'a mapping of texts' if keys[key] is dict else 'a text'}.")
-        for key in ("locate", "recognise"):
+        for key in ("locate", "recognise", "where"):
             names = [name for _, name, *_ in Formatter().parse(content.get(key) or "{finding}") if name is not None]
             if unknown := {*names} - {*_FIELDS}:
                 raise ValueError(f"{key} has {{{min(unknown)}}}; a question may hold {{{'}, {'.join(_FIELDS)}}}.")
@@ -83,9 +88,12 @@ class Questions:
         return cls(**content, file=file)
 
     def text(self, kind: str, finding: str) -> str:
-        """Return the question of a kind, `locate` or `recognise`, about a finding; a UserError without a definition."""
-        template = self.locate if kind == "locate" else self.recognise
-        assert template is not None  # nobody asks what there is no question for
+        """Return the question of a kind about a finding; a UserError without such a question, or a definition."""
+        template = getattr(self, kind)
+        if template is None:
+            raise UsageError(f"{self.file} has no question under {kind}: add one, or leave --model.ask out.")
+        if kind == "report":
+            return str(template)
         name = self.names.get(finding) or phrase(finding)
         if "{definition}" in template and finding not in self.definitions:
             raise UsageError(
@@ -93,7 +101,7 @@ class Questions:
             )
         definition = self.definitions.get(finding, "")
         plain = (self.names.get(finding) or finding).lower()
-        return template.format(finding=name, phrase=name[:1].upper() + name[1:], name=plain, definition=definition)
+        return str(template).format(finding=name, phrase=name[:1].upper() + name[1:], name=plain, definition=definition)
 
     @property
     def sha256(self) -> str:

@@ -120,7 +120,8 @@ class Local(AnsweringModel):
         self.processor_source = self.checkpoint if processor is None else _place(processor, "processor")
         self._together = together
         self.network, self.processor = self._load(dtype)
-        self._prepare(max_tokens or self.architecture.tokens)
+        # As many as MAIRA-2's authors allow a grounded report.
+        self._prepare(max_tokens or max(self.architecture.tokens, 450 * (self.asks == "report")))
         self._yes_no: tuple[list[int], list[int]] = ([], [])
 
     def _load(self, dtype: str) -> tuple[Any, Any]:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 import torch
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
@@ -30,10 +29,10 @@ from xbench.models.networks.bert import parse_sentencepiece
 from xbench.models.networks.checkpoint import explained, fill, read_tensors
 from xbench.models.networks.query_decoder import Layers, choose
 from xbench.models.networks.reads_patches import ReadsPatches
-from xbench.runtime.digests import file_sha256
+from xbench.predictions.asking import Question, Reply
+from xbench.runtime.digests import digest, file_sha256
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.files import write_whole
-from xbench.types import Batch, MapScale, ModelOutput
+from xbench.types import Batch, MapScale, ModelOutput, Prediction
 
 EXAMPLE, BASE = "microsoft/llava-rad", "lmsys/vicuna-7b-v1.5"
 QUESTION = "Provide a description of the findings in the radiology image."
@@ -70,15 +69,13 @@ class LLaVARad(VLM):
         layers: Layers of Vicuna, from 0, whose attention counts, or `all` or `last`.
         heads: Heads whose attention counts, from 0; all if None.
         dtype: Of the weights; the authors run it in float16.
-        reports: Folder for the findings section of each image, `IMAGE.json` with the text as it is generated, greedily,
-            and whether it ended by itself. It is not scored.
+        reports: Whether to write the findings section of each image too, greedily, for `rescore --protocol words`.
         report_tokens: Most tokens of a findings section; the authors' 256.
     """
 
     name, stated = "llavarad", "sentence"
     map_scale: MapScale = "attention"
     scores = False
-    neutral_options = frozenset({"reports", "report_tokens"})
     exploratory = (
         "they are the attention of words put into its mouth, which its authors neither trained nor evaluated to "
         "show where a finding is"
@@ -93,13 +90,12 @@ class LLaVARad(VLM):
         layers: Layers = "all",
         heads: list[int] | None = None,
         dtype: Literal["float32", "bfloat16", "float16"] = "float16",
-        reports: str | None = None,
+        reports: bool = False,
         report_tokens: int = 256,
     ) -> None:
         super().__init__(prompts)
         check_at_least_one(report_tokens=report_tokens)
-        self._reports = None if reports is None else Path(reports).expanduser()
-        self._report_tokens = report_tokens
+        self._reports, self._report_tokens = reports, report_tokens
         if sentence.count("{finding}") != 1:
             raise UsageError(f"--model.sentence {sentence!r} must have {{finding}} once.")
         folder, vicuna = _folder(checkpoint, "checkpoint", EXAMPLE), _folder(base, "base", BASE)
@@ -149,15 +145,18 @@ class LLaVARad(VLM):
 
     def score(self, batch: Batch) -> ModelOutput:
         """Return the maps of a batch; a UserError names the image and the finding that have none."""
-        output = self._attend(batch.images, self.queries, batch.truth.image_ids)
-        if self._reports is not None:
-            for image, name in zip(batch.images, batch.truth.image_ids, strict=True):
-                self._keep_report(name, *self.report(image))
-        return output
+        return self._attend(batch.images, self.queries, batch.truth.image_ids)
+
+    def predict(self, batch: Batch) -> Prediction:
+        prediction = super().predict(batch)
+        if self._reports and not batch.condition:
+            asked = [Question("report", row, -1, "", QUESTION) for row in range(len(batch.images))]
+            prediction.texts = [*zip(asked, map(self.report, batch.images), strict=True)]
+        return prediction
 
     @torch.no_grad()
-    def report(self, image: Tensor) -> tuple[str, bool]:
-        """Return the findings section of a normalised image (3, S, S), and whether it ended by itself."""
+    def report(self, image: Tensor) -> Reply:
+        """Return the findings section of a normalised image (3, S, S)."""
         network, end = self.network, self.tokenizer.eos_token_id
         question = self._tokens(f"\n{QUESTION} ASSISTANT:")["input_ids"]
         tokens = torch.tensor([self._begin + question], device=image.device)
@@ -168,7 +167,8 @@ class LLaVARad(VLM):
         sequences = network.generate(input_ids=tokens, **inputs, generation_config=settings)
         written = sequences[0, tokens.shape[1] :].tolist()
         ended = written[-1:] == [end]
-        return str(self.tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)).strip(), ended
+        text = str(self.tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)).strip()
+        return Reply(text, "stop" if ended else "length", prompt_sha256=digest(QUESTION), tokens_out=len(written))
 
     def provenance(self) -> dict[str, Any]:
         return {
@@ -179,14 +179,6 @@ class LLaVARad(VLM):
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "saliency": {"kind": "attention of the tokens that name it", "layers": self.layers, "heads": self.heads},
         }
-
-    def _keep_report(self, name: str, text: str, ended: bool) -> None:
-        path = self._reports / f"{quote(name, safe='')}.json"  # type: ignore[operator]
-        report = {"image_id": name, "text": text, "finish": "stop" if ended else "length"}
-        advice = "Give --model.reports a folder that can be written to, or leave it out."
-        with explained(f"The report of {name} cannot be written to {path}", advice):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(report, ensure_ascii=False) + "\n", shared=True)
 
     @torch.no_grad()
     def _attend(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]], names: Sequence[str]) -> ModelOutput:
