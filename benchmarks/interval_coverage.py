@@ -1,6 +1,6 @@
-"""Measures whether intervals and tests of a report keep their promises, and prints the tables of `docs/intervals.md`.
+"""Measure whether intervals and tests of a report keep their promises; `docs/intervals.md` shows the result.
 
-    python benchmarks/interval_coverage.py                     everything; about fifteen minutes of one core
+    python benchmarks/interval_coverage.py > benchmarks/interval_coverage.txt     about fifteen minutes of one core
     python benchmarks/interval_coverage.py --replicates 50     quickly, to see that everything runs
 
 Data sets are drawn at random from known truths, and go through the code of reports itself. 95 % intervals should hold
