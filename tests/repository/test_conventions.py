@@ -18,7 +18,9 @@ from synthetic import write_run
 
 import xbench
 
-REFERENCE = re.findall(r"^::: (?:callbacks|(xbench))\.(\S+)$", (ROOT / "docs/api.md").read_text(), re.M)
+sys.path.append(str(ROOT / "scripts"))
+PAGE = import_module("api_names").on_page_markdown((ROOT / "docs/api.md").read_text())
+REFERENCE = re.findall(r"^::: (?:callbacks|(xbench))\.(\S+)$", PAGE, re.M)
 
 
 @pytest.mark.parametrize("name", [f"xbench.{name}" if own else f"xbench.callbacks.{name}" for own, name in REFERENCE])
@@ -139,7 +141,6 @@ def test_pictures_are_there_described_and_small():
     assert {picture.resolve() for *_, picture in shown} >= {*(ROOT / "docs/assets").glob("*.png")}
 
 
-sys.path.append(str(ROOT / "scripts"))
 notebooks = import_module("notebooks")
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 
