@@ -112,10 +112,10 @@ def read_texts(path: Path, about_findings: bool) -> dict[Pair, Reply]:
     answer has `image`, `finding` and `answer`. Either may have `finish`, `stop` or `length`.
     """
     found: dict[Pair, Reply] = {}
-    read, names = {".csv": read_csv, ".parquet": _parquet}.get(path.suffix.lower()), ("text", "report", "findings")
+    names = ("text", "report", "findings")
     with named(path):
         check_readable(path, _LARGEST)
-        for where, entry in read(path) if read else _entries(path, ".jsonl"):
+        for where, entry in read_rows(path):
             name = next((one for one in (("answer",) if about_findings else names) if one in entry), names[0])
             lacking = [one for one in ("image", name, *["finding"] * about_findings) if one not in entry]
             if not isinstance(entry, dict) or lacking:
@@ -129,6 +129,12 @@ def read_texts(path: Path, about_findings: bool) -> dict[Pair, Reply]:
             if text is not None:
                 found[pair] = Reply(text, finish)
     return found
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield where each row of a CSV or parquet file or of one of JSON lines is, and the row."""
+    read = {".csv": read_csv, ".parquet": _parquet}.get(path.suffix.lower())
+    yield from read(path) if read else _entries(path, ".jsonl")
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
