@@ -1,6 +1,6 @@
 """Lesions found, with what is found where there is none: of the parts of a map, or of answered boxes, by their scores.
 
-docs/numbers.md has the definitions. Masks and boxes become detections, each with its overlap with every lesion of its
+docs/protocols.md has the rule. Masks and boxes become detections, each with its overlap with every lesion of its
 image; what follows is the same for both.
 """
 
