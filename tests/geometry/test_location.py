@@ -167,5 +167,3 @@ def test_a_lung_mask_moves_midline_and_zones():
     for wrong in (np.zeros((9, 9), np.bool_), mask[:, :50], np.vstack([mask[:101, :50], mask[:, :50]])):
         with pytest.raises(UserError, match="two separate lungs"):
             LungField.of_mask(wrong)
-    with pytest.raises(UserError, match="the top above the bottom"):
-        LungField(top=0.8, bottom=0.8)

@@ -1,17 +1,14 @@
 """Where a region lies: the patient's sides and the zones of the lungs, from coordinates on the image alone.
 
-In the standard view the patient's left is on the image's right. Shares of areas are exact fractions, so no bound
-depends on how a number is rounded. docs/words.md has the definitions.
+In the standard view the patient's left is on the image's right. docs/words.md has the definitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cache, cached_property
 from itertools import combinations
-from typing import NamedTuple, Self
+from typing import Self
 
 import cv2
 import numpy as np
@@ -26,44 +23,28 @@ ZONE_SETS = tuple(frozenset(zones) for count in (1, 2, 3) for zones in combinati
 """Every set of zones but the empty one."""
 Places = frozenset[str]
 """Sides or zones."""
+_Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Positions along an axis, and the share of an item's area before each; in between it grows evenly."""
 
-_MARGIN = Fraction(1, 20)
-# Share of the largest item below which an item does not count.
-_LEAST = Fraction(1, 50)
-
-
-def _exact(number: float) -> Fraction:
-    """Return the fraction that a float64 was made of: a decimal, or pixels of an image, of up to a million parts."""
-    return Fraction(number).limit_denominator(1_000_000)
+_MARGIN = 0.05
+# Shares and positions this close to a bound lie on it. float64 rounds those of pixels and of decimals by less.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class LungField:
-    """Midline and vertical extent of the lungs as fractions of the radiograph; by default of the standard view.
-
-    Raises:
-        UserError: The numbers are not fractions, or the top does not lie above the bottom.
-    """
+    """Midline and vertical extent of the lungs as fractions of the radiograph; by default of the standard view."""
 
     midline: float = 0.5
     top: float = 0.10
     bottom: float = 0.80
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.midline <= 1 and 0 <= self.top < self.bottom <= 1):
-            raise UserError(
-                f"A lung field has the midline {self.midline}, the top {self.top} and the bottom {self.bottom}: give "
-                "fractions of the radiograph from 0 to 1, with the top above the bottom."
-            )
 
     @classmethod
     def of_mask(cls, mask: NDArray[np.bool_]) -> Self:
         """Measure the two largest connected parts of a mask (H, W) of both lungs.
 
         The midline is the median over rows of the middle between their inner edges; top and bottom are means of both.
-
-        Raises:
-            UserError: There are no two parts that lie side by side.
+        Raises a UserError if there are no two parts side by side.
         """
         height, width = mask.shape
         _, labels, stats, _ = cv2.connectedComponentsWithStats(np.asarray(mask, np.uint8), connectivity=8)
@@ -72,21 +53,15 @@ class LungField:
         rows = np.flatnonzero(np.all([part.any(axis=1) for part in parts], axis=0) & (len(parts) == 2))
         if not len(rows):
             raise UserError("A lung mask does not show two separate lungs side by side: give each lung a part.")
-        inner = [width - parts[0][rows, ::-1].argmax(axis=1), parts[1][rows].argmax(axis=1)]
+        inner = width - parts[0][rows, ::-1].argmax(axis=1) + parts[1][rows].argmax(axis=1)
         tops, heights = stats[largest, cv2.CC_STAT_TOP], stats[largest, cv2.CC_STAT_HEIGHT]
-        middle = float(np.median(inner[0] + inner[1])) / (2 * width)
-        return cls(middle, float(tops.sum()) / (2 * height), float((tops + heights).sum()) / (2 * height))
+        extent = (float(edges.sum()) / (2 * height) for edges in (tops, tops + heights))
+        return cls(float(np.median(inner)) / (2 * width), *extent)
 
-    @cached_property
-    def band(self) -> tuple[Fraction, Fraction]:
-        """Where the margin about the midline begins and ends."""
-        return _exact(self.midline) - _MARGIN, _exact(self.midline) + _MARGIN
-
-    @cached_property
-    def borders(self) -> tuple[Fraction, Fraction]:
-        """Where the middle zone begins and ends."""
-        top, bottom = _exact(self.top), _exact(self.bottom)
-        return (2 * top + bottom) / 3, (top + 2 * bottom) / 3
+    @property
+    def borders(self) -> NDArray[np.float64]:
+        """Where the middle zone begins and ends (2,)."""
+        return np.array([2 * self.top + self.bottom, self.top + 2 * self.bottom]) / 3
 
 
 STANDARD = LungField()
@@ -103,100 +78,73 @@ class Location:
     enough: frozenset[Places]  # sets of zones with half of the area of half of the items, borders moved
 
 
-class _Profile(NamedTuple):
-    """Area of an item along an axis: `totals[k]` lies before start + k * step, and between these it grows evenly."""
-
-    start: Fraction
-    step: Fraction
-    totals: Sequence[int]
-
-    def before(self, border: Fraction) -> Fraction:
-        """Return the share of the item's area that lies before a border."""
-        last = len(self.totals) - 1
-        place = min(max((border - self.start) / self.step, Fraction(0)), Fraction(last))
-        cell = int(place)
-        total, following = self.totals[cell], self.totals[min(cell + 1, last)]
-        return (total + (place - cell) * (following - total)) / self.totals[last]
-
-
 def locate(items: Sequence[Shape], field: LungField = STANDARD) -> Location:
-    """Locate the annotated items of a finding on an image.
+    """Locate the annotated items of a finding on an image; of a union that is known on a grid, its `connected_parts`.
 
-    Boxes are measured exactly, polygons and masks by their pixels. Items smaller than 2 % of the largest do not count.
-    Of a union that is known on a grid alone, give `connected_parts`.
+    Boxes are measured by their edges, polygons and masks by their pixels. Items smaller than 2 % of the largest do not
+    count.
 
     Examples:
         >>> found = locate([Shape("box", (100, 100), np.array([10.0, 40.0, 30.0, 70.0]))])
-        >>> sorted(found.sides), sorted(found.zones), sorted(found.zones_allowed)
-        (['right'], ['lower', 'middle'], ['lower', 'middle'])
+        >>> sorted(found.sides), sorted(found.zones)
+        (['right'], ['lower', 'middle'])
     """
     measured = [_measured(item) for item in items]
-    largest = max((area for area, _, _ in measured), default=Fraction(0))
-    kept = [profiles for area, *profiles in measured if area and area >= _LEAST * largest]
+    largest = max((area for area, _, _ in measured), default=0.0)
+    kept = [profiles for area, *profiles in measured if area > 0 and _reaches(area / largest, 0.02)]
     found = {_side(across, field) for across, _ in kept}
     sides = found & {"left", "right"}
-    zones = [_zone_shares(down, field, Fraction(0)) for _, down in kept]
-    moved = [_zone_shares(down, field, _MARGIN) for _, down in kept]
-    return Location(
-        frozenset(() if len(sides) == 1 and "crossing" in found else sides),
-        _with_a_quarter(zones),
-        _with_a_quarter(moved),
-        frozenset(of for of in ZONE_SETS if kept and 2 * sum(2 * item[of] >= 1 for item in moved) >= len(kept)),
+    fixed, moved = ([_zone_shares(down, field, margin) for _, down in kept] for margin in (0, _MARGIN))
+    zones, allowed = (
+        frozenset(zone for zone in ZONES if any(_reaches(item[frozenset({zone})], 0.25) for item in shares))
+        for shares in (fixed, moved)
     )
+    enough = (of for of in ZONE_SETS if kept and 2 * sum(_reaches(item[of], 0.5) for item in moved) >= len(kept))
+    clear = len(sides) == 2 or "crossing" not in found
+    return Location(frozenset(sides if clear else ()), zones, allowed, frozenset(enough))
 
 
 def place_of(points: Sequence[tuple[float, float]], field: LungField = STANDARD) -> tuple[Places, Places]:
     """Return the sides and zones of points (x, y) in fractions of the radiograph: peaks, or centers of boxes.
 
     Points within the margin about the midline have no side; if all lie there, the side is `midline`.
-
-    Examples:
-        >>> place_of([(0.2, 0.1)])
-        (frozenset({'right'}), frozenset({'upper'}))
     """
-    exact = [(_exact(x), _exact(y)) for x, y in points]
-    (right, left), (middle, lower) = field.band, field.borders
-    sides = {"right" if x < right else "left" for x, _ in exact if not right <= x <= left}
-    zones = {ZONES[(y >= middle) + (y >= lower)] for _, y in exact}
-    return frozenset(sides or {"midline" for _ in exact[:1]}), frozenset(zones)
+    away = [x - field.midline for x, _ in points]
+    sides = {"left" if x > 0 else "right" for x in away if abs(x) > _MARGIN + _ROUNDING}
+    zones = {ZONES[sum(_reaches(y, border) for border in field.borders)] for _, y in points}
+    return frozenset(sides or {"midline" for _ in away}), frozenset(zones)
 
 
-def _measured(item: Shape) -> tuple[Fraction, _Profile, _Profile]:
-    """Return the area as a share of the image, and the profiles along x and y; those of no area are not to be read."""
-    height, width = item.size
+def _measured(item: Shape) -> tuple[float, _Profile, _Profile]:
+    """Return the area as a share of the image, and the profiles along x and y."""
     if item.kind == "box":
-        sizes = (width, height, width, height)
-        edges = (_exact(edge) / size for edge, size in zip(item.coordinates.tolist(), sizes, strict=True))
-        left, top, right, bottom = (min(max(edge, Fraction(0)), Fraction(1)) for edge in edges)
-        across, down = max(right - left, Fraction(0)), max(bottom - top, Fraction(0))
-        return across * down, _Profile(left, across, (0, 1)), _Profile(top, down, (0, 1))
+        edges = np.clip(item.coordinates.reshape(2, 2) / item.size[::-1], 0, 1)
+        whole = np.array([0.0, 1.0])
+        return float(np.prod(np.clip(edges[1] - edges[0], 0, None))), (edges[:, 0], whole), (edges[:, 1], whole)
     drawn = item.draw()
-    columns, rows = ([0, *np.cumsum(drawn.sum(axis=axis)).tolist()] for axis in (0, 1))
-    profiles = _Profile(Fraction(0), Fraction(1, width), columns), _Profile(Fraction(0), Fraction(1, height), rows)
-    return Fraction(columns[-1], drawn.size), *profiles
+    totals = (np.cumsum([0, *drawn.sum(axis=axis)]) / max(int(drawn.sum()), 1) for axis in (0, 1))
+    across, down = ((np.linspace(0, 1, len(shares)), shares) for shares in totals)
+    return float(drawn.mean()), across, down
 
 
 def _side(across: _Profile, field: LungField) -> str:
-    right, left = across.before(field.band[0]), 1 - across.before(field.band[1])
-    if 2 * (right + left) < 1:
+    right, other = np.interp([field.midline - _MARGIN, field.midline + _MARGIN], *across)
+    lateral = right + 1 - other
+    if not _reaches(lateral, 0.5):
         return "central"
-    share = right / (right + left)
-    return "right" if 10 * share >= 9 else "left" if 10 * share <= 1 else "crossing"
+    return "right" if _reaches(right / lateral, 0.9) else "left" if _reaches(1 - right / lateral, 0.9) else "crossing"
 
 
-def _zone_shares(down: _Profile, field: LungField, margin: Fraction) -> dict[Places, Fraction]:
+def _zone_shares(down: _Profile, field: LungField, margin: float) -> dict[Places, float]:
     """Return the share of an item in each set of zones, whose borders with other zones move by a margin."""
-    before, shares = cache(down.before), {}
+    shares = {}
     for zones in ZONE_SETS:
-        inside = [zone in zones for zone in ZONES]
-        first, second = (
-            border + (above - below) * margin
-            for border, above, below in zip(field.borders, inside, inside[1:], strict=False)
-        )
-        parts = (before(first), before(second) - before(first), 1 - before(second))
-        shares[zones] = sum((part for part, of in zip(parts, inside, strict=True) if of), Fraction(0))
+        upper, middle, lower = (zone in zones for zone in ZONES)
+        moves = np.array([upper - middle, middle - lower])
+        first, second = np.interp(field.borders + margin * moves, *down)
+        shares[zones] = float(upper * first + middle * (second - first) + lower * (1 - second))
     return shares
 
 
-def _with_a_quarter(shares: Sequence[dict[Places, Fraction]]) -> Places:
-    return frozenset(zone for zone in ZONES if any(4 * item[frozenset({zone})] >= 1 for item in shares))
+def _reaches(share: float, bound: float) -> bool:
+    return share >= bound - _ROUNDING
