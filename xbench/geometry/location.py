@@ -23,12 +23,12 @@ ZONE_SETS = tuple(frozenset(zones) for count in (1, 2, 3) for zones in combinati
 """Every set of zones but the empty one."""
 Places = frozenset[str]
 """Sides or zones."""
+# Positions along an axis, and the share of an item's area before each; in between it grows evenly.
 _Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Positions along an axis, and the share of an item's area before each; in between it grows evenly."""
 
 _MARGIN = 0.05
-# Shares and positions this close to a bound lie on it. float64 rounds those of pixels and of decimals by less.
-_ROUNDING = 1e-9
+# Digits of shares and distances: those of pixels that lie on a bound differ from it by what float64 rounds alone.
+_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -81,25 +81,19 @@ class Location:
 def locate(items: Sequence[Shape], field: LungField = STANDARD) -> Location:
     """Locate the annotated items of a finding on an image; of a union that is known on a grid, its `connected_parts`.
 
-    Boxes are measured by their edges, polygons and masks by their pixels. Items smaller than 2 % of the largest do not
-    count.
-
-    Examples:
-        >>> found = locate([Shape("box", (100, 100), np.array([10.0, 40.0, 30.0, 70.0]))])
-        >>> sorted(found.sides), sorted(found.zones)
-        (['right'], ['lower', 'middle'])
+    Boxes are measured by their edges, polygons and masks by their pixels. Items below 2 % of the largest do not count.
     """
     measured = [_measured(item) for item in items]
     largest = max((area for area, _, _ in measured), default=0.0)
-    kept = [profiles for area, *profiles in measured if area > 0 and _reaches(area / largest, 0.02)]
+    kept = [profiles for area, *profiles in measured if area > 0 and round(area / largest, _DIGITS) >= 0.02]
     found = {_side(across, field) for across, _ in kept}
     sides = found & {"left", "right"}
     fixed, moved = ([_zone_shares(down, field, margin) for _, down in kept] for margin in (0, _MARGIN))
     zones, allowed = (
-        frozenset(zone for zone in ZONES if any(_reaches(item[frozenset({zone})], 0.25) for item in shares))
+        frozenset(zone for zone in ZONES if any(item[frozenset({zone})] >= 0.25 for item in shares))
         for shares in (fixed, moved)
     )
-    enough = (of for of in ZONE_SETS if kept and 2 * sum(_reaches(item[of], 0.5) for item in moved) >= len(kept))
+    enough = (of for of in ZONE_SETS if kept and 2 * sum(item[of] >= 0.5 for item in moved) >= len(kept))
     clear = len(sides) == 2 or "crossing" not in found
     return Location(frozenset(sides if clear else ()), zones, allowed, frozenset(enough))
 
@@ -109,9 +103,9 @@ def place_of(points: Sequence[tuple[float, float]], field: LungField = STANDARD)
 
     Points within the margin about the midline have no side; if all lie there, the side is `midline`.
     """
-    away = [x - field.midline for x, _ in points]
-    sides = {"left" if x > 0 else "right" for x in away if abs(x) > _MARGIN + _ROUNDING}
-    zones = {ZONES[sum(_reaches(y, border) for border in field.borders)] for _, y in points}
+    away = [round(x - field.midline, _DIGITS) for x, _ in points]
+    sides = {"left" if x > 0 else "right" for x in away if abs(x) > _MARGIN}
+    zones = {ZONES[sum(round(y - border, _DIGITS) >= 0 for border in field.borders)] for _, y in points}
     return frozenset(sides or {"midline" for _ in away}), frozenset(zones)
 
 
@@ -122,17 +116,18 @@ def _measured(item: Shape) -> tuple[float, _Profile, _Profile]:
         whole = np.array([0.0, 1.0])
         return float(np.prod(np.clip(edges[1] - edges[0], 0, None))), (edges[:, 0], whole), (edges[:, 1], whole)
     drawn = item.draw()
-    totals = (np.cumsum([0, *drawn.sum(axis=axis)]) / max(int(drawn.sum()), 1) for axis in (0, 1))
-    across, down = ((np.linspace(0, 1, len(shares)), shares) for shares in totals)
+    shares = (np.cumsum([0, *drawn.sum(axis=axis)]) / max(int(drawn.sum()), 1) for axis in (0, 1))
+    across, down = ((np.linspace(0, 1, len(before)), before) for before in shares)
     return float(drawn.mean()), across, down
 
 
 def _side(across: _Profile, field: LungField) -> str:
     right, other = np.interp([field.midline - _MARGIN, field.midline + _MARGIN], *across)
     lateral = right + 1 - other
-    if not _reaches(lateral, 0.5):
+    if round(lateral, _DIGITS) < 0.5:
         return "central"
-    return "right" if _reaches(right / lateral, 0.9) else "left" if _reaches(1 - right / lateral, 0.9) else "crossing"
+    share = round(right / lateral, _DIGITS)
+    return "right" if share >= 0.9 else "left" if share <= 0.1 else "crossing"
 
 
 def _zone_shares(down: _Profile, field: LungField, margin: float) -> dict[Places, float]:
@@ -142,9 +137,5 @@ def _zone_shares(down: _Profile, field: LungField, margin: float) -> dict[Places
         upper, middle, lower = (zone in zones for zone in ZONES)
         moves = np.array([upper - middle, middle - lower])
         first, second = np.interp(field.borders + margin * moves, *down)
-        shares[zones] = float(upper * first + middle * (second - first) + lower * (1 - second))
+        shares[zones] = round(upper * first + middle * (second - first) + lower * (1 - second), _DIGITS)
     return shares
-
-
-def _reaches(share: float, bound: float) -> bool:
-    return share >= bound - _ROUNDING

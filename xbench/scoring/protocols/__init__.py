@@ -21,11 +21,12 @@ from xbench.scoring.protocols.medground import MedGround
 from xbench.scoring.protocols.radfact import RadFact
 from xbench.scoring.protocols.radvlm import RadVLM
 from xbench.scoring.protocols.radzero import RadZero
+from xbench.scoring.protocols.words import Words
 from xbench.scoring.protocols.xbench import XBench
 
 _ALL: tuple[Protocol, ...] = (
     *(XBench(), Aep(), BioViL(), CheXlocalize(), RadZero(), CheX(), RadVLM(), MedGround(), G2G(), RadFact()),
-    *(Lesions(), FalsePositives(), Detections(), Calibration()),
+    *(Lesions(), FalsePositives(), Detections(), Calibration(), Words()),
 )
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in _ALL}
 """By name, in the order in which they are shown."""

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from xbench.geometry.grid import Upsampling, View, maps_on_grid
 
 if TYPE_CHECKING:
+    from xbench.geometry.location import Location
     from xbench.geometry.shapes import Shape
+    from xbench.predictions.words import Stated
 
 Mask = NDArray[np.bool_]
 Table = dict[str, NDArray[Any]]
@@ -49,6 +51,9 @@ class PairView:
     missing: bool = False  # whether nobody drew the map; its cells are 0
     boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (N, 4) x0, y0, x1, y1 in the order of the answer
     confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (N,)
+    words: Stated | None = None  # of the finding in a text; None without a text that is read for it
+    own: Stated | None = None  # by the finding's own name alone
+    place: Stated | None = None  # where the peak of the map lies, or the centers of the boxes, as if it was said
 
     def on_grid(
         self, size: tuple[int, ...], mode: Upsampling = "bilinear", cells: NDArray[Any] | None = None
@@ -68,6 +73,8 @@ class PairTruth:
     gamma: float = 0.5  # share of a grid pixel that an item must cover
     boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (M, 4) x0, y0, x1, y1
     separate: bool = True  # whether each box is one item; else only their union is known
+    location: Location | None = None  # sides and zones of the items
+    sided: bool = True  # whether the finding can have sides and zones
 
     def lesions(self) -> list[Mask]:
         """Return the annotated items on the grid, one by one."""
