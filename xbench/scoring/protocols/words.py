@@ -87,11 +87,11 @@ class Words(Protocol):
     heading = "Side said"
     citation = "this project"
     rule = (
-        "sides and zones of the mentions of a finding, asserted or uncertain, against those of its region; side_joint: "
-        "share of regions with a clear side whose side is said; _accuracy: of those where something is said"
+        "sides and zones that mentions of a finding state against those of its region; side_joint: share of regions "
+        "with a clear side that is stated, _accuracy: of those with a side stated"
     )
     flaw = "Silence earns nothing, so a report that leaves a side out on purpose is charged for it."
-    setting = our_setting = "none: no pixel is looked at"
+    setting = our_setting = "no pixels"
     in_setting = "always"
     limits = ("lateral views have no sides", "findings that the vocabulary lacks are left out")
     takes = frozenset({"words"})
