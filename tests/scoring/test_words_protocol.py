@@ -7,7 +7,6 @@ import os
 from fractions import Fraction
 from itertools import combinations, permutations, product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from xbench.geometry.location import ZONE_SETS, ZONES, Location, locate
 from xbench.geometry.shapes import Shape
+from xbench.predictions.words import Stated
 from xbench.runs.protocols import _different, _tables, read_protocol_pairs, write_protocol
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import PairTruth, PairView, groups_of
@@ -27,7 +27,7 @@ CHEXDET = os.environ.get("XBENCH_CHEXDET")
 def said(text="", status="asserted"):
     """What a text states: sides and zones by their names."""
     names = {*text.split()}
-    return SimpleNamespace(status=status, sides=frozenset(names - {*ZONES}), zones=frozenset(names & {*ZONES}))
+    return Stated(status, frozenset(names - {*ZONES}), frozenset(names & {*ZONES}))
 
 
 def region(text):

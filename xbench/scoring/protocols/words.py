@@ -63,7 +63,7 @@ def commonest(regions: Group | Mapping[str, Iterable[str]]) -> dict[str, str]:
     prior = {}
     for kind, (_, column, candidates) in _KINDS.items():
         counts = Counter(place for places in regions[column] for place in places.split(", ") if place)
-        prior[f"{kind}s"] = max(candidates, key=lambda of, counts=counts: counts[of]) if counts else ""
+        prior[f"{kind}s"] = max(candidates, key=counts.__getitem__) if counts else ""
     return prior
 
 
