@@ -19,7 +19,7 @@ from small_networks import shrink
 from xbench.commands.configs import shipped
 
 README = (ROOT / "README.md").read_text()
-(README_MODEL,) = re.findall(r"^pytest --pyargs xbench\.conformance --model (\S+)", README, flags=re.MULTILINE)
+(README_MODEL,) = re.findall(r"^xbench conform (\S+)", README, flags=re.MULTILINE)
 
 SOUND = ["toys.Brightness", "wrong_models.Coarse", "wrong_models.Lopsided"]
 SOUND += ["xbench.models.Demo", "xbench.models.Oracle", README_MODEL, *MODELS, *SUPERVISED]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+import webbrowser
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +43,18 @@ def report(given: Namespace) -> None:
 
         if (offline := log_report(analysis, tables, out, given.wandb_pictures == "true")) is not None:
             print(f"Offline: wandb sync {offline}")
+
+
+def view(given: Namespace) -> None:
+    """Open the page of a report in a browser, and print where it is."""
+    place = (given.runs or Path("runs")).expanduser().absolute()
+    pages = [path for path in (place, place / "index.html", place / "report" / "index.html") if path.is_file()]
+    if not pages:
+        raise UsageError(f"view: {place} holds no report. Write one: xbench report {given.runs or 'runs'}")
+    # Where nobody sees a window, Python would start a browser for terminals.
+    seen = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    opened = seen and webbrowser.open(pages[0].as_uri())
+    print(f"{'Opened' if opened else 'No browser here: copy this file to your computer and open it'}: {pages[0]}")
 
 
 def write_report(
