@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xbench.commands.words import words
 from xbench.geometry.location import ZONE_SETS, ZONES, LungField, locate, place_of
 from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UserError
@@ -57,6 +59,17 @@ def test_given_regions_lie_where_they_should_also_on_a_mirrored_film(mirror):
         sides = {{"left": "right", "right": "left"}[side] if mirror else side for side in region["sides"] or ()}
         expected = sides, {*region["zones"]}, {*region["zones_allowed"]}
         assert sets(locate(boxes(items)))[:3] == expected, region["id"]
+
+
+def test_the_command_writes_a_line_for_each_region(tmp_path):
+    regions, out = Path(__file__).with_name("regions.jsonl"), tmp_path / "out.jsonl"
+    words(Namespace(file=None, regions=regions, words=None, out=out))
+    given, found = ([json.loads(line) for line in path.read_text().splitlines()] for path in (regions, out))
+    assert found == [{key: region[key] for key in ("id", "sides", "zones", "zones_allowed")} for region in given]
+    out.write_text('{"id": "a", "items": []}\n{"id": "b", "items": [[0, 0, 1]]}\n')
+    for wrong, named in ((out, "line 2 has no `items`"), (None, "give one of them")):
+        with pytest.raises(UserError, match=named):
+            words(Namespace(file=None, regions=wrong, words=None, out=tmp_path / "again.jsonl"))
 
 
 @st.composite

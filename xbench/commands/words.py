@@ -10,13 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 
 from xbench.findings.names import canonical
+from xbench.geometry.location import ZONES, locate
+from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.predictions.files import named
 from xbench.predictions.tables import read_rows
 from xbench.predictions.words import Vocabulary
+from xbench.runtime.errors import UsageError
 from xbench.runtime.files import atomic_writer, writing
 
 _TEXTS = ("text", "report", "findings", "answer")  # columns, the first of them counts
@@ -24,12 +28,17 @@ _KEPT = ("id", "image", "finding")
 
 
 def words(given: Namespace) -> None:
-    """Read the texts of a file, write what they state line by line, and print counts."""
-    vocabulary = Vocabulary.of(given.words)
-    texts: Counter[str] = Counter()
-    mentions: Counter[str] = Counter()
+    """Read the texts of a file, write what they state line by line, and print counts; or locate its regions."""
+    if (given.file is None) == (given.regions is None):
+        raise UsageError("words reads a FILE of texts, or one of regions with --regions FILE: give one of them.")
     out: Path = given.out.expanduser()
     with writing(f"{out} cannot be written", "Give another file with --out."), atomic_writer(out) as file:
+        if given.regions is not None:
+            file.writelines(f"{json.dumps(line)}\n".encode() for line in _located(given.regions.expanduser()))
+            return
+        vocabulary = Vocabulary.of(given.words)
+        texts: Counter[str] = Counter()
+        mentions: Counter[str] = Counter()
         for row in track(_rows(given.file.expanduser()), "Reading texts", total=None, transient=True):
             asked = row["asked"]
             reading = vocabulary.read(row["text"], asked and (canonical(asked) or asked), row["finish"])
@@ -42,6 +51,19 @@ def words(given: Namespace) -> None:
         for what, of in (("texts", texts), ("mentions", mentions))
     ]
     Console(highlight=False).print("\n".join([*counts, f"in {out}"]), soft_wrap=True)
+
+
+def _located(path: Path) -> Iterator[dict[str, Any]]:
+    with named(path):
+        for where, row in read_rows(path):
+            try:
+                boxes = np.array(row["items"], np.float64).reshape(-1, 4)
+            except (TypeError, ValueError, LookupError):
+                raise ValueError(f"{where} has no `items`: give a list of boxes x0, y0, x1, y1 in fractions") from None
+            found = locate([Shape("box", FRACTIONS, box) for box in boxes])
+            of_zones = {"zones": found.zones, "zones_allowed": found.zones_allowed}
+            zones = {name: [zone for zone in ZONES if zone in of] for name, of in of_zones.items()}
+            yield {"id": row.get("id"), "sides": sorted(found.sides) or None, **zones}
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
