@@ -7,29 +7,37 @@ import json
 import os
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from xbench.findings.conditions import draw
+from xbench.findings.prompts import phrase
+from xbench.geometry.location import ZONES, locate
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.shapes import Shape, connected_parts
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.predictions.answer import Box
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.files import named
+from xbench.predictions.words import Vocabulary
 from xbench.runs.files import TRUTH, Table
 from xbench.runs.images import shapes_of
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError, UserError
-from xbench.types import Batch, Maps, Prediction
+from xbench.scoring.protocols.words import commonest, region_texts
+from xbench.types import Batch, Maps, Prediction, Sample, Truth
 
 WHOLE_IMAGE = Box(0.0, 0.0, 1.0, 1.0)
 _DEFAULT = (Box(0.3, 0.3, 0.7, 0.7),)  # for its sides, where no boxes are given
 _CELLS = 224
+_BOTH = frozenset({"left", "right"})
+_Says = Literal["oracle", "swapped", "shuffled", "prior", "all", "silent"]
 
 
 class Oracle(SaliencyModel):
@@ -175,21 +183,29 @@ class OutlineBoxes(BoxBaseline):
         return _true_boxes(batch, query)
 
 
-class PriorKnowledge(BoxBaseline):
-    """A baseline that may know the boxes of another split or source, and of nothing else where a finding lies.
+class PriorKnowledge(AnsweringModel):
+    """A baseline that may know where findings lie on another split or source, and nothing else of their places.
 
     Args:
         elsewhere: A finished run on other images, or its `truth.parquet`.
     """
 
+    must_know = False  # whether it has nothing to say otherwise
+
     def __init__(self, elsewhere: str | None = None, **options: Any) -> None:
         super().__init__(**options)
+        if elsewhere is None and self.must_know:
+            raise UsageError(
+                f"{self.name} must be told where findings lie on other images: give --model.elsewhere RUN, a finished "
+                "run on another split or source (xbench test --config oracle_DATASET --data.split ... makes one)."
+            )
         path = None if elsewhere is None else Path(elsewhere).expanduser()
         self._path = path / TRUTH if path is not None and path.is_dir() else path
-        self._elsewhere: dict[str | None, tuple[Box, ...]] = {}
-        self._images: frozenset[str] = frozenset()
-        if self._path is not None:
-            self._elsewhere, self._images = _boxes_elsewhere(self._path)
+        self._elsewhere, self._images = ({}, frozenset[str]()) if self._path is None else _items_elsewhere(self._path)
+        found = {name: [item.box() for items in of for item in items] for name, of in self._elsewhere.items()}
+        self._boxes_elsewhere = {name: tuple(Box(*box) for box in of if box) for name, of in found.items()}
+        if self._path is not None and not any(self._boxes_elsewhere.values()):
+            raise UsageError(f"{self._path} has no annotated item, so it does not say where findings lie.")
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
@@ -203,10 +219,10 @@ class PriorKnowledge(BoxBaseline):
 
     def _known(self, batch: Batch, query: Question) -> tuple[Box, ...]:
         # Those of its finding for a phrase, too.
-        return self._elsewhere.get(batch.truth.queries[query.pair].finding, ())
+        return self._boxes_elsewhere.get(batch.truth.queries[query.pair].finding, ())
 
 
-class CentreBox(PriorKnowledge):
+class CentreBox(PriorKnowledge, BoxBaseline):
     """A floor: a box in the middle, as large as the finding's boxes elsewhere on average, or 0.4 wide and high."""
 
     name = "centre_box"
@@ -215,7 +231,7 @@ class CentreBox(PriorKnowledge):
         return [centre_box(self._known(batch, query))]
 
 
-class RandomBox(PriorKnowledge):
+class RandomBox(PriorKnowledge, BoxBaseline):
     """A floor: a box of the size of one elsewhere, anywhere; the same for an image and a finding in every run.
 
     Args:
@@ -232,23 +248,74 @@ class RandomBox(PriorKnowledge):
         return [random_box(self.seed, batch.truth.image_ids[query.row], query.finding, self._known(batch, query))]
 
 
-class PriorBox(PriorKnowledge):
+class PriorBox(PriorKnowledge, BoxBaseline):
     """The floor that belongs in every table: where the finding usually lies, whatever the image shows."""
 
     name = "prior_box"
-
-    def __init__(self, elsewhere: str | None = None, **options: Any) -> None:
-        if elsewhere is None:
-            raise UsageError(
-                f"{self.name} must be told where findings lie on other images: give --model.elsewhere RUN, a finished "
-                "run on another split or source (xbench test --config oracle_DATASET --data.split ... makes one)."
-            )
-        super().__init__(elsewhere, **options)
+    must_know = True
 
     def _boxes(self, batch: Batch, query: Question) -> list[Box]:
         if not (known := self._known(batch, query)):
             raise UsageError(f"{self._path} has no box of {query.finding}: give a run that has.")
         return [prior_box(known)]
+
+
+class Words(PriorKnowledge):
+    """A ceiling and floors of words: a sentence about each finding whose label is known.
+
+    Args:
+        says: The annotated place (`oracle`), with left and right exchanged (`swapped`), or of another image with the
+            finding (`shuffled`); whatever the label, the commonest place `elsewhere` (`prior`), or everywhere (`all`);
+            or nothing about any finding (`silent`).
+        elsewhere: A finished run on other images, or its `truth.parquet`.
+        ask: A `report` of each image, or a text about each pair, `where` its finding is; docs/words.md compares them.
+    """
+
+    asked_in_words = False
+    recognises = False
+
+    def __init__(self, says: _Says, elsewhere: str | None = None, ask: Literal["report", "where"] = "report") -> None:
+        self.name, self.must_know = f"words_{says}", says == "prior"
+        super().__init__(elsewhere, family="endpoint", prompts=None, ask_negatives=True, ask=ask)
+        self.says = says
+        located = {name: [region_texts(locate(items)) for items in of] for name, of in self._elsewhere.items()}
+        columns = {name: {key: [one[key] for one in of] for key in of[0]} for name, of in located.items()}
+        self._commonest = {name: commonest(of) for name, of in columns.items()}
+
+    def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
+        image = batch.truth.image
+        pairs = [np.flatnonzero(image == one.row).tolist() if one.kind == "report" else [one.pair] for one in queries]
+        texts = (" ".join(filter(None, (self._sentence(batch.truth, pair) for pair in of))) for of in pairs)
+        return [Reply(text or "Abnormal chest.", "stop") for text in texts]
+
+    def _sentence(self, truth: Truth, pair: int) -> str:
+        finding, present = truth.queries[pair].finding or "", bool(truth.labels[pair] == 1)
+        if truth.labels[pair] < 0 or self.says == "silent":
+            return ""
+        if self.says == "all":
+            return sentence(finding, True, _BOTH, ZONES)
+        if self.says == "prior":
+            place = self._commonest.get(finding, {"sides": "", "zones": ""})
+            return sentence(finding, True, place["sides"].split(), place["zones"].split())
+        if present and self.says == "shuffled":
+            truth, pair = self._another(truth, pair)
+        region = truth.regions[pair]
+        found = locate(truth.shapes[pair] or (() if region is None else connected_parts(region.cpu().numpy())))
+        sides = _BOTH ^ found.sides if self.says == "swapped" and len(found.sides) == 1 else found.sides
+        return sentence(finding, present, sides, found.zones)
+
+    def _another(self, truth: Truth, pair: int) -> tuple[Truth, int]:
+        """Find an image drawn at random from the others with a pair's finding; return its truth and its pair."""
+        samples: Any = self.trainer.test_dataloaders.dataset  # type: ignore[union-attr]
+        own, finding = int(truth.index[truth.image[pair]]), truth.queries[pair].finding
+        start = int.from_bytes(draw(truth.image_ids[truth.image[pair]], finding or ""))
+        for place in ((start + step) % len(samples) for step in range(len(samples))):
+            record = samples.records[place]
+            queries = [one for one in record.looked_for(samples.findings) if one.finding == finding]
+            shown = [one for one in queries if record.labels.get(one.name) == 1 and place != own]
+            if shown and isinstance(sample := samples[place], Sample):
+                return sample.truth, sample.truth.queries.index(shown[0])
+        return truth, pair
 
 
 def centre_box(elsewhere: Sequence[Box] = ()) -> Box:
@@ -296,17 +363,33 @@ def prior_box(elsewhere: tuple[Box, ...]) -> Box:
     return Box(*(int(end) / _CELLS for end in ends))
 
 
-def _boxes_elsewhere(path: Path) -> tuple[dict[str | None, tuple[Box, ...]], frozenset[str]]:
-    """Return the boxes around the items in the `truth.parquet` of a run, by finding, and the names of its images."""
-    boxes: defaultdict[str | None, list[Box]] = defaultdict(list)
+def sentence(finding: str, asserted: bool, sides: Collection[str], zones: Collection[str]) -> str:
+    """Write a sentence about a finding; one that the vocabulary reads by others alone is called by one of these.
+
+    >>> sentence("Pneumothorax", True, {"right"}, {"upper", "middle"})
+    'Pneumothorax in the right upper and middle zones.'
+    """
+    vocabulary = Vocabulary.of()
+    name = phrase(min({finding} & vocabulary.findings or vocabulary.accepts.get(finding, {finding})))
+    if not asserted:
+        return f"No {name}."
+    place = ""
+    if zones and finding not in vocabulary.unsided:
+        *others, last = [zone for zone in ZONES if zone in zones]
+        listed = f"{', '.join(others)} and {last}" if others else last
+        side = "bilateral " if len(sides) == 2 else "".join(f"{side} " for side in sides)
+        place = f" in the {side}{listed} {'chest' if not sides else 'zone' + 's' * (len(sides) * len(zones) > 1)}"
+    return f"{name[0].upper()}{name[1:]}{place}."
+
+
+def _items_elsewhere(path: Path) -> tuple[dict[str | None, list[tuple[Shape, ...]]], frozenset[str]]:
+    """Return the items of each region in the `truth.parquet` of a run, by finding, and the names of its images."""
+    items: defaultdict[str | None, list[tuple[Shape, ...]]] = defaultdict(list)
     with named(path):
         rows = [*Table(path, TRUTH).rows()]
         for row in rows:
-            found = (item.box() for item in shapes_of(row))
-            boxes[row["finding"]] += [Box(*box) for box in found if box is not None]
-    if not any(boxes.values()):
-        raise UsageError(f"{path} has no annotated item, so it does not say where findings lie.")
-    return {finding: tuple(of) for finding, of in boxes.items()}, frozenset(row["image_id"] for row in rows)
+            items[row["finding"]].append(shapes_of(row))
+    return items, frozenset(row["image_id"] for row in rows)
 
 
 def _true_boxes(batch: Batch, query: Question) -> list[Box]:

@@ -12,8 +12,9 @@ _TITLES = load_yaml(Path(__file__).with_name("titles.yaml"))
 SERVED = "endpoint/"
 """Prefix of the names of models behind a server."""
 # The last is what people drew: `score --name human`.
-CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes", "human"})
+CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes", "words_oracle", "human"})
 FLOORS = frozenset({"centre", "random", "whole_image", "centre_box", "random_box", "prior_box"})
+FLOORS |= {f"words_{says}" for says in ("swapped", "shuffled", "prior", "all", "silent")}
 """Models that show what a number is worth."""
 # These datasets label films of one collection under other identifiers.
 _COLLECTIONS = {
