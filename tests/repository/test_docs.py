@@ -372,6 +372,17 @@ def test_a_model_of_ones_own_that_answers_runs(workplace, command):
     assert run.results["answers"]["recognition"]["decisions_only"]
 
 
+def test_boxes_of_the_page_are_scored(workplace, command):
+    """The table and the command that `docs/score.md` shows."""
+    ((_, boxes),) = [found for found in blocks("") if found[1].startswith("image,finding,x0")]
+    (workplace / "boxes.csv").write_text(boxes)
+    (words,) = [words for words in ours() if "boxes.csv" in words]
+    run = command(*words, "--data.num_workers", "0", "--trainer.logger", "false")
+    assert run.status == 0, run.errors
+    hits = {name: of["pointing_game"] for name, of in run.results["grounding"]["per_class"].items()}
+    assert hits["Cardiomegaly"] > 0.5 and hits["Fracture"] == 0
+
+
 @pytest.fixture
 def my_data(workplace) -> Path:
     """Data that the dataset of `docs/adding.md` reads."""
