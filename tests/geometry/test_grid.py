@@ -16,8 +16,9 @@ from on_grid import saliency_on_grid
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Grid, Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.geometry.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
+from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.regions import Coverage
+from xbench.geometry.transforms import CentreCrop, HistogramEqualisation, PillowResize
 
 
 @pytest.mark.parametrize("percent", range(1, 101))

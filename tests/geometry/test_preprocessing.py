@@ -15,7 +15,8 @@ from hypothesis.extra.numpy import arrays
 from open_clip import image_transform
 from PIL import Image
 
-from xbench.geometry.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.transforms import CentreCrop, HistogramEqualisation, PillowResize
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SHAPES = [(1, 1), (31, 33), (32, 32), (64, 32), (65, 33), (33, 65), (299, 224), (512, 427), (2048, 1531), (3001, 2500)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from xbench.data.records import Record
 from xbench.findings.names import FINDINGS
 from xbench.findings.prompts import ASPECTS, prompts_in_style, wording, wordings
-from xbench.geometry.preprocessing import HistogramEqualisation
+from xbench.geometry.transforms import HistogramEqualisation
 from xbench.models import MAVL, MedKLIP
 from xbench.models.maps.medklip import OFFICIAL_ENTRIES
 from xbench.runtime.errors import UserError

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from scipy.special import erf
 from small_networks import attached
 
-from xbench.geometry.preprocessing import MinMax
+from xbench.geometry.transforms import MinMax
 from xbench.models import RadZero
 from xbench.runtime.errors import UsageError, UserError
 

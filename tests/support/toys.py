@@ -12,7 +12,8 @@ from torch import Tensor
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
-from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.transforms import CentreCrop, PillowResize
 from xbench.models.base import VLM
 from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput, Note

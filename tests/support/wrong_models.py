@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from toys import Brightness
 
-from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.transforms import CentreCrop, PillowResize
 from xbench.models.demo import Demo
 from xbench.types import Batch, ModelOutput
 

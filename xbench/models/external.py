@@ -119,8 +119,9 @@ class External(AnsweringModel):
         self._missing, self._sizes = missing or "stop", sizes or "same"
         self._left_out: list[str] = []
         self._incomplete: set[str] = set()
-        self.preprocessing = WholeRadiograph() if whole else preprocessing_of(frame or "whole")
-        self.preprocessing.unseen, self.preprocessing.undecoded = True, kind == "probabilities"
+        undecoded = kind == "probabilities"
+        self.preprocessing = WholeRadiograph() if whole or undecoded else preprocessing_of(frame or "whole")
+        self.preprocessing.unseen, self.preprocessing.undecoded = True, undecoded
         if not whole:
             self.saliency_upsample, self.map_scale = upsampling or "bilinear", map_scale or "none"
 

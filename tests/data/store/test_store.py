@@ -31,9 +31,10 @@ from xbench.data.datasets.phantom import PhantomCXR
 from xbench.data.records import PreparedImage, Record
 from xbench.data.store.fingerprint import describe, record_key
 from xbench.data.store.store import PreparedStore, pack, unpack
-from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
+from xbench.geometry.transforms import CentreCrop, PillowResize
 from xbench.runtime import digests
 from xbench.runtime.digests import digest
 from xbench.runtime.errors import UserError

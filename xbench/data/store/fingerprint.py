@@ -22,7 +22,7 @@ import numpy as np
 from PIL import features
 
 from xbench.data.records import Record
-from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.shapes import Shape
 from xbench.runs.fingerprint import IMAGE_PACKAGES, package_versions
 from xbench.runtime.digests import digest, modules_of, outside, source_sha256
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule
 
 # The code that turns a record into a prepared image; xbench.types and xbench.runtime.errors only name things.
-_CODE = ("data/**/*.py", "geometry/regions.py", "geometry/shapes.py", "geometry/preprocessing.py")
+_GEOMETRY = ("regions", "shapes", "preprocessing", "transforms")
+_CODE = ("data/**/*.py", *(f"geometry/{name}.py" for name in _GEOMETRY))
 # Attributes of every data module that choose or score images, but do not change what they look like. The grid has an
 # entry of its own.
 _NOT_IN_PIXELS = {"batch_arrived", "batch_size", "finished", "gamma", "grid", "limit", "notes", "on_error", "prepared"}
@@ -69,7 +70,7 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
             f"The model's preprocessing cannot be written down ({error}), and so its images cannot be prepared."
         ) from error
     if type(preprocessing) is not Preprocessing:
-        own_attributes = vars(Preprocessing(stretch((1, 1)))).keys()
+        own_attributes = vars(Preprocessing(None)).keys() | {"geometry"}
         geometry += [_name(type(preprocessing)), _attributes(preprocessing, own_attributes)]
     ignored = _NOT_IN_PIXELS | data.neutral_options | vars(pl.LightningDataModule()).keys()
     return {

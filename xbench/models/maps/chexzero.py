@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xbench.geometry.preprocessing import PillowResize, Preprocessing, TensorResize
+from xbench.geometry.preprocessing import Preprocessing
+from xbench.geometry.transforms import PillowResize, TensorResize
 from xbench.models.maps.clip import CLIP
 from xbench.models.networks.checkpoint import locate
 from xbench.models.networks.clip_saliency import features_and_maps
