@@ -13,6 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from xbench.runs.answers import answer_rows, answers_table
 from xbench.runs.files import IMAGES, PREDICTIONS
 from xbench.runs.images import predictions_table, table_of
+from xbench.runs.journal import decoded
 from xbench.scoring.rows import in_order
 from xbench.types import Answers, Batch, Maps, Prediction
 
@@ -38,7 +39,7 @@ class CaseKeeper(Callback):
         if batch.cut:
             left = pa.array(batch.truth.image_ids, pa.string())
             for name, table in kept.items():
-                table = pa.ipc.open_stream(pa.py_buffer(table)).read_all()
+                table = decoded(name, table)
                 kept[name] = table.filter(pc.is_in(table["image_id"], left))
         self.latest = tables_of(outputs, batch) | kept
 

@@ -6,7 +6,6 @@ import weakref
 from types import MappingProxyType
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from lightning.fabric.utilities import move_data_to_device
@@ -15,6 +14,7 @@ from toys import Brightness, Squares
 from xbench.callbacks.case_keeper import CaseKeeper
 from xbench.data.records import Record
 from xbench.runs.files import PICTURES, TRUTH
+from xbench.runs.journal import decoded
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Failure, Note
 
@@ -113,7 +113,7 @@ def test_what_is_kept_of_some_images_is_what_is_kept_of_a_batch_of_these():
         keeper.on_test_batch_end(None, None, None, batch if chosen is None else batch.only(chosen), 0)
         kept.append(keeper.latest)
     for name in (TRUTH, PICTURES):
-        whole = pa.ipc.open_stream(pa.py_buffer(kept[1][name])).read_all()
+        whole = decoded(name, kept[1][name])
         assert len(whole) and kept[0][name].equals(whole)
 
 

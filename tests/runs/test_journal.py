@@ -8,18 +8,21 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 
+from xbench.runs.files import PAIRS, PREDICTIONS, SCHEMAS
 from xbench.runs.folder import open_journaled_folder
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
+from xbench.scoring.rows import column_of, nulls
 
 
 def test_a_table_that_is_kept_does_not_keep_the_others_of_its_batch(tmp_path):
-    maps = pa.table({"map": np.random.default_rng(0).random(2**20)})
-    rows = pa.table({"index": [0, 1]})
+    cells = column_of(np.random.default_rng(0).random((1, 2**20)), pa.list_(pa.float32()))
+    maps = pa.table(nulls(SCHEMAS[PREDICTIONS], 1) | {"map": cells})
+    rows = pa.table(nulls(SCHEMAS[PAIRS], 2) | {"index": pa.array([0, 1])})
     for batch in range(3):
-        append_record(tmp_path, BatchRecord(batch, {"rows": rows, "maps": maps}, (), ()))
+        append_record(tmp_path, BatchRecord(batch, {PAIRS: rows, PREDICTIONS: maps}, (), ()))
     paths = [*finished_batches(tmp_path).values()]
     gc.collect()
-    before, kept = pa.total_allocated_bytes(), [read_record(path).tables["rows"] for path in paths]
+    before, kept = pa.total_allocated_bytes(), [read_record(path).tables[PAIRS] for path in paths]
     gc.collect()
     assert all(table.equals(rows) for table in kept)
     # Buffers of Arrow's own pool; one that borrows from Python's bytes says so by its parent.

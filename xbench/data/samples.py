@@ -101,7 +101,7 @@ class Samples(Dataset[Sample | Failure]):
             films = zip(batch.truth.image_ids, samples, strict=True)
             pictures = [(image_id, sample.picture) for image_id, sample in films if sample.picture is not None]
             tables = {TRUTH: truth_table(regions), PICTURES: table_of(PICTURES, pictures)}
-            content = {name: bytearray(encoded(table)) for name, table in tables.items()}
+            content = {name: bytearray(encoded(table)) for name, table in tables.items() if table.num_rows}
             batch.kept = {name: torch.frombuffer(part, dtype=torch.uint8) for name, part in content.items()}
         return batch
 

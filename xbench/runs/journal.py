@@ -1,13 +1,12 @@
 """What a running evaluation has finished so far, on disk, so that a run that is killed can go on.
 
-Each finished batch is a file of Arrow tables, renamed into place once it is written, with a checksum in its name. So
-whenever a process is killed, and even if a machine dies before its disk has everything, a batch either reads as it was
-written or counts as not done. Nothing is pickled.
+Each finished batch is a file of a line of JSON and Arrow tables, renamed into place once it is written, with a checksum
+in its name. So whenever a process is killed, and even if a machine dies before its disk has everything, a batch either
+reads as it was written or counts as not done. Nothing is pickled.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import zlib
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from xbench.runs.files import SCHEMAS
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import atomic_writer
+from xbench.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from xbench.types import Failure, Note
@@ -40,12 +40,9 @@ class BatchRecord:
 
 def append_record(folder: Path, record: BatchRecord) -> None:
     """Write a batch to the journal in a folder; it counts as finished from here on."""
-    parts, checksum = _encode(record), 0
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
+    content = _encode(record)
     # Not forced to the disk, which would take longer than the batch: the checksum tells what did not get there.
-    with atomic_writer(folder / f"{record.batch:06d}-{checksum:08x}.arrow", forced=False) as file:
-        file.writelines(parts)
+    write_whole(folder / f"{record.batch:06d}-{zlib.crc32(content):08x}.arrow", content, forced=False)
 
 
 def finished_batches(folder: Path) -> dict[int, Path]:
@@ -76,15 +73,15 @@ def read_record(path: Path) -> BatchRecord:
         raise ValueError(f"{path} has changed while it was read")
     from xbench.types import Failure, Note  # it imports torch
 
-    # Copied part by part: a table that points into the content would keep all of it, with every map, in memory.
-    source = pa.PythonFile(io.BytesIO(content), "r")
-    about = json.loads(pa.ipc.open_stream(source).read_all().schema.metadata[b"record"])
-    return BatchRecord(
-        batch=about["batch"],
-        tables={name: pa.ipc.open_stream(source).read_all() for name in about["tables"]},
-        failures=tuple(Failure(*failure) for failure in about["failures"]),
-        notes=tuple(Note(*note) for note in about["notes"]),
-    )
+    end = content.index(b"\n") + 1
+    about = json.loads(content[:end])
+    tables = {}
+    for name, size in about["tables"].items():
+        # A copy: a table that points into the content would keep all of it, with every map, in memory.
+        tables[name] = decoded(name, content[end : end + size])
+        end += size
+    failures, notes = (Failure(*one) for one in about["failures"]), (Note(*one) for one in about["notes"])
+    return BatchRecord(about["batch"], tables, tuple(failures), tuple(notes))
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
@@ -103,17 +100,20 @@ def _intact(path: Path) -> bytes | None:
     return content if name and zlib.crc32(content) == int(name[2], 16) else None
 
 
-def encoded(table: pa.Table) -> pa.Buffer:
-    """Return a table as a stream of Arrow."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
+def encoded(table: pa.Table) -> pa.Buffer | bytes:
+    """Return a table of a run without its schema, which takes longer than the rows of a batch; of no rows nothing."""
+    batches = table.combine_chunks().to_batches()
+    return batches[0].serialize() if batches else b""
 
 
-def _encode(record: BatchRecord) -> list[Any]:
-    """Return streams that follow each other: an empty one, whose metadata says what else there is, and tables."""
-    about = {"batch": record.batch, "tables": [*record.tables], "notes": record.notes}
-    about["failures"] = [astuple(failure) for failure in record.failures]
-    first = pa.table({}).replace_schema_metadata({"record": json.dumps(about)})
-    return [encoded(part) if isinstance(part, pa.Table) else part for part in (first, *record.tables.values())]
+def decoded(name: str, content: Any) -> pa.Table:
+    """Return the table of a run from what `encoded` returned."""
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(content), SCHEMAS[name])] if len(content) else []
+    return pa.Table.from_batches(batches, schema=SCHEMAS[name])
+
+
+def _encode(record: BatchRecord) -> bytes:
+    parts = {name: encoded(part) if isinstance(part, pa.Table) else part for name, part in record.tables.items()}
+    about: dict[str, Any] = {"batch": record.batch, "tables": {name: len(part) for name, part in parts.items()}}
+    about |= {"failures": [astuple(failure) for failure in record.failures], "notes": record.notes}
+    return b"".join([f"{json.dumps(about)}\n".encode(), *parts.values()])
