@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +16,18 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_maira2
 from chat_server import log
-from processes import start, until
+from PIL import Image
+from processes import run_ranks, start, until
 from run_files import disagreements
 
 from xbench.cli import main
+from xbench.models import Maira2
+from xbench.predictions.asking import Reply
+from xbench.runs.files import OF_WORDS, SCHEMAS
 from xbench.runs.finished import FinishedRun
+from xbench.runs.protocols import read_protocol_pairs, score_without_maps
+from xbench.runs.words import Words
+from xbench.runtime.digests import file_sha256
 
 
 def phantoms(folder: Path, *given: str) -> list[str]:
@@ -36,6 +46,16 @@ def served(folder: Path, url: str, ask: str, *given: str) -> list[str]:
 def run_in(folder: Path) -> Path:
     (results,) = folder.glob("runs/*/*/results.json")
     return results.parent
+
+
+def words_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "protocols" / "words.json").read_text())
+
+
+def rescored(run: Path, *options: str) -> dict[str, Any]:
+    assert main(["rescore", str(run), "--protocol", "words", "--workers", "0", *options]) == 0
+    assert disagreements(run) == []
+    return words_of(run)
 
 
 def texts_of(run: Path) -> list[tuple[str, str, str]]:
@@ -66,6 +86,7 @@ def test_a_killed_run_goes_on(address, reported, ask, tmp_path, monkeypatch, cap
     texts, scores = texts_of(run), FinishedRun.open(run).image_scores
     assert disagreements(run) == [] and main(["verify", "--deep", str(run)]) == 0
     assert "Dice" not in capsys.readouterr().out
+    assert words_of(run)["texts"]["count"] == len(texts) and words_of(run)["numbers"]["side_joint"]["value"] > 0.5
     if ask == "report":
         assert texts == texts_of(reported) and [*{name for _, name, _ in texts}] == [""] and len(texts) == 10
     else:
@@ -84,6 +105,7 @@ def test_a_file_of_reports_is_the_run_that_wrote_it(reported, tmp_path):
         assert main(["score", "--config", "phantom", *given, *phantoms(tmp_path / path.stem)]) == 0
         assert texts_of(run_in(tmp_path / path.stem)) == texts_of(reported)
         assert disagreements(run_in(tmp_path / path.stem)) == []
+        assert words_of(run_in(tmp_path / path.stem))["numbers"] == words_of(reported)["numbers"]
 
 
 @pytest.mark.parametrize(("missing", "status", "says"), [("stop", 2, "no text for 1"), ("skip", 0, "is missing")])
@@ -132,15 +154,115 @@ def test_a_file_of_something_else_is_refused(entry, says, tmp_path, capsys):
     assert says in " ".join("".join(capsys.readouterr()).split())
 
 
-def test_maira2_writes_a_report(tmp_path_factory, tmp_path, capsys):
+def test_maira2_writes_a_report(tmp_path_factory, tmp_path, monkeypatch, capsys):
+    """Its words are read without tags, and its boxes are of what their phrases mention."""
     folder = tmp_path_factory.getbasetemp() / "tiny-maira2"
     if not folder.is_dir():
         tiny_maira2.build(folder)
     given = [f"--model.checkpoint={folder}", "--model.max_tokens=6", "--trainer.accelerator=cpu"]
-    words = ["test", "--config", "maira2_phantom", *phantoms(tmp_path, *given), "--data.images=2"]
+    words = ["test", "--config", "maira2_phantom", *phantoms(tmp_path, *given), "--data.images=4"]
     assert main([*words, "--model.ask=report"]) == 0
-    assert len(texts_of(run_in(tmp_path))) == 2 and disagreements(run_in(tmp_path)) == []
+    assert len(texts_of(run_in(tmp_path))) == 4 and disagreements(run_in(tmp_path)) == []
     assert main([*words, "--model.ask=where"]) == 2 and "no question under where" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "runs")
+    effusion = "<obj>Left effusion and left nodule. <box><x10><y70><x20><y80></box></obj>"
+    text = f"{effusion}<obj>Right upper mass. <box><x10><y10><x20><y20></box></obj><obj>No pneumothorax.</obj>"
+    monkeypatch.setattr(Maira2, "ask", lambda model, batch, queries: [Reply(text, "stop")] * len(queries))
+    assert main([*words, "--model.ask=report"]) == 0
+    run = run_in(tmp_path)
+    (row, *_), table = pq.read_table(run / "texts.parquet").to_pylist(), read_protocol_pairs(run, "words")
+    assert "<" not in row["text"] and row["asked"] is None and disagreements(run) == []
+    names = np.array(FinishedRun.open(run).results.findings)[table["column"]]
+    places = {name: (table["sides"][at], table["map_sides"][at]) for at, name in enumerate(names)}
+    assert places["Pleural Effusion"] == places["Nodule"] == ("left", "right") and places["Mass"] == ("right", "right")
+    assert places["Pneumothorax"] == ("", "") and 0 < words_of(run)["numbers"]["words_boxes_agree"]["value"] < 1
+
+
+def change(folder: Path, file: str, column: str, numbers: Path) -> None:
+    """Change the first filled cell of a column, and the digest of the table with it."""
+    table = pq.read_table(folder / file)
+    cells = table[column].to_pylist()
+    filled = next(row for row, cell in enumerate(cells) if cell is not None)
+    cells[filled] = {"mentions.parquet": ["midline"]}.get(file, 0.4) if column in ("sides", "midline") else "correct"
+    field = table.schema.field(column)
+    place, old = table.schema.get_field_index(column), file_sha256(folder / file)
+    pq.write_table(table.set_column(place, field, pa.array(cells, field.type)), folder / file)
+    numbers.write_text(numbers.read_text().replace(old, file_sha256(folder / file)))
+
+
+CHANGES = [("texts", "text"), ("texts", "status"), ("mentions", "sides"), ("mentions", "finding")]
+CHANGES += [("protocols/words", name) for name in ("status", "true_sides", "side", "zones", "midline")]
+
+
+@pytest.mark.parametrize(("file", "column"), [*CHANGES, ("predictions", "raw")])
+def test_a_changed_text_mention_or_outcome_is_found(reported, file, column, tmp_path):
+    run = shutil.copytree(reported, tmp_path / "run")
+    numbers = run / ("results.json" if file == "predictions" else "protocols/words.json")
+    change(run, f"{file}.parquet", column, numbers)
+    assert any(not one.place.endswith("SHA-256") for one in disagreements(run))
+
+
+def test_lungs_vocabulary_and_own_names_are_kept_in_the_run(reported, tmp_path, capsys):
+    run, images = shutil.copytree(reported, tmp_path / "run"), FinishedRun.open(reported).rows.image_ids
+    usual, lungs = words_of(run), tmp_path / "lungs"
+    lungs.mkdir()
+    mask = np.zeros((100, 100), np.uint8)
+    mask[20:80, 10:50], mask[20:80, 70:90] = 255, 255
+    for image in images:
+        Image.fromarray(mask).save(lungs / f"{image}.png")
+    moved = rescored(run, "--lungs", str(lungs), "--strict")
+    assert moved["settings"] == usual["settings"] | {"lungs": "given", "strict": True}
+    table = read_protocol_pairs(run, "words")
+    assert {*zip(*(table[name] for name in ("midline", "top", "bottom")), strict=True)} == {(0.6, 0.2, 0.8)}
+    lines = ["image,midline,top,bottom", *(f"{image},0.6,0.2,0.8" for image in images)]
+    (tmp_path / "lungs.csv").write_text("\n".join(lines))
+    assert rescored(run, "--lungs", str(tmp_path / "lungs.csv"), "--strict") == moved
+    (tmp_path / "lungs.csv").write_text("\n".join(lines[:-1]))
+    assert main(["rescore", str(run), "--protocol", "words", "--lungs", str(tmp_path / "lungs.csv")]) == 2
+    assert f"nothing for 1 images (first: {images[-1]})" in " ".join(capsys.readouterr().err.split())
+    own = tmp_path / "own.yaml"
+    own.write_text(resources.files("xbench.predictions").joinpath("words.yaml").read_text() + "\n# Ours.\n")
+    changed = rescored(run, "--words", str(own))
+    assert changed["settings"]["vocabulary"] == file_sha256(own) == file_sha256(run / "protocols" / "words.yaml")
+    assert changed["numbers"] == usual["numbers"] and rescored(run) == usual
+    assert not (run / "protocols" / "words.yaml").exists()
+
+
+def test_words_around_boxes_and_places_of_boxes_alone(reported, tmp_path):
+    scores, findings = FinishedRun.open(reported).image_scores, FinishedRun.open(reported).results.findings
+    present = [(scores.image_ids[row], findings[at]) for row, at in np.argwhere(scores.labels == 1).tolist()]
+    answer = "In the left lung at [0.1, 0.1, 0.3, 0.3]."
+    rows = [{"image": image, "finding": name, "answer": answer} for image, name in present]
+    (tmp_path / "said.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    given = ["--predictions", str(tmp_path / "said.jsonl"), "--name", "said", "--family", "radvlm"]
+    assert main(["score", "--config", "phantom", *given, *phantoms(tmp_path)]) == 0
+    run = run_in(tmp_path)
+    assert main(["rescore", str(run), "--protocol", "all"]) == 0 and not (run / "protocols" / "words.json").exists()
+    both = rescored(run)["numbers"]
+    assert (
+        both["words_boxes_agree"]["value"] == 0
+        and both["side_coverage"]["value"] == 1
+        and (run / "texts.parquet").exists()
+    )
+    alone = rescored(run, "--words-of-maps")
+    assert alone["numbers"]["side_joint"]["value"] == both["map_side_joint"]["value"]
+    assert alone["texts"]["count"] == 0 and not (run / "texts.parquet").exists()
+
+
+def test_two_processes_write_the_same(address, reported, tmp_path):
+    two = served(tmp_path, f"{address}/two:ok/v1", "report", "--trainer.devices=2", "--oversubscribe=true")
+    statuses, said = run_ranks(2, two, tmp_path, OPENAI_API_KEY="")
+    assert statuses == [0, 0], said
+    for name in (*SCHEMAS, *OF_WORDS, "protocols/words.json", "protocols/words.parquet"):
+        if name != "predictions.parquet" and (reported / name).exists():
+            assert (run_in(tmp_path) / name).read_bytes() == (reported / name).read_bytes(), name
+
+
+def test_lateral_views_are_not_scored(reported):
+    run = FinishedRun.open(reported)
+    every = score_without_maps(run, ["words"], Words(run))["words"]["image_id"]
+    run.attributes = {every[0]: {"projection": "lateral"}}
+    assert {*score_without_maps(run, ["words"], Words(run))["words"]["image_id"]} == {*every} - {every[0]}
 
 
 @pytest.mark.parametrize("option", ["--model.recognise=true", "--model.repeats=2", "--data.interventions=[mean]"])

@@ -41,10 +41,18 @@ from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
 from xbench.runs.images import SavedImage
-from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
+from xbench.runs.protocols import (
+    is_native,
+    run_view,
+    score_images,
+    score_without_maps,
+    write_protocol,
+    write_words,
+)
 from xbench.runs.results import Results, write_results
 from xbench.runs.summary import numbers_of, summarise
 from xbench.runs.tables import about_tables, read_rows, write_tables
+from xbench.runs.words import Words, read_lungs
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import write_whole, writing
 from xbench.runtime.processes import end_with_parent, usable_cores
@@ -78,7 +86,7 @@ def rescore(given: Namespace) -> None:
     tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
     same = rules == run.rules and read_as == _reading(run, None, None)
     if names and given.images is None and given.out is None and same:
-        _add_protocols(run, names, every, tuning, workers)
+        _add_protocols(run, names, every, tuning, workers, given)
         return
     images = None if given.images is None else given.images.expanduser()
     chosen = None if images is None else _chosen(run, images)
@@ -102,26 +110,50 @@ def rescore(given: Namespace) -> None:
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     if names:
-        _add_protocols(FinishedRun.open(folder), names, every, tuning, workers)
+        _add_protocols(FinishedRun.open(folder), names, every, tuning, workers, given)
+
+
+def add_words(folder: Path) -> None:
+    """Score a run whose predictions are words by all protocols that take these."""
+    names = [name for name, protocol in PROTOCOLS.items() if "words" in protocol.takes]
+    _add_protocols(FinishedRun.open(folder), names, True, {}, 0)
+
+
+def _words(run: FinishedRun, given: Namespace | None) -> Words:
+    """Return the words of a run by the options that say how they are read."""
+    if given is None:
+        return Words(run)
+    lungs = {} if given.lungs is None else read_lungs(given.lungs.expanduser(), run.rows.image_ids)
+    return Words(run, given.words and given.words.expanduser(), lungs, given.strict, given.words_of_maps)
 
 
 def _add_protocols(
-    run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int
+    run: FinishedRun,
+    names: Sequence[str],
+    every: bool,
+    tuning: Mapping[str, Tuned],
+    workers: int,
+    given: Namespace | None = None,
 ) -> None:
     """Score a run by protocols, all that its predictions allow if `every`, and write their files into its folder."""
-    view, refused = run_view(run), {}
+    view, words, refused = run_view(run), _words(run, given), {}
+    if words.of_maps or (run.results.answered and not every):
+        view = replace(view, shows=view.shows | {"words"})
     for name in names:
         if reason := PROTOCOLS[name].refuses(view, name in tuning):
             if not every:
                 raise UsageError(reason)
             refused[name] = reason
-    tables = _protocol_tables(run, [name for name in names if name not in refused], workers)
+    tables = _protocol_tables(run, [name for name in names if name not in refused], workers, words)
     shown = Table("Protocol", "Number", "Value", "Undefined as 0", "Undefined", "Pairs", box=None)
     for name in names:
         if name not in tables:
             refused.setdefault(name, f"{name}: no pair of the run is scored by it.")
             continue
         numbers = PROTOCOLS[name].results(tables[name], run.results.findings, is_native(run), tuning.get(name))
+        if "words" in PROTOCOLS[name].takes:
+            with writing(f"{run.folder} cannot be written to", "Give a new folder with --out."):
+                numbers |= write_words(words)
         with writing(f"{run.folder} cannot be written to", "Give a new folder with --out."):
             path = write_protocol(run.folder, name, numbers, tables[name])
         for place, (number, entry) in enumerate(numbers["numbers"].items()):
@@ -164,14 +196,15 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
         raise UsageError(
             f"--tune {folder} has maps of another scale ({other.map_scale}) than {run.folder} ({run.map_scale})."
         )
-    tables = _protocol_tables(other, [protocol.name for protocol in wanted], workers)
+    words = Words(other, of_maps=not other.texts)
+    tables = _protocol_tables(other, [protocol.name for protocol in wanted], workers, words)
     tuning = {name: PROTOCOLS[name].tune(groups_of(table, findings)) for name, table in tables.items()}
     if not tuning:
         raise UsageError(f"--tune {folder} has no image whose labels are known.")
     return {name: tuned for name, tuned in tuning.items() if tuned is not None}
 
 
-def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int) -> dict[str, PairTable]:
+def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int, words: Words) -> dict[str, PairTable]:
     parts: dict[str, list[PairTable]] = {}
     shows_maps = "map" in run_view(run).shows
     of_maps = [name for name in names if shows_maps and "map" in PROTOCOLS[name].takes]
@@ -181,7 +214,7 @@ def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int) -> di
     joined = {
         name: {key: np.concatenate([part[key] for part in some]) for key in some[0]} for name, some in parts.items()
     }
-    return score_without_maps(run, [name for name in names if name not in of_maps]) | joined
+    return score_without_maps(run, [name for name in names if name not in of_maps], words) | joined
 
 
 def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[str, str]:

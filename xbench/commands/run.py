@@ -27,7 +27,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from xbench.callbacks.evaluation import find
+from xbench.callbacks.evaluation import Evaluation, find
 from xbench.callbacks.prediction_writer import PredictionWriter
 from xbench.callbacks.progress_bar import RunProgressBar
 from xbench.commands.check import check
@@ -37,6 +37,7 @@ from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
 from xbench.findings.conditions import USUAL
+from xbench.runs.files import TRUTH
 from xbench.runs.folder import discard_refused
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.processes import usable_cores
@@ -137,6 +138,11 @@ def _evaluate(command: Literal["test", "intervene", "predict"], words: Sequence[
         # Callbacks take care of results and predictions: they are neither printed nor piled up in memory.
         if command != "predict":
             trainer.test(model, datamodule=data, verbose=False)
+            results, run = Evaluation.of(trainer).results, _folder(trainer)
+            if results is not None and results.in_words and run is not None and (run / TRUTH).exists():
+                from xbench.commands.rescore import add_words
+
+                add_words(run)
         else:
             trainer.predict(model, datamodule=data, return_predictions=False)
 

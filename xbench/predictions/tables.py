@@ -112,13 +112,13 @@ def read_texts(path: Path, about_findings: bool) -> dict[Pair, Reply]:
     answer has `image`, `finding` and `answer`. Either may have `finish`, `stop` or `length`.
     """
     found: dict[Pair, Reply] = {}
-    names = ("text", "report", "findings")
+    names = ("answer",) if about_findings else ("text", "report", "findings")
     with named(path):
         check_readable(path, _LARGEST)
-        for where, entry in read_rows(path):
-            name = next((one for one in (("answer",) if about_findings else names) if one in entry), names[0])
-            lacking = [one for one in ("image", name, *["finding"] * about_findings) if one not in entry]
-            if not isinstance(entry, dict) or lacking:
+        for where, row in read_rows(path):
+            entry = row if isinstance(row, dict) else {}
+            name = next((one for one in names if one in entry), names[0])
+            if lacking := [one for one in ("image", name, *["finding"] * about_findings) if one not in entry]:
                 raise ValueError(f"{where} lacks {lacking[0]}")
             pair, text = (_name(entry["image"]), _name(entry["finding"]) if about_findings else ""), entry[name]
             finish = entry.get("finish") or None

@@ -30,6 +30,8 @@ PICTURES = "pictures.parquet"
 """Patients' images, in a file of their own that can be deleted before a run is shared."""
 PERTURBATIONS = "perturbations.parquet"
 """A row per step of a curve over the order of a map, or per layer that was drawn anew; of runs that were asked to."""
+READ_TEXTS, MENTIONS = "texts.parquet", "mentions.parquet"
+"""Of a run that was scored by its words: a row per text, and one per mention in it."""
 JOURNAL, PARTS = "journal", "parts"
 """Folders with what `test` and `predict` have finished, while they go on."""
 
@@ -76,6 +78,18 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 In `predictions.parquet`, `map` holds the cells of a raw map row by row, null where nobody drew one; `map_shape` is null
 for models that draw none. From `asked` on, columns are null for models that are not asked in words.
 """
+
+_TEXT = _IMAGE | {"asked": pa.string()}
+OF_WORDS: Final[Mapping[str, pa.Schema]] = {
+    READ_TEXTS: pa.schema(_TEXT | dict.fromkeys(("text", "finish", "status", "vocabulary"), pa.string())),
+    MENTIONS: pa.schema(
+        _TEXT
+        | {"finding": pa.string(), "status": pa.string()}
+        | {"sides": pa.list_(pa.string()), "zones": pa.list_(pa.string()), "span": _INTEGERS}
+        | {"flags": pa.list_(pa.string())}
+    ),
+}
+"""Columns of the tables that `rescore` adds; they follow from the predictions and a vocabulary."""
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from xbench.geometry.location import STANDARD, LungField
 from xbench.runs.answers import AnswerRow
-from xbench.runs.files import WRITING, reading
+from xbench.runs.files import MENTIONS, READ_TEXTS, WRITING, reading
 from xbench.runs.files import Table as TableFile
 from xbench.runs.finished import FinishedRun
 from xbench.runs.images import SavedImage, no_maps
+from xbench.runs.words import Words
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer, write_whole
 from xbench.scoring.protocols import PROTOCOLS
@@ -25,6 +28,8 @@ from xbench.scoring.protocols.base import PairTruth, PairView, RunView, Table
 
 FOLDER = "protocols"
 """The folder, in that of a run, with `NAME.json` and `NAME.parquet` of each protocol."""
+VOCABULARY = "words.yaml"
+"""In that folder, the user's own vocabulary that texts were read by."""
 
 _Pair = tuple[dict[str, Any], PairView, PairTruth]
 """Columns that every protocol has of a pair, what the model shows, what is annotated."""
@@ -36,6 +41,7 @@ _nowhere: Callable[..., Any] = lru_cache(maxsize=1)(np.zeros)
 def run_view(run: FinishedRun) -> RunView:
     """Return what decides which protocols can score a run."""
     shows = set() if np.isnan(run.image_scores.probabilities).all() else {"score"}
+    shows |= {"words"} if run.texts else set()
     if not run.results.answered:
         return RunView(run.folder, frozenset(shows | ({"map"} if run.draws_maps else set())), run.map_scale or "none")
     located = [*_located(run)]
@@ -51,12 +57,12 @@ def score_images(run: FinishedRun, names: Sequence[str], images: Sequence[SavedI
     return _tables(names, _pairs_of_maps(run, names, images))
 
 
-def score_without_maps(run: FinishedRun, names: Sequence[str]) -> dict[str, Table]:
-    """Return the tables of pairs of protocols that take answered boxes or probabilities."""
-    of_scores = [name for name in names if "score" in PROTOCOLS[name].takes]
-    of_answers = [name for name in names if name not in of_scores]
-    tables = _tables(of_scores, _pairs_of_scores(run)) if of_scores else {}
-    return tables | (_tables(of_answers, _pairs_of_answers(run)) if of_answers else {})
+def score_without_maps(run: FinishedRun, names: Sequence[str], words: Words) -> dict[str, Table]:
+    """Return the tables of pairs of protocols that take answered boxes, probabilities or words."""
+    pairs = {"score": _pairs_of_scores, "words": lambda run: _pairs_of_words(run, words), "": _pairs_of_answers}
+    kinds = {name: next((kind for kind in pairs if kind in PROTOCOLS[name].takes), "") for name in names}
+    parts = ((of, [name for name in names if kinds[name] == kind]) for kind, of in pairs.items())
+    return {name: table for of, some in parts if some for name, table in _tables(some, of(run)).items()}
 
 
 def _tables(names: Sequence[str], pairs: Iterable[_Pair]) -> dict[str, Table]:
@@ -131,6 +137,18 @@ def _pairs_of_scores(run: FinishedRun) -> Iterator[_Pair]:
         yield _about(run, row, column), PairView(), PairTruth(int(scores.labels[row, column]))
 
 
+def _pairs_of_words(run: FinishedRun, words: Words) -> Iterator[_Pair]:
+    scores = run.image_scores
+    frontal = [run.attributes.get(image_id, {}).get("projection") != "lateral" for image_id in scores.image_ids]
+    cells = np.zeros((int(run.draws_maps),) * 2, np.float32)  # tells places of maps from those of boxes
+    for row, column in np.argwhere((scores.labels >= 0) & np.array(frontal)[:, None]).tolist():
+        pair, label = (scores.image_ids[row], run.results.findings[column]), int(scores.labels[row, column])
+        if words.reads(pair[1]):
+            truth = words.truth(*pair) if label else {}
+            about = _about(run, row, column) | asdict(words.lungs.get(pair[0], STANDARD))
+            yield about, PairView(cells, **words.view(*pair)), PairTruth(label, **truth)
+
+
 def _located(run: FinishedRun) -> Iterator[AnswerRow]:
     for answers in run.answers.values():
         yield from (answer for answer in answers if answer.query == "locate")
@@ -158,6 +176,16 @@ def check_protocol(run: FinishedRun, name: str) -> Iterator[tuple[str, Any, Any]
     differ = {key: _different(kept[key], values) for key, values in of_run.items()}
     if not any(differ.values()):
         content = PROTOCOLS[name].results(table, findings, is_native(run), stored["tuned"])
+        if "words" in PROTOCOLS[name].takes:
+            with reading(run.folder):
+                words = stored_words(run, stored["settings"], table)
+                content |= words.about() | {"tables": {of: file_sha256(run.folder / of) for of in stored["tables"]}}
+                for file in stored["tables"]:
+                    yield file, TableFile(run.folder / file).read().to_pylist(), words.tables()[file].to_pylist()
+                again = score_without_maps(run, [name], words).get(name, {"": rows[:0]})
+                if len(next(iter(again.values()))) != len(rows):
+                    raise ValueError(f"{place}.parquet has not the pairs of the run")
+                differ |= {key: _different(kept[key], values) for key, values in again.items()}
         differ |= {key: _different(kept[key], table[key]) for key in table if table[key] is not kept.get(key)}
         yield f"{place}.json", stored, content
     for key, number in differ.items():
@@ -166,6 +194,30 @@ def check_protocol(run: FinishedRun, name: str) -> Iterator[tuple[str, Any, Any]
 
 def _different(first: NDArray[Any], second: NDArray[Any]) -> int:
     return int((~((first == second) | ((first != first) & (second != second)))).sum())
+
+
+def stored_words(run: FinishedRun, settings: Mapping[str, Any], table: Table) -> Words:
+    """Return the words of a run as a protocol has read them."""
+    columns = [table["image_id"], *(table[name] for name in ("midline", "top", "bottom"))]
+    lungs = {image_id: LungField(*of) for image_id, *of in zip(*columns, strict=True)}
+    file, own = run.folder / FOLDER / VOCABULARY, settings["lungs"] == "given"
+    return Words(run, file if file.exists() else None, lungs if own else {}, settings["strict"], settings["of_maps"])
+
+
+def write_words(words: Words) -> dict[str, Any]:
+    """Write texts, mentions and a vocabulary of the user's; return how words were read, and digests of the files."""
+    run, digests = words.run.folder, {}
+    own = None if words.file is None else words.file.read_text(encoding="utf-8")
+    (run / FOLDER).mkdir(exist_ok=True)
+    for path in (run / READ_TEXTS, run / MENTIONS, run / FOLDER / VOCABULARY):
+        path.unlink(missing_ok=True)
+    if own is not None:
+        write_whole(run / FOLDER / VOCABULARY, own)
+    for name, table in words.tables().items() if words.texts else ():
+        with atomic_writer(run / name) as content:
+            pq.write_table(table, content, **WRITING)
+        digests[name] = file_sha256(run / name)
+    return words.about() | {"tables": digests}
 
 
 def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapping[str, NDArray[Any]]) -> Path:
