@@ -173,7 +173,9 @@ def test_a_run(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert all(value is None for value in results["classification"]["macro"].values())
     (reply,), *others = FinishedRun.open(path.parent).texts.values()
     assert len(others) + 1 == results["counts"]["images"] and reply.finish in ("stop", "length")
-    assert main(["verify", "--deep", str(path.parent)]) == 0
+    assert main(["rescore", str(path.parent), "--protocol", "words", "--words-of-maps", "--workers", "0"]) == 0
+    numbers = json.loads((path.parent / "protocols" / "words.json").read_text())["numbers"]
+    assert {"map_side_joint", "words_maps_agree"} <= {*numbers} and main(["verify", "--deep", str(path.parent)]) == 0
     details = results["provenance"]["model"]
     assert details["exploratory"] == LLaVARad.exploratory and details["map_scale"] == "attention"
     (note,) = [one for one in results["counts"]["notes"] if one["note"].startswith(EXPLORATORY_NOTE)]

@@ -9,8 +9,8 @@ from places import ROOT
 
 from xbench.scoring.protocols import PROTOCOLS
 
-# Also the name of the package, of a dataset, of models, and of sections of the report's page.
-SHARED = {"xbench", "chexlocalize", "biovil", "radzero", "calibration", "lesions", "detections"}
+# Also the name of the package, of a dataset, of models, of a kind of predictions, and of sections of the report's page.
+SHARED = {"xbench", "chexlocalize", "biovil", "radzero", "calibration", "lesions", "detections", "words"}
 
 
 @pytest.mark.parametrize("room", ["xbench/commands", "xbench/runs", "xbench/report", "callbacks"])
