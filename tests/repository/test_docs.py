@@ -44,7 +44,7 @@ from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.methods import methods
 from xbench.runs.answers import AnswerRow
-from xbench.runs.files import PERTURBATIONS, SCHEMAS
+from xbench.runs.files import OF_WORDS, PERTURBATIONS, SCHEMAS
 from xbench.runs.results import Answers, Recognised
 from xbench.types import ModelOutput
 
@@ -346,7 +346,7 @@ def test_every_key_and_column_is_explained(example):
     written = {path.name for path in example.iterdir()}
     top = table(files, "# The files of a run")
     said = {name for row in top for name in re.findall(r"`([\w.]+/?)`", row[0])}
-    assert written == said - {"journal/", "protocols/", PERTURBATIONS}
+    assert written == said - {"journal/", "protocols/", PERTURBATIONS, *OF_WORDS}
     assert {*SCHEMAS[PERTURBATIONS].names} == names_in(files, f"## {PERTURBATIONS}")
     answers = {field.name for part in (Answers, Recognised) for field in fields(part)}
     assert names_in(files, "### answers") <= answers
