@@ -13,34 +13,41 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 CODES = {
-    **{"parts": "K", "limits": "R", "with": "L", "and": "&", "or": "|", "comma": ",", "verbs": "v"},
+    **{"breaks": "K", "limits": "R", "with": "L", "and": "&", "or": "|", "comma": ",", "colon": ":", "verbs": "v"},
     **{"prepositions": "i", "explains": "E", "adjacent": "A", "sizes": "z", "negated": "N", "negated around": "M"},
-    **{"uncertain": "U", "uncertain around": "V", "dropped": "D", "neutral": "X"},
+    **{"uncertain": "U", "uncertain around": "V", "dropped": "D", "neutral": "X", "changes": "c", "no places": "w"},
+    **{"look-alikes": "T", "devices": "T"},
 }
-"""Letters of the sections of the vocabulary's grammar.
+"""Letters by section of the vocabulary's grammar.
 
-F is a finding, S one stated of a part of the body, Q what is stated of a place, T a thing that is no finding, P a
-place, p one of a side or a zone alone, b a zone that needs a head (h), w any other word.
+F is a finding, S one that is stated of a part of the body, T a thing that is no finding, P a place, p one of a side or
+zone alone, q a zone with a head (h), b one that may have none, w any other word.
 """
-KINDS = {"N": "negated", "M": "negated", "U": "uncertain", "V": "uncertain", "D": "dropped"}
-"""Statuses by letters of the words that make them."""
 
+_KINDS = {"N": "negated", "M": "negated", "U": "uncertain", "V": "uncertain", "D": "dropped"}
 _PARTS = 8  # of the body that one word can be stated of
-_JOINED = "[^FSTRLv,&|]*+"  # may stand between findings of a list
-_GOES_ON = r"[,&]++(?:(?![,&zPpSUV])|(?=[^RL]{0,60}\|))"  # a list does, behind a comma or `and`
-_BAND = re.compile(r"b(?=[bPp,&|i]{0,8}h)")
+_JOINED = "[^FSTKRLv,&|]*+"  # may stand between findings of a list
+_GOES_ON = r"[,&]++(?:(?![,&zPpqSUV])|(?=[^KRL]{0,60}\|))"  # a list does, behind a comma or `and`
+_UNFINISHED = (
+    "(?:(?<=q)|(?<=p)(?<!ip)(?<!ipp)(?<!ippp))"  # a place, as in "right and left bases", not "on the right and"
+)
+_HEADED = re.compile(r"b(?=[bPp,&|i]{0,8}h)")
+_UNCHANGED = re.compile(r"[NM](?=[wz]{0,3}c)")
 _AHEAD = re.compile(r"v?[^FSTKRL,&v]{0,40}[FST]")  # a finding follows a cue directly
-_AT_END = re.compile(r"[,&|RLi]|\Z")  # nothing follows it
-_BEHIND = re.compile(rf"(?:(?:[FS]{_JOINED},{_JOINED})*[FS]{_JOINED},?[&|]++{_JOINED})*[FS][^FSTRL]*+\Z")
+_AT_END = re.compile(r"[,&|KRLi]|\Z")  # nothing follows it
+_BEHIND = re.compile(rf"(?:(?:[FS]{_JOINED},{_JOINED})*[FS]{_JOINED},?[&|]++{_JOINED})*[FS][^FSTKRL]*+\Z")
 _REACH = {
-    kind: re.compile(rf"(?:[^RLX,&{ends}]|{_GOES_ON}){{0,300}}+")
+    kind: re.compile(rf"(?:[^KRLX,&{ends}]|{_GOES_ON}){{0,300}}+")
     for kind, ends in (("negated", "D"), ("uncertain", "DNM"), ("dropped", "NM"))
 }
 _VERB_ENDS = re.compile(r"[FS][^FS,&v]*+(?:[FS|][^FS,&v]*+)*v[^,&]*+(?=[,&])")
-_EITHER = re.compile(r"F(?=([wzhPpiA]*+,?\|++[wzhPpiAUV]*+)F)")
-_DIRECT = re.compile(r"(?:[wzhPpA]|(?<=p)(?<!ip)[,&|](?=[Pp])){0,12}(?:([FST])|v[wz]{0,3}(Q))")
-_OWN_CLAUSE = re.compile(r"(?<=[,&|])[Pp][wzhPpA]{0,12}v")  # a place of which something else is stated
-_ONWARD = re.compile(r"[^FSQTv]{0,40}(?:v[^FSQT,&|]{0,40})?[FSQT]")
+_EITHER = re.compile(r"F(?=([wzPpqiA]*+,?\|++[wzPpqiAUV]*+)F)")
+_DIRECT = re.compile(rf"(?:[wzPpqA]|{_UNFINISHED}[,&|](?=[Ppq])){{0,12}}[FST]")
+_OWN_CLAUSE = re.compile(r"(?<=[^Ppq][,&|])[Ppq][wzPpqA]{0,12}v")  # a place of which something else is stated
+_ONWARD = re.compile(r"[^FSTKv]{0,40}(?:(?:v[^FSTK,&|]{0,40})?|K[^FSTK]{0,40})[FST]")
+_LISTED = re.compile("(?<=[Ppq])[,&|]+(?=[Ppq])")  # joins places
+_LABEL = re.compile("w?F:(?:[wv]{0,2}N[wz]{0,2}$)?")
+_DENIES = re.compile(r"[^K]{0,60}[NMD]")
 
 
 class Place(NamedTuple):
@@ -57,8 +64,8 @@ class Item:
     """An expression of the vocabulary in a sentence, or an ordinary word."""
 
     span: tuple[int, int]
+    roles: Mapping[str, Mapping[Any, bool]] = field(default_factory=dict)  # what it means, by section
     code: str = "w"
-    roles: Mapping[str, Any] = field(default_factory=dict)  # what it means, by section of the vocabulary
     findings: tuple[str, ...] = ()  # that it names or states; "" is abnormality as such
     status: str = "asserted"  # or negated, uncertain, dropped; of other words, what they would have as findings
     stated: tuple[str, Item] | None = None  # status that a word beside a part of the body states, and that word
@@ -71,79 +78,69 @@ class Item:
         """All places of the item; flags alone are none."""
         return [place for place in self.before + self.after if place.sides or place.zones or place.implied]
 
+    @property
+    def sides(self) -> set[str]:
+        """The sides that are stated, or else implied."""
+        stated = {side for place in self.places for side in place.sides}
+        return stated or {side for place in self.places for side in place.implied}
 
-def understand(items: list[Item]) -> list[Place]:
+    def marks(self, section: str = "marks") -> Mapping[Any, bool]:
+        """Return what the item means in a section."""
+        return self.roles.get(section, {})
+
+
+def code_of(roles: Mapping[str, Mapping[Any, bool]]) -> str:
+    """Return the letter of an expression."""
+    for place in roles.get("places", ()):
+        headed, complete = "headed" in place.flags, place.zones and (place.sides or place.implied)
+        return "b" if headed else "P" if complete else "p"
+    return "F" if "findings" in roles else next(iter(roles.get("grammar", "w")))
+
+
+def understand(items: Sequence[Item]) -> list[Place]:
     """Give the findings of a sentence their status and places, and return places that belong to no item."""
-    codes = _BAND.sub("p", "".join("h" if "heads" in item.roles else item.code for item in items))
-    for item, code in zip(items, codes, strict=True):
-        item.code = item.code if item.code != "b" else code.replace("b", "w")
+    codes = "".join("h" if "heads" in item.marks() else item.code for item in items)
+    for item, code in zip(items, _UNCHANGED.sub("X", _HEADED.sub("q", codes)), strict=True):
+        item.code = item.code if code == "h" else code.replace("b", "w").replace("c", "z")
     _find_states(items)
-    segments: list[list[Item]] = [[]]
-    for item in items:
-        segments += [[]] if item.code == "K" else []
-        segments[-1].append(item)
-    for segment in segments:
-        _find_statuses(segment)
-    for item in items:
-        if item.stated is not None:
-            status, predicate = item.stated
-            twice = predicate.status == "dropped" or status == predicate.status == "negated"
-            item.status = "dropped" if twice else status if predicate.status == "asserted" else predicate.status
-            item.status = status if status == "negated" and not twice else item.status
-    free = [_attach_places(segment) for segment in segments]
-    for i, (segment, places) in enumerate(zip(segments, free, strict=True)):
-        codes = "".join(item.code for item in segment)
-        following = [item for item in segments[i + 1] if item.code in "FST"] if i + 1 < len(segments) else []
-        previous = [item for item in segments[i - 1] if item.code in "FS"] if i else []
-        if following and "v" not in codes:
-            following[0].before += places
-        elif previous and previous[-1].status != "negated" and not {*codes} & {*"NMD"}:
-            previous[-1].after += places
-        else:
-            continue
-        free[i] = []
-    _share_places(items)
-    return [place for places in free for place in places]
+    codes = "".join(item.code for item in items)
+    _find_statuses(items, codes)
+    free = _attach_places(items, codes)
+    _share_places(items, codes)
+    return free
 
 
 def _find_states(items: Sequence[Item]) -> None:
     """Make findings of parts of the body of which something is stated, before or behind them."""
-    pending: list[Item] = []
+    parts: list[Item] = []  # of which something may be stated that follows
     predicate: Item | None = None  # what may be stated of parts that follow
-    place: Item | None = None  # a place that may be the part
     governed = False  # whether a preposition stands before, as in "consolidation in the right lung"
     for item in items:
-        part, states = item.roles.get("part"), item.roles.get("states", {})
-        if part is not None and predicate is not None and part in predicate.roles["states"]:
-            _state(item, predicate, part)
-        elif part is not None and not governed:
-            pending = [*pending[-_PARTS:], item]
-        if states:
-            fitting = [one for one in pending if one.roles["part"] in states]
-            for one in fitting:
-                _state(one, item, one.roles["part"])
-            pending = [one for one in pending if one not in fitting]
-            if not fitting and place is not None and "" in states:
-                _state(item, item, "")
-            predicate = None if fitting or item.findings else item
+        if not _state(item, predicate) and "parts" in item.roles and not governed:
+            parts = [*parts[-_PARTS:], item]
+        if "statements" in item.roles:
+            rest = [part for part in parts if not _state(part, item)]
+            predicate, parts = item if len(rest) == len(parts) else None, rest
         elif item.code in "FTKv":
-            predicate = None
-        place = item if item.code in "Pp" else None if item.code in "FTKRL,&|" else place
-        governed = item.code == "i" or (governed and item.code in "wzhPpA")
+            predicate, parts = None, [] if item.code == "F" else parts
+        governed = item.code == "i" or (governed and item.code in "wzPpqA")
 
 
-def _state(item: Item, predicate: Item, part: str) -> None:
-    finding, status = predicate.roles["states"][part]
-    if status != "nothing":
-        item.findings, item.code, item.stated = (finding,), "Q" if item is predicate else "S", (status, predicate)
+def _state(part: Item, predicate: Item | None) -> bool:
+    """Make a finding of a part of the body if what stands beside it states something of it."""
+    states = dict([*predicate.marks("statements")]) if predicate is not None else {}
+    for finding in [name for name in part.marks("parts") if name in states][-1:]:
+        if states[finding] != "nothing" and predicate is not None:
+            part.findings, part.code, part.stated = (finding,), "S", (states[finding], predicate)
+        return True
+    return False
 
 
-def _find_statuses(items: Sequence[Item]) -> None:
-    codes = "".join(item.code for item in items)
+def _find_statuses(items: Sequence[Item], codes: str) -> None:
     for i, code in enumerate(codes):
-        if code not in KINDS:
+        if code not in _KINDS:
             continue
-        kind, ahead = KINDS[code], _AHEAD.match(codes, i + 1)
+        kind, ahead = _KINDS[code], _AHEAD.match(codes, i + 1)
         behind = None if ahead else _BEHIND.search(codes, max(0, i - 60), i)
         reached: Sequence[Item] = ()
         if behind and (code in "MV" or _AT_END.match(codes, i + 1)):
@@ -157,49 +154,63 @@ def _find_statuses(items: Sequence[Item]) -> None:
     for either in _EITHER.finditer(codes):
         for item in (items[either.start()], items[either.end(1)]):
             item.status = "uncertain" if item.status == "asserted" else item.status
-
-
-def _attach_places(items: Sequence[Item]) -> list[Place]:
-    """Give each place to the item it belongs to: behind it with adjectives between, before it, or further behind."""
-    codes = "".join(item.code for item in items)
-    elsewhere = {i for clause in _OWN_CLAUSE.finditer(codes) for i in range(*clause.span())}
-    free, last = [], None
-    for i, item in enumerate(items):
-        place = item.roles.get("places")
-        if place is not None and item.code in "FSQT":
-            item.before.append(place)
-        elif place is not None and item.code in "Pp":
-            if direct := _DIRECT.match(codes, i + 1):
-                items[direct.end() - 1].before.append(place)
-            elif last is not None:
-                last.after += [] if i in elsewhere else [place]
-            elif onward := _ONWARD.match(codes, i + 1):
-                items[onward.end() - 1].before.append(place)
+    if label := _LABEL.match(codes):  # "Effusion: no evidence", or "Effusion: there is no effusion"
+        name = items[codes.index("F")]
+        again = any(item.findings == name.findings for item in items if item is not name)
+        name.status = "dropped" if again else "negated" if label[0][-1] != ":" else name.status
+    for item in items:
+        if item.stated is not None:
+            status, around = item.stated[0], item.stated[1].status
+            if around == "dropped" or status == around == "negated":
+                item.status = "dropped"
             else:
-                free.append(place)
-        last = item if item.code in "FSQT" else last
+                item.status = status if status == "negated" or around == "asserted" else around
+
+
+def _attach_places(items: Sequence[Item], codes: str) -> list[Place]:
+    """Give places to what follows directly, else to what stands before, else to what follows; return what is left."""
+    elsewhere = {i for clause in _OWN_CLAUSE.finditer(codes) for i in range(*clause.span())}
+    free: list[Place] = []
+    last = previous = None  # findings or things: the last one of this part of the sentence, and of the one before
+    start = 0
+    for i, item in enumerate(items):
+        if item.code == "K":
+            previous, last, start = last or previous, None, i + 1
+        if "places" in item.roles and item.code in "FSTPpq":
+            place = [*item.roles["places"]]
+            if item.code in "FST":
+                item.before += place
+            elif direct := _DIRECT.match(codes, i + 1):
+                items[direct.end() - 1].before += place
+            elif last is not None:
+                last.after += [] if i in elsewhere else place
+            elif onward := _ONWARD.match(codes, i + 1):
+                items[onward.end() - 1].before += place
+            elif previous is not None and previous.status != "negated" and not _DENIES.match(codes, start):
+                previous.after += place
+            else:
+                free += place
+        last = item if item.code in "FST" else last
     return free
 
 
-def _share_places(items: Sequence[Item]) -> None:
+def _share_places(items: Sequence[Item], codes: str) -> None:
     """Let findings without a place have that of one they are joined with, or that they explain."""
-    anchors = [i for i, item in enumerate(items) if item.code in "FSQT"]
-    codes = "".join(item.code for item in items)
     links = []
-    for start, end in pairwise(anchors):
-        between, pair = codes[start + 1 : end], (items[start], items[end])
-        named = codes[start] == codes[end] == "F" and "dropped" not in (pair[0].status, pair[1].status)
-        if not named or (pair[0].status == "negated") != (pair[1].status == "negated"):
-            continue
-        explains = re.search("[EUV]", between) and not re.search("[&L]", between)
-        joined = re.search("A|^[^,]*[&|L][^,]*$", between) and not re.search("[Kv]", between)
-        if explains or joined:
-            links.append((*pair, bool(explains)))
-    for first, second, explains in links:
-        if not second.places and (places := first.before + (first.after if explains else [])):
+    for start, end in pairwise(i for i, code in enumerate(codes) if code in "FST"):
+        between, first, second = _LISTED.sub("", codes[start + 1 : end]), items[start], items[end]
+        if codes[start] == codes[end] == "F" and (first.status == "negated") == (second.status == "negated"):
+            either = re.fullmatch("[wz]*,[wz]*", between) and _EITHER.match(codes, end)
+            explains = either or (re.search("[EUV]", between) and not re.search("[&L]", between))
+            joined = re.search("A|^[^,]*[&|L][^,]*$", between) and not re.search("[Kv]", between)
+            goes_on = first.status == second.status == "uncertain" and re.fullmatch("[wz,&|]*", between)
+            links.append((first, second, explains, joined, goes_on))
+    for first, second, explains, joined, goes_on in links:
+        explains = explains or (goes_on and "inherited" in first.flags)
+        if not second.places and (places := first.before * bool(explains or joined) + first.after * bool(explains)):
             second.before += places
             second.flags.add("inherited")
-    for first, second, _ in reversed(links):
-        if not first.places and second.after and not second.before:
+    for first, second, explains, joined, _ in reversed(links):
+        if (explains or joined) and not first.places and second.after and not second.before:
             first.after += second.after
             first.flags.add("inherited")
