@@ -162,3 +162,6 @@ def test_a_lung_mask_moves_midline_and_zones():
     for wrong in (np.zeros((9, 9), np.bool_), mask[:, :50], np.vstack([mask[:101, :50], mask[:, :50]])):
         with pytest.raises(UserError, match="two separate lungs"):
             LungField.of_mask(wrong)
+    for numbers in ((0.5, 0.8, 0.8), (1.01, 0.1, 0.8), (0.5, -0.1, 0.8), (0.5, 0.1, 1.1)):
+        with pytest.raises(ValueError, match="the top above the bottom"):
+            LungField(*numbers)

@@ -33,11 +33,18 @@ _DIGITS = 9
 
 @dataclass(frozen=True)
 class LungField:
-    """Midline and vertical extent of the lungs as fractions of the radiograph; by default of the standard view."""
+    """Midline and vertical extent of the lungs as fractions of the radiograph; by default of the standard view.
+
+    Raises a ValueError for what lies outside, or a top that is not above the bottom.
+    """
 
     midline: float = 0.5
     top: float = 0.10
     bottom: float = 0.80
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.midline <= 1 and 0 <= self.top < self.bottom <= 1):
+            raise ValueError(f"{self} is not within an image, with the top above the bottom")
 
     @classmethod
     def of_mask(cls, mask: NDArray[np.bool_]) -> Self:

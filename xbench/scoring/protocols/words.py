@@ -110,9 +110,6 @@ class Words(Protocol):
         location = truth.location if truth.label == 1 and truth.sided else None
         return {"source": source, **texts, **region_texts(location)}
 
-    def missed(self, values: dict[str, Any], present: bool) -> dict[str, Any]:
-        return dict(values)
-
     def tune(self, groups: Sequence[Group]) -> Tuned:
         return {group.finding: commonest(group) for group in groups}
 
