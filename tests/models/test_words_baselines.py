@@ -2,50 +2,94 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
 from itertools import product
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from xbench.data.datasets.phantom import PhantomCXR
 from xbench.findings.names import TABLE
 from xbench.geometry.location import ZONE_SETS
-from xbench.models.baselines import sentence
+from xbench.geometry.shapes import Shape
+from xbench.models.baselines import Words, sentence
+from xbench.predictions.asking import Question
 from xbench.predictions.words import Stated, Vocabulary
+from xbench.types import Batch
 
-VOCABULARY = Vocabulary.of()
-SIDES = [frozenset(sides) for sides in ((), ("left",), ("right",), ("left", "right"))]
-PLACES = [*product(SIDES, ZONE_SETS), (SIDES[0], frozenset())]
-READ = sorted(VOCABULARY.findings)
-CASES = st.tuples(st.booleans(), st.sampled_from(PLACES))
+VOCABULARY, NONE = Vocabulary.of(), frozenset()
+SIDES = [NONE, *map(frozenset, (["left"], ["right"], ["left", "right"]))]
 
 
-def said(finding, asserted, sides, zones) -> Stated:
-    placed = asserted and finding not in VOCABULARY.unsided
-    return Stated("asserted" if asserted else "negated", *((sides, zones) if placed else (frozenset(), frozenset())))
+@pytest.mark.parametrize("finding", [one.name for one in TABLE])
+def test_every_sentence_is_read_back_if_its_finding_is_read(finding):
+    read = {finding} & (VOCABULARY.findings | VOCABULARY.accepts.keys())
+    for asserted, place, asked in product((True, False), [*product(SIDES, ZONE_SETS), (NONE, NONE)], (None, finding)):
+        stated = VOCABULARY.stated(VOCABULARY.read(sentence(finding, asserted, *place), asked), finding)
+        places = place if read and asserted and finding not in VOCABULARY.unsided else (NONE, NONE)
+        assert stated == Stated(("asserted" if asserted else "negated") if read else "", *places)
 
 
-@pytest.mark.parametrize("finding", [*READ, *(VOCABULARY.accepts.keys() - VOCABULARY.findings)])
-def test_every_sentence_is_read_back(finding):
-    for asserted, (sides, zones), asked in product((True, False), PLACES, (None, finding)):
-        text = sentence(finding, asserted, sides, zones)
-        stated = VOCABULARY.stated(VOCABULARY.read(text, asked), finding)
-        assert stated == said(finding, asserted, sides, zones), text
+def test_a_mirrored_film_turns_right_into_left():
+    model, data, images = Words("oracle"), PhantomCXR(images=12), range(12)
+    data.setup("test")
+    batch = Batch.collate([data.samples(model.preprocessing)[image] for image in images])
+    shapes = [tuple(Shape.from_mask(item.draw()[:, ::-1]) for item in of) for of in batch.truth.shapes]
+    turned, questions = replace(batch.truth, shapes=shapes), [Question("report", row, -1, "") for row in images]
+    texts, mirrored = (
+        [reply.text for reply in model.ask(replace(batch, truth=truth), questions)] for truth in (batch.truth, turned)
+    )
+    exchanged = {"left": "right", "right": "left"}
+    assert [re.sub("left|right", lambda side: exchanged[side[0]], text) for text in texts] == mirrored != texts
 
 
-@given(st.permutations(READ), st.lists(CASES, min_size=len(READ), max_size=len(READ)))
-def test_every_report_is_read_back(findings, cases):
-    claims = [(finding, asserted, *place) for finding, (asserted, place) in zip(findings, cases, strict=True)]
-    reading = VOCABULARY.read(" ".join(sentence(*claim) for claim in claims))
-    for claim in claims:
-        assert VOCABULARY.stated(reading, claim[0], strict=True) == said(*claim)
+def scored(command, says, *options):
+    data = ("phantom", "--data.limit", "64", "--data.num_workers", "0", "--trainer.logger", "false")
+    run = command("test", "--config", f"words_{says}", "--config", *data, *options)
+    assert run.status == 0, run.errors
+    pairs = pq.read_table(run.folder / "protocols/words.parquet").to_pydict()
+    return run.folder, *numbers(run.folder), {name: np.array(column) for name, column in pairs.items()}
 
 
-def test_what_the_vocabulary_lacks_is_worded_all_the_same():
-    lacking = [one.name for one in TABLE if not {one.name} & (VOCABULARY.findings | VOCABULARY.accepts.keys())]
-    assert "COVID-19" in lacking and len(lacking) == 4
-    for finding in lacking:
-        text = sentence(finding, True, SIDES[1], ZONE_SETS[0])
-        assert (
-            text.endswith(" in the left upper zone.") and not VOCABULARY.stated(VOCABULARY.read(text), finding).status
-        )
+def numbers(folder):
+    content = json.loads((folder / "protocols/words.json").read_text())["numbers"].items()
+    return tuple({name: number[key] for name, number in content} for key in ("value", "per_finding"))
+
+
+def by_chance(each, pairs, kind):  # within three standard errors
+    counts = [np.sum((pairs["column"] == column) & (pairs[kind] != "")) for column in range(8)]
+    shares = zip(counts, each[f"{kind}_accuracy"].values(), each[f"{kind}_chance"].values(), strict=True)
+    known = [one for one in shares if one[0]]
+    above = sum(count * (accuracy - chance) for count, accuracy, chance in known)
+    return above**2 <= 9 * sum(count * chance * (1 - chance) for count, _, chance in known)
+
+
+@pytest.mark.parametrize("ask", [["--model.ask", "report"], ["--model.ask", "where"]])
+def test_ceiling_and_floors(command, ask):
+    _, values, each, pairs = scored(command, "oracle", *ask)
+    ones = ("mention_precision", "mention_recall", "mention_f1", "side_joint", "zone_joint", "place_joint")
+    assert {values[name] for name in ones} == {1} and values["false_mention"] == 0
+    assert not by_chance(each, pairs, "side") and not by_chance(each, pairs, "zone")
+    _, values, _, pairs = scored(command, "swapped", *ask)
+    outcomes = {("left", "opposite"), ("right", "opposite"), ("left right", "correct"), ("", "")}
+    assert {*zip(pairs["true_sides"], pairs["side"], strict=True)} == outcomes and values["zone_joint"] == 1
+    _, _, each, pairs = scored(command, "shuffled", *ask)
+    assert by_chance(each, pairs, "side") and by_chance(each, pairs, "zone")
+    _, values, _, pairs = scored(command, "all", *ask)
+    assert [values[name] for name in ("mention_recall", "false_mention", "side_opposite")] == [1, 1, 0]
+    assert np.array_equal(pairs["side"] == "correct", pairs["true_sides"] == "left right")
+    _, values, *_ = scored(command, "silent", *ask)
+    for kind in ("side", "zone"):
+        assert [values[f"{kind}_{name}"] for name in ("coverage", "accuracy", "joint")] == [0, None, 0]
+
+
+def test_the_prior_states_what_the_protocol_learns(command):
+    (elsewhere, *_), (oracle, *_) = scored(command, "oracle", "--data.seed", "7"), scored(command, "oracle")
+    _, values, each, _ = scored(command, "prior", "--model.elsewhere", elsewhere)
+    assert command("rescore", oracle, "--protocol", "words", "--tune", elsewhere).status == 0
+    for kind in ("side", "zone"):
+        assert values[f"{kind}_coverage"] == 1 > values[f"{kind}_accuracy"]
+        assert each[f"{kind}_accuracy"] == numbers(oracle)[1][f"{kind}_prior"]

@@ -36,7 +36,6 @@ from xbench.types import Batch, Maps, Prediction, Sample, Truth
 WHOLE_IMAGE = Box(0.0, 0.0, 1.0, 1.0)
 _DEFAULT = (Box(0.3, 0.3, 0.7, 0.7),)  # for its sides, where no boxes are given
 _CELLS = 224
-_BOTH = frozenset({"left", "right"})
 _Says = Literal["oracle", "swapped", "shuffled", "prior", "all", "silent"]
 
 
@@ -264,17 +263,17 @@ class Words(PriorKnowledge):
     """A ceiling and floors of words: a sentence about each finding whose label is known.
 
     Args:
-        says: The annotated place (`oracle`), with left and right exchanged (`swapped`), or of another image with the
-            finding (`shuffled`); whatever the label, the commonest place `elsewhere` (`prior`), or everywhere (`all`);
-            or nothing about any finding (`silent`).
+        says: The annotated place (`oracle`), with left and right exchanged (`swapped`), or that of an image drawn from
+            those with the finding (`shuffled`). Whatever the label: the commonest place `elsewhere` (`prior`), every
+            place (`all`), or nothing about any finding (`silent`).
         elsewhere: A finished run on other images, or its `truth.parquet`.
-        ask: A `report` of each image, or a text about each pair, `where` its finding is; docs/words.md compares them.
+        ask: A text about each pair, `where` its finding is; or a `report` of each image. docs/words.md compares them.
     """
 
     asked_in_words = False
     recognises = False
 
-    def __init__(self, says: _Says, elsewhere: str | None = None, ask: Literal["report", "where"] = "report") -> None:
+    def __init__(self, says: _Says, elsewhere: str | None = None, ask: Literal["report", "where"] = "where") -> None:
         self.name, self.must_know = f"words_{says}", says == "prior"
         super().__init__(elsewhere, family="endpoint", prompts=None, ask_negatives=True, ask=ask)
         self.says = says
@@ -293,26 +292,28 @@ class Words(PriorKnowledge):
         if truth.labels[pair] < 0 or self.says == "silent":
             return ""
         if self.says == "all":
-            return sentence(finding, True, _BOTH, ZONES)
+            return sentence(finding, True, ("left", "right"), ZONES)
         if self.says == "prior":
             place = self._commonest.get(finding, {"sides": "", "zones": ""})
             return sentence(finding, True, place["sides"].split(), place["zones"].split())
         if present and self.says == "shuffled":
-            truth, pair = self._another(truth, pair)
+            truth, pair = self._drawn(truth, pair)
         region = truth.regions[pair]
         found = locate(truth.shapes[pair] or (() if region is None else connected_parts(region.cpu().numpy())))
-        sides = _BOTH ^ found.sides if self.says == "swapped" and len(found.sides) == 1 else found.sides
+        sides = found.sides ^ {"left", "right"} if self.says == "swapped" and len(found.sides) == 1 else found.sides
         return sentence(finding, present, sides, found.zones)
 
-    def _another(self, truth: Truth, pair: int) -> tuple[Truth, int]:
-        """Find an image drawn at random from the others with a pair's finding; return its truth and its pair."""
+    def _drawn(self, truth: Truth, pair: int) -> tuple[Truth, int]:
+        """Draw an image with the finding of a pair, perhaps its own, as `side_chance` does; return truth and pair."""
         samples: Any = self.trainer.test_dataloaders.dataset  # type: ignore[union-attr]
         own, finding = int(truth.index[truth.image[pair]]), truth.queries[pair].finding
-        start = int.from_bytes(draw(truth.image_ids[truth.image[pair]], finding or ""))
+        start = int.from_bytes(draw(samples.records[own].image_id, finding or ""))
         for place in ((start + step) % len(samples) for step in range(len(samples))):
+            if place == own:
+                break
             record = samples.records[place]
             queries = [one for one in record.looked_for(samples.findings) if one.finding == finding]
-            shown = [one for one in queries if record.labels.get(one.name) == 1 and place != own]
+            shown = [one for one in queries if record.labels.get(one.name) == 1]
             if shown and isinstance(sample := samples[place], Sample):
                 return sample.truth, sample.truth.queries.index(shown[0])
         return truth, pair
