@@ -14,7 +14,6 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.data.datasets.phantom import PhantomCXR
 from xbench.models.base import SaliencyModel
 from xbench.report.wandb.session import begin_run, offline_folder
 from xbench.runtime.errors import UsageError
@@ -97,6 +96,8 @@ class WandbLogger(loggers.WandbLogger):
 
     def pictures(self, data: ChestXrayDataModule) -> int:
         """Return how many cases of a dataset may be uploaded as pictures."""
+        from xbench.data.datasets.phantom import PhantomCXR
+
         # Not a subclass, whose films may be those of patients.
         return self._pictures if self._pictures is not None else 24 if type(data) is PhantomCXR else 0
 

@@ -28,12 +28,9 @@ from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from xbench.callbacks.evaluation import Evaluation, find
-from xbench.callbacks.prediction_writer import PredictionWriter
 from xbench.callbacks.progress_bar import RunProgressBar
-from xbench.commands.check import check
 from xbench.commands.configs import did_you_mean
 from xbench.commands.options import RunParser, build, run_parser, user_error_behind
-from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
 from xbench.findings.conditions import USUAL
@@ -70,6 +67,8 @@ def _one_paragraph() -> Iterator[None]:
 @_one_paragraph()
 def run_prepare(words: Sequence[str]) -> None:
     """Decode and resize a dataset once, into a cache that test and predict read."""
+    from xbench.commands.prepare import prepare
+
     parser, config = _configure("prepare", words)
     parts = parser.instantiate_classes(_with_data(config, "prepare"))
     prepare(parts.data, parts.model.preprocessing, progress=_progress_wanted(config.trainer))
@@ -78,6 +77,8 @@ def run_prepare(words: Sequence[str]) -> None:
 @_one_paragraph()
 def run_check(words: Sequence[str]) -> None:
     """Validate files, annotations, checkpoint and versions without running the model."""
+    from xbench.commands.check import check
+
     _, config = _configure("check", words)
     # One by one, so that what is wrong with one does not hide what is wrong with the other.
     data, model = (build(config[part].as_dict()) for part in ("data", "model"))
@@ -126,8 +127,11 @@ def _evaluate(command: Literal["test", "intervene", "predict"], words: Sequence[
     trainer = _build_trainer(parts.trainer, SaveConfigCallback(parser, config))
     _refuse_too_many_processes(trainer, data, config.oversubscribe)
     trainer.resume = config.resume  # type: ignore[attr-defined]
-    if command == "predict" and (writer := find(trainer, PredictionWriter)) is not None:
-        writer.overlays = config.overlays
+    if command == "predict":
+        from xbench.callbacks.prediction_writer import PredictionWriter
+
+        if (writer := find(trainer, PredictionWriter)) is not None:
+            writer.overlays = config.overlays
     for logger in trainer.loggers:
         # W&B takes a run's group only when the run begins, and Lightning begins it before any callback's turn.
         if hasattr(logger, "describe"):

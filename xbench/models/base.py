@@ -12,7 +12,6 @@ from typing import Any, ClassVar, get_args
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -184,6 +183,8 @@ class SaliencyModel(pl.LightningModule, ABC):
 @cache
 def _gaussian(size: int, sigma: float) -> Tensor:
     """Return the matrix (size, size) that smooths a row of cells as SciPy does, mirrored at its ends."""
+    from scipy.ndimage import gaussian_filter1d  # as long to import as a tenth of Lightning
+
     return torch.from_numpy(gaussian_filter1d(np.eye(size), sigma, axis=0))
 
 
