@@ -225,9 +225,11 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             if problem:
                 raise UserError(f"{self.name}: image {name}: {problem}.")
             seen.add(name)
-            attributes, odd = known_attributes(record.attributes)
-            self.notes += [Note(text, name) for text in odd]
-            kept.append(replace(record, attributes=attributes))
+            if record.attributes:
+                attributes, odd = known_attributes(record.attributes)
+                self.notes += [Note(text, name) for text in odd]
+                record = replace(record, attributes=attributes)
+            kept.append(record)
         return kept
 
     def setup(self, stage: str) -> None:

@@ -61,6 +61,7 @@ class Samples(Dataset[Sample | Failure]):
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         queries = record.looked_for(self.findings)
+        agreement = prepared.reader_agreement
         covered = dict(zip(prepared.findings, prepared.coverage, strict=True))
         coverage = [covered.get(query.name) for query in queries]
         truth = Truth.of_image(
@@ -73,8 +74,8 @@ class Samples(Dataset[Sample | Failure]):
             labels=[record.labels.get(query.name, -1) for query in queries],
             coverage=coverage,
             gamma=self.gamma,
-            shapes=[prepared.instances.get(query.name, ()) for query in queries],
-            agreement=[prepared.reader_agreement.get(query.name, (nan, nan)) for query in queries],
+            shapes=[prepared.instances.get(query.name, ()) for query in queries] if prepared.instances else None,
+            agreement=[agreement.get(query.name, (nan, nan)) for query in queries] if agreement else None,
         )
         return Sample(
             image=torch.empty(0) if self.preprocessing.unseen else self.preprocessing.normalise(prepared.pixels),

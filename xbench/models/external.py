@@ -330,7 +330,7 @@ class External(AnsweringModel):
 
 def _pairs(batch: Batch) -> list[tuple[str, str]]:
     truth = batch.truth
-    return [(truth.image_ids[row], query.name) for row, query in zip(truth.image, truth.queries, strict=True)]
+    return [(truth.image_ids[row], query.name) for row, query in zip(truth.image.tolist(), truth.queries, strict=True)]
 
 
 def _in_words(unknown: str | tuple[str, str]) -> str:

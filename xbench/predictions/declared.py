@@ -78,7 +78,9 @@ def contradictions(
 
     Pairs that are tied in either are not compared. Rounding may exchange neighbors, and no more than these.
     """
-    doubts = []
+    doubts: list[tuple[str, str]] = []
+    if all(logit == probability for logit, probability in scores.values()):  # nearly all tables
+        return doubts
     of_finding: dict[str, dict[str, tuple[float, float]]] = {finding: {} for finding in findings}
     for (image, finding), both_of_pair in scores.items():
         if finding in of_finding:

@@ -53,7 +53,7 @@ def read_scores(path: Path) -> Scores:
                     raise ValueError(f"{where} is without image or finding")
                 if (image, finding) in found:
                     raise ValueError(f"it has two scores of image {image} and finding {finding}")
-                found[image, finding] = _score(*numbers, f"image {image}, finding {finding}")
+                found[image, finding] = _score(*numbers, image, finding)
     return {pair: numbers for pair, numbers in found.items() if numbers is not None}
 
 
@@ -146,7 +146,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"row {number}", row
 
 
-def _score(logit: str | None, probability: str | None, what: str) -> tuple[float, float] | None:
+def _score(logit: str | None, probability: str | None, image: str, finding: str) -> tuple[float, float] | None:
     if logit is None or probability is None:
         return None
     try:
@@ -154,6 +154,7 @@ def _score(logit: str | None, probability: str | None, what: str) -> tuple[float
             return value if logit is probability else decimal(logit), value
     except ValueError:
         pass
+    what = f"image {image}, finding {finding}"
     raise ValueError(f"{what}: {probability!r} with logit {logit!r} is no probability from 0 to 1")
 
 

@@ -67,9 +67,10 @@ def with_attributes(tables: Mapping[str, pa.Table], attributes: Sequence[Mapping
     """Fill sex, age and projection into `images.parquet` of a batch, from those of every image of the dataset."""
     if (images := tables.get(IMAGES)) is None:
         return tables
-    for name in ATTRIBUTES:
+    places = images["index"].to_pylist()
+    for name in ATTRIBUTES if any(attributes[place] for place in places) else ():
         column = SCHEMAS[IMAGES].field(name)
-        values = [attributes[place].get(name) for place in images["index"].to_pylist()]
+        values = [attributes[place].get(name) for place in places]
         images = images.set_column(images.schema.get_field_index(name), column, pa.array(values, column.type))
     return {**tables, IMAGES: images}
 

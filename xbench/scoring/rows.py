@@ -250,7 +250,8 @@ def _column(column: pa.ChunkedArray) -> NDArray[Any]:
         # Each text takes as much memory as the longest.
         if (longest := pc.max(pc.utf8_length(column)).as_py() or 0) > _LONGEST:
             raise ValueError(f"a text of {longest} characters stands where no run writes one")
-        return np.array(column.fill_null("").to_pylist(), dtype=np.str_)
+        codes, texts = _encoded(column)
+        return np.array([*texts, ""], dtype=np.str_)[codes]
     if column.null_count and pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     return np.asarray(column.to_numpy())

@@ -135,16 +135,17 @@ def read_csv(
                     f"{found}. {advice}"
                 )
             check_distinct(names, "column")
-            filled = ((values, reader.line_num) for values in reader if any(map(str.strip, values)))
+            stripped = ([*map(str.strip, values)] for values in reader)
+            filled = ((values, reader.line_num) for values in stripped if any(values))
             width = 0
-            for (values, line), after in pairwise(chain(filled, [([], 0)])):
-                stripped = dict(zip([*names, *optional], map(str.strip, values), strict=False))
-                row = Row(dataset, path, line, stripped, ended or bool(after[0]), advice)
+            all_names = [*names, *optional]
+            for (values, line), (after, _) in pairwise(chain(filled, [([], 0)])):
+                row = Row(dataset, path, line, dict(zip(all_names, values, strict=False)), ended or bool(after), advice)
                 if not row.ended and len(values) < width:
                     raise row.error(f"the file is cut off: {len(values)} values, and {width} in the row before")
                 width = len(values)
                 # A row that was cut off must not pass for one of empty values.
-                if len(values) < len(names) or (header is None and any(map(str.strip, values[len(names) :]))):
+                if len(values) < len(names) or (header is None and any(values[len(names) :])):
                     raise row.error(f"{len(values)} values for the {len(names)} columns {', '.join(names[:20])}")
                 yield row
             if not (ended or width):

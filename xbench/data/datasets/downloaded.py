@@ -287,7 +287,7 @@ class DownloadedDataset(ChestXrayDataModule):
         source = Source(path, case.annotations, case.size, case.others, self.percentiles)
         files = (path, *masks) if path else None
         patient = name.partition("_")[0] if self.names_patients else self._patients.get(name)
-        attributes = dict(zip(ATTRIBUTES, self._stated.get(name, ()), strict=False))
+        attributes = {key: text for key, text in zip(ATTRIBUTES, self._stated.get(name, ()), strict=False) if text}
         return Record(name, case.labels, source, path is None, files, patient, case.queries, attributes)
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
