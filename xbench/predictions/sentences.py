@@ -27,7 +27,7 @@ zone alone, q a zone with a head (h), b one that may have none, w any other word
 _KINDS = {"N": "negated", "M": "negated", "U": "uncertain", "V": "uncertain", "D": "dropped"}
 _PARTS = 8  # of the body that one word can be stated of
 _JOINED = "[^FSTKRLv,&|]*+"  # may stand between findings of a list
-_GOES_ON = r"[,&]++(?:(?![,&zPpqSUV])|(?=[^KRL]{0,60}\|))"  # a list does, behind a comma or `and`
+_GOES_ON = r"[,&]{1,4}+(?:(?![,&zPpqSUV])|(?=[^KRL]{0,60}\|))"  # a list does, behind a comma or `and`
 _UNFINISHED = (
     "(?:(?<=q)|(?<=p)(?<!ip)(?<!ipp)(?<!ippp))"  # a place, as in "right and left bases", not "on the right and"
 )

@@ -99,6 +99,10 @@ class Vocabulary:
         self._near, self._ignored = content["near"], frozenset(content["ignored"])
         self._abbreviations = frozenset(content["abbreviations"])
         self._characters = {ord(one): mark for mark, of in content["characters"].items() for one in of}
+        self._languages = [
+            re.compile(rf"\b(?:{'|'.join(content['languages'][name])})\b", re.IGNORECASE)
+            for name in ("others", "english")
+        ]
         self._expressions: dict[str, dict[str, dict[Any, bool]]] = {}  # roles
         self._longest: dict[str, int] = {}  # words of the longest expression, by the first
         self._add_all(content)
@@ -136,9 +140,9 @@ class Vocabulary:
         answers: list[Item] = []  # what sentences without a finding state about the one that was asked for
         last: Item | None = None  # the last finding that is not denied
         skipped = normal = declined = False
-        for items, question in self._sentences(
-            _plain(text[:_LONGEST].replace("\r\n", " \n").translate(self._characters))
-        ):
+        plain = _plain(text[:_LONGEST].replace("\r\n", " \n").translate(self._characters))
+        foreign, english = (len(words.findall(plain)) for words in self._languages)
+        for items, question in self._sentences(plain if english >= foreign else ""):
             section = items[0].marks("sections") if len(items) == 1 or items[1].code == ":" else {}
             if section or _HEADING.match("".join(item.code for item in items)):
                 skipped, items = "skipped" in section, items[2 if section else 0 :]
