@@ -171,7 +171,7 @@ def test_a_run(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert disagreements(path.parent) == []
     assert results["grounding"]["macro"]["pointing_game"] is not None
     assert all(value is None for value in results["classification"]["macro"].values())
-    (reply,), *others = FinishedRun.open(path.parent).texts.values()
+    reply, *others = FinishedRun.open(path.parent).texts
     assert len(others) + 1 == results["counts"]["images"] and reply.finish in ("stop", "length")
     assert main(["rescore", str(path.parent), "--protocol", "words", "--words-of-maps", "--workers", "0"]) == 0
     numbers = json.loads((path.parent / "protocols" / "words.json").read_text())["numbers"]

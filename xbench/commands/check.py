@@ -30,7 +30,6 @@ from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.regions import covers_nothing
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
-from xbench.predictions.asking import TEXTS
 from xbench.report.tiles import SIDE, film_tile, sheet, shown
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import writing
@@ -60,14 +59,13 @@ def check(
         report = check_dataset(data, preprocessing, progress and console.is_terminal)
         if report.images:
             _print_report(data, report, console)
-        if isinstance(model, AnsweringModel) and (model.answers or model.asks in TEXTS):
+        if isinstance(model, AnsweringModel) and model.answers:
             counts = report.counts
-            asked = sum(
+            asked = (
                 model.asked_of(counts[1][group], counts[0][group], len(report.regions[group]), report.phrases)
                 for group in report.groups
             )
-            asked = report.images if model.asks == "report" else asked
-            console.print(f"A run asks {asked:,} questions about {report.images:,} images.")
+            console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
             write_contact_sheet(folder / "contact_sheet.png", data, cells)
             console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)

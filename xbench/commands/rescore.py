@@ -83,10 +83,12 @@ def rescore(given: Namespace) -> None:
         names = [name for name, protocol in PROTOCOLS.items() if protocol.takes & shows]
         if not names:
             raise UsageError(f"No protocol scores what {run.folder} shows.")
+    lungs = {} if given.lungs is None else read_lungs(given.lungs.expanduser(), run.rows.image_ids)
+    words = Words(run, given.words and given.words.expanduser(), lungs, given.strict, given.words_of_maps)
     tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
     same = rules == run.rules and read_as == _reading(run, None, None)
     if names and given.images is None and given.out is None and same:
-        _add_protocols(run, names, every, tuning, workers, given)
+        _add_protocols(words, names, every, tuning, workers)
         return
     images = None if given.images is None else given.images.expanduser()
     chosen = None if images is None else _chosen(run, images)
@@ -110,33 +112,18 @@ def rescore(given: Namespace) -> None:
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     if names:
-        _add_protocols(FinishedRun.open(folder), names, every, tuning, workers, given)
+        _add_protocols(replace(words, run=FinishedRun.open(folder)), names, every, tuning, workers)
 
 
 def add_words(folder: Path) -> None:
     """Score a run whose predictions are words by all protocols that take these."""
     names = [name for name, protocol in PROTOCOLS.items() if "words" in protocol.takes]
-    _add_protocols(FinishedRun.open(folder), names, True, {}, 0)
+    _add_protocols(Words(FinishedRun.open(folder)), names, True, {}, 0)
 
 
-def _words(run: FinishedRun, given: Namespace | None) -> Words:
-    """Return the words of a run by the options that say how they are read."""
-    if given is None:
-        return Words(run)
-    lungs = {} if given.lungs is None else read_lungs(given.lungs.expanduser(), run.rows.image_ids)
-    return Words(run, given.words and given.words.expanduser(), lungs, given.strict, given.words_of_maps)
-
-
-def _add_protocols(
-    run: FinishedRun,
-    names: Sequence[str],
-    every: bool,
-    tuning: Mapping[str, Tuned],
-    workers: int,
-    given: Namespace | None = None,
-) -> None:
+def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int) -> None:
     """Score a run by protocols, all that its predictions allow if `every`, and write their files into its folder."""
-    view, words, refused = run_view(run), _words(run, given), {}
+    run, view, refused = words.run, run_view(words.run), {}
     if words.of_maps or (run.results.answered and not every):
         view = replace(view, shows=view.shows | {"words"})
     for name in names:
@@ -151,10 +138,8 @@ def _add_protocols(
             refused.setdefault(name, f"{name}: no pair of the run is scored by it.")
             continue
         numbers = PROTOCOLS[name].results(tables[name], run.results.findings, is_native(run), tuning.get(name))
-        if "words" in PROTOCOLS[name].takes:
-            with writing(f"{run.folder} cannot be written to", "Give a new folder with --out."):
-                numbers |= write_words(words)
         with writing(f"{run.folder} cannot be written to", "Give a new folder with --out."):
+            numbers |= write_words(words) if "words" in PROTOCOLS[name].takes else {}
             path = write_protocol(run.folder, name, numbers, tables[name])
         for place, (number, entry) in enumerate(numbers["numbers"].items()):
             values = ("-" if value is None else f"{value:.4f}" for value in (entry["value"], entry["strict"]))

@@ -34,7 +34,6 @@ from xbench.commands.options import RunParser, build, run_parser, user_error_beh
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
 from xbench.findings.conditions import USUAL
-from xbench.runs.files import TRUTH
 from xbench.runs.folder import discard_refused
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.processes import usable_cores
@@ -142,8 +141,7 @@ def _evaluate(command: Literal["test", "intervene", "predict"], words: Sequence[
         # Callbacks take care of results and predictions: they are neither printed nor piled up in memory.
         if command != "predict":
             trainer.test(model, datamodule=data, verbose=False)
-            results, run = Evaluation.of(trainer).results, _folder(trainer)
-            if results is not None and results.in_words and run is not None and (run / TRUTH).exists():
+            if (results := Evaluation.of(trainer).results) and results.in_words and (run := _folder(trainer)):
                 from xbench.commands.rescore import add_words
 
                 add_words(run)

@@ -34,10 +34,7 @@ _APPLIES = {
     "reports": "family missing",
     "answers in words": "family missing",
 }
-_IN_WORDS: Mapping[str | None, tuple[Kind, Ask]] = {
-    "report": ("reports", "report"),
-    "words": ("answers in words", "where"),
-}
+_IN_WORDS: Mapping[str, tuple[Kind, Ask]] = {"report": ("reports", "report"), "words": ("answers in words", "where")}
 _NEEDED = {
     ("maps", "frame"): "--frame whole, or what was done to a radiograph, such as --frame shortest:512,crop:480",
     ("maps", "scores"): "--scores TABLE, or --scores none: nothing is then said of recognition",
@@ -95,18 +92,13 @@ class External(AnsweringModel):
         path = Path(predictions).expanduser()
         if not path.exists():
             raise UsageError(f"--predictions {predictions}: there is no such file or folder.")
-        ask: Ask = "boxes"
-        kind: Kind | Literal["stored predictions"] = "stored predictions"
-        if family in _IN_WORDS:
-            kind, ask = _IN_WORDS[family]
-        elif not holds_predictions(path):
-            kind = kind_of(path)
+        own, ask = _IN_WORDS.get(family or "") or (None, "boxes")
+        kind = own or ("stored predictions" if holds_predictions(path) else kind_of(path))
         options = {"frame": frame, "family": family, "scores": scores, "pattern": pattern, "missing": missing}
         options |= {"sizes": sizes, "upsampling": upsampling, "map_scale": map_scale}
         given = [name.replace("_", "-") for name, value in options.items() if value is not None]
         for option in given:
-            flat = option == "missing" and missing == "flat" and "sizes" not in _APPLIES[kind]
-            if option not in _APPLIES[kind].split() or flat:
+            if option not in _APPLIES[kind].split() or (missing == "flat" and "sizes" not in _APPLIES[kind]):
                 raise UsageError(f"--{option} says nothing about {kind}, as in {path}: leave it out.")
         if lacking := [text for (of, option), text in _NEEDED.items() if of == kind and option not in given]:
             raise UsageError(f"--predictions {predictions} holds {kind}: give {lacking[0]}.")

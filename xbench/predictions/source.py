@@ -17,7 +17,7 @@ from xbench.findings.names import canonical, names_of
 from xbench.predictions.asking import Reply
 from xbench.predictions.chexlocalize import Pair, decoded, drawn_in, read_drawn, read_pickle
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
-from xbench.predictions.tables import Ids, read_answered, read_scores, read_texts
+from xbench.predictions.tables import Ids, read_answered, read_reports, read_scores
 from xbench.runtime.errors import UsageError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
@@ -42,7 +42,7 @@ class Names:
     ) -> None:
         self.images, self.findings = images, findings
         self.words: dict[str, list[str]] = {}
-        self._meant: dict[str, list[str]] = defaultdict(list)
+        self._meant: dict[str, list[str]] = defaultdict(list, {"": [""]})  # of what is about a whole image
         for finding in findings:
             replaced, added = (
                 [word for word, name in (names or {}).items() if _fold(name) == _fold(finding)]
@@ -251,18 +251,10 @@ def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str 
     if kind == "probabilities":
         table, unknown = names.match(read_scores(path), "--predictions")
         return Source(table, unknown=unknown)
-    if kind == "reports":
-        # Matched as if each was about a finding.
-        texts = {(image, names.findings[0]): reply for (image, _), reply in read_texts(path, False).items()}
-        matched, lost = names.match(texts, "--predictions")
-        return Source(
-            texts={(image, ""): reply for (image, _), reply in matched.items()}, unknown=[one for one, _ in lost]
-        )
-    if kind == "answers in words":
-        texts, unknown = names.match(read_texts(path, True), "--predictions")
-        return Source(texts=texts, unknown=unknown)
-    answers, unknown = names.match(read_answered(path, ids)[1], "--predictions")
-    return Source(texts={pair: Reply(text) for pair, text in answers.items()}, unknown=unknown)
+    reports = kind == "reports"
+    texts = read_reports(path) if reports else {pair: Reply(of) for pair, of in read_answered(path, ids)[1].items()}
+    matched, lost = names.match(texts, "--predictions")
+    return Source(texts=matched, unknown=[image if reports else (image, finding) for image, finding in lost])
 
 
 def _arrays(name: str, content: bytes) -> dict[str, NDArray[Any]]:

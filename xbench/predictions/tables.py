@@ -105,27 +105,22 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
     return "boxes", {pair: json.dumps({"boxes": of}) for pair, of in boxes.items()}
 
 
-def read_texts(path: Path, about_findings: bool) -> dict[Pair, Reply]:
-    """Read reports, or answers about findings, from lines of JSON, CSV or parquet; a missing text is left out.
+def read_reports(path: Path) -> dict[Pair, Reply]:
+    """Read a text for each image, whose finding is empty, from lines of JSON, CSV or parquet; null is a missing text.
 
-    A report has `image` and `text` (or `report`, or `findings`), and the finding that it is returned under is empty. An
-    answer has `image`, `finding` and `answer`. Either may have `finish`, `stop` or `length`.
+    The columns are `image`, `text` (or `report`, or `findings`) and perhaps `finish`, `stop` or `length`.
     """
     found: dict[Pair, Reply] = {}
-    names = ("answer",) if about_findings else ("text", "report", "findings")
     with named(path):
         check_readable(path, _LARGEST)
         for where, row in read_rows(path):
             entry = row if isinstance(row, dict) else {}
-            name = next((one for one in names if one in entry), names[0])
-            if lacking := [one for one in ("image", name, *["finding"] * about_findings) if one not in entry]:
-                raise ValueError(f"{where} lacks {lacking[0]}")
-            pair, text = (_name(entry["image"]), _name(entry["finding"]) if about_findings else ""), entry[name]
+            text = next((entry[name] for name in ("text", "report", "findings") if name in entry), 0)
             finish = entry.get("finish") or None
-            if not isinstance(text, str | None) or finish not in (None, *get_args(Finish)):
-                raise ValueError(f"{where}: {name} must be a text, and finish stop or length")
-            if pair in found:
-                raise ValueError(f"image {pair[0]} has two texts{f' on {pair[1]}' * about_findings}")
+            if not isinstance(text, str | None) or finish not in (None, *get_args(Finish)) or "image" not in entry:
+                raise ValueError(f"{where} needs an image, a text, and as finish stop, length or nothing")
+            if (pair := (_name(entry["image"]), "")) in found:
+                raise ValueError(f"image {pair[0]} has two texts")
             if text is not None:
                 found[pair] = Reply(text, finish)
     return found
@@ -185,7 +180,7 @@ def _numbers(box: Any) -> list[float]:
 
 
 def _name(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
         raise ValueError(f"{value!r:.60} is no name of an image or a finding")
     return str(value)
 

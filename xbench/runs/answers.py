@@ -203,7 +203,9 @@ def read_answers(path: Path, condition: str = "") -> Iterator[AnswerRow]:
     An OSError, a ValueError or a pyarrow.ArrowInvalid if it cannot be read, or holds what no run writes.
     """
     with Table(path) as file:
-        for group in range(file.num_row_groups):
+        # Of a model that draws maps there is nothing more to read.
+        asked = file.read(["asked"])["asked"]
+        for group in range(file.num_row_groups if asked.null_count < len(asked) else 0):
             columns = [name for name in file.schema_arrow.names if name not in ("map_shape", "map")]
             yield from rows_of(file.read_row_group(group, columns=columns, use_threads=False), condition)
 

@@ -84,9 +84,8 @@ OF_WORDS: Final[Mapping[str, pa.Schema]] = {
     READ_TEXTS: pa.schema(_TEXT | dict.fromkeys(("text", "finish", "status", "vocabulary"), pa.string())),
     MENTIONS: pa.schema(
         _TEXT
-        | {"finding": pa.string(), "status": pa.string()}
-        | {"sides": pa.list_(pa.string()), "zones": pa.list_(pa.string()), "span": _INTEGERS}
-        | {"flags": pa.list_(pa.string())}
+        | {"finding": pa.string(), "status": pa.string(), "span": _INTEGERS}
+        | dict.fromkeys(("sides", "zones", "flags"), pa.list_(pa.string()))
     ),
 }
 """Columns of the tables that `rescore` adds; they follow from the predictions and a vocabulary."""

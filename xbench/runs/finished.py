@@ -109,19 +109,15 @@ class FinishedRun:
         return found
 
     @cached_property
-    def texts(self) -> dict[str, list[AnswerRow]]:
-        """Reports and answers in words by image, of a run that has some; nothing of any other."""
-        found: dict[str, list[AnswerRow]] = {}
+    def texts(self) -> list[AnswerRow]:
+        """Reports and answers in words, in the dataset's order."""
+        known = {(image_id, *query[:2]) for image_id, queries in self.queries.items() for query in queries}
+        known |= {(image_id, "", None) for image_id in self.queries}
         with reading(self.folder):
-            for row in read_answers(self.folder / PREDICTIONS, self.condition):
-                if row.query in TEXTS:
-                    found.setdefault(row.image_id, []).append(row)
-            for image_id, rows in found.items():
-                pairs = {*((query.name, query.finding) for query in self.queries.get(image_id, ())), ("", None)}
-                asked = [(row.finding, row.group) for row in rows if (row.query == "report") == (not row.finding)]
-                if len({*asked} & pairs) < len(rows):
-                    raise ValueError(f"{PREDICTIONS} has texts about {image_id!r:.200} that no run writes")
-        return found
+            rows = [row for row in read_answers(self.folder / PREDICTIONS, self.condition) if row.query in TEXTS]
+            if len({(row.image_id, row.finding, row.group) for row in rows} & known) < len(rows):
+                raise ValueError(f"{PREDICTIONS} has two texts of a kind, or texts about other images than {PAIRS}")
+        return rows
 
     @property
     def saves_images(self) -> bool:

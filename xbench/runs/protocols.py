@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.geometry.location import STANDARD, LungField
+from xbench.geometry.location import LungField
 from xbench.runs.answers import AnswerRow
 from xbench.runs.files import MENTIONS, READ_TEXTS, WRITING, reading
 from xbench.runs.files import Table as TableFile
 from xbench.runs.finished import FinishedRun
 from xbench.runs.images import SavedImage, no_maps
-from xbench.runs.words import Words
+from xbench.runs.words import FIELD, Words
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer, write_whole
 from xbench.scoring.protocols import PROTOCOLS
@@ -59,7 +58,7 @@ def score_images(run: FinishedRun, names: Sequence[str], images: Sequence[SavedI
 
 def score_without_maps(run: FinishedRun, names: Sequence[str], words: Words) -> dict[str, Table]:
     """Return the tables of pairs of protocols that take answered boxes, probabilities or words."""
-    pairs = {"score": _pairs_of_scores, "words": lambda run: _pairs_of_words(run, words), "": _pairs_of_answers}
+    pairs = {"score": _pairs_of_scores, "words": lambda _: _pairs_of_words(words), "": _pairs_of_answers}
     kinds = {name: next((kind for kind in pairs if kind in PROTOCOLS[name].takes), "") for name in names}
     parts = ((of, [name for name in names if kinds[name] == kind]) for kind, of in pairs.items())
     return {name: table for of, some in parts if some for name, table in _tables(some, of(run)).items()}
@@ -137,16 +136,9 @@ def _pairs_of_scores(run: FinishedRun) -> Iterator[_Pair]:
         yield _about(run, row, column), PairView(), PairTruth(int(scores.labels[row, column]))
 
 
-def _pairs_of_words(run: FinishedRun, words: Words) -> Iterator[_Pair]:
-    scores = run.image_scores
-    frontal = [run.attributes.get(image_id, {}).get("projection") != "lateral" for image_id in scores.image_ids]
-    cells = np.zeros((int(run.draws_maps),) * 2, np.float32)  # tells places of maps from those of boxes
-    for row, column in np.argwhere((scores.labels >= 0) & np.array(frontal)[:, None]).tolist():
-        pair, label = (scores.image_ids[row], run.results.findings[column]), int(scores.labels[row, column])
-        if words.reads(pair[1]):
-            truth = words.truth(*pair) if label else {}
-            about = _about(run, row, column) | asdict(words.lungs.get(pair[0], STANDARD))
-            yield about, PairView(cells, **words.view(*pair)), PairTruth(label, **truth)
+def _pairs_of_words(words: Words) -> Iterator[_Pair]:
+    for row, column, lungs, prediction, truth in words.pairs():
+        yield _about(words.run, row, column) | lungs, prediction, truth
 
 
 def _located(run: FinishedRun) -> Iterator[AnswerRow]:
@@ -178,14 +170,13 @@ def check_protocol(run: FinishedRun, name: str) -> Iterator[tuple[str, Any, Any]
         content = PROTOCOLS[name].results(table, findings, is_native(run), stored["tuned"])
         if "words" in PROTOCOLS[name].takes:
             with reading(run.folder):
-                words = stored_words(run, stored["settings"], table)
-                content |= words.about() | {"tables": {of: file_sha256(run.folder / of) for of in stored["tables"]}}
-                for file in stored["tables"]:
-                    yield file, TableFile(run.folder / file).read().to_pylist(), words.tables()[file].to_pylist()
-                again = score_without_maps(run, [name], words).get(name, {"": rows[:0]})
-                if len(next(iter(again.values()))) != len(rows):
-                    raise ValueError(f"{place}.parquet has not the pairs of the run")
-                differ |= {key: _different(kept[key], values) for key, values in again.items()}
+                words = _stored_words(run, stored["settings"], table)
+                content |= words.about() | {"tables": {of: file_sha256(run.folder / of) for of in words.tables()}}
+                for file, texts in words.tables().items():
+                    yield file, TableFile(run.folder / file).read().to_pylist(), texts.to_pylist()
+                again = score_without_maps(run, [name], words).get(name, {"index": rows[:0]})
+                yield f"{place}.parquet / rows", len(rows), (count := len(again["index"]))
+                differ |= {key: _different(kept[key], of) for key, of in again.items() if count == len(rows)}
         differ |= {key: _different(kept[key], table[key]) for key in table if table[key] is not kept.get(key)}
         yield f"{place}.json", stored, content
     for key, number in differ.items():
@@ -196,26 +187,25 @@ def _different(first: NDArray[Any], second: NDArray[Any]) -> int:
     return int((~((first == second) | ((first != first) & (second != second)))).sum())
 
 
-def stored_words(run: FinishedRun, settings: Mapping[str, Any], table: Table) -> Words:
-    """Return the words of a run as a protocol has read them."""
-    columns = [table["image_id"], *(table[name] for name in ("midline", "top", "bottom"))]
-    lungs = {image_id: LungField(*of) for image_id, *of in zip(*columns, strict=True)}
-    file, own = run.folder / FOLDER / VOCABULARY, settings["lungs"] == "given"
-    return Words(run, file if file.exists() else None, lungs if own else {}, settings["strict"], settings["of_maps"])
+def _stored_words(run: FinishedRun, settings: Mapping[str, Any], table: Table) -> Words:
+    fields = zip(table["image_id"], *(table[name] for name in FIELD), strict=True)
+    lungs = {image_id: LungField(*of) for image_id, *of in fields if settings["lungs"] == "given"}
+    file = run.folder / FOLDER / VOCABULARY
+    return Words(run, file if file.exists() else None, lungs, settings["strict"], settings["of_maps"])
 
 
 def write_words(words: Words) -> dict[str, Any]:
-    """Write texts, mentions and a vocabulary of the user's; return how words were read, and digests of the files."""
+    """Write texts, mentions and the user's own vocabulary; return how words were read, and digests of the tables."""
     run, digests = words.run.folder, {}
-    own = None if words.file is None else words.file.read_text(encoding="utf-8")
-    (run / FOLDER).mkdir(exist_ok=True)
+    own = words.file and words.file.read_bytes()
     for path in (run / READ_TEXTS, run / MENTIONS, run / FOLDER / VOCABULARY):
         path.unlink(missing_ok=True)
-    if own is not None:
+    if own:
+        (run / FOLDER).mkdir(exist_ok=True)
         write_whole(run / FOLDER / VOCABULARY, own)
-    for name, table in words.tables().items() if words.texts else ():
-        with atomic_writer(run / name) as content:
-            pq.write_table(table, content, **WRITING)
+    for name, table in words.tables().items():
+        with atomic_writer(run / name) as file:
+            pq.write_table(table, file, **WRITING)
         digests[name] = file_sha256(run / name)
     return words.about() | {"tables": digests}
 
