@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -34,15 +33,13 @@ def test_every_sentence_is_read_back_if_its_finding_is_read(finding):
 
 
 def test_a_mirrored_film_turns_right_into_left():
-    model, data, images = Words("oracle"), PhantomCXR(images=12), range(12)
+    model, data = Words("oracle"), PhantomCXR(images=12)
     data.setup("test")
-    batch = Batch.collate([data.samples(model.preprocessing)[image] for image in images])
-    shapes = [tuple(Shape.from_mask(item.draw()[:, ::-1]) for item in of) for of in batch.truth.shapes]
-    turned, questions = replace(batch.truth, shapes=shapes), [Question("report", row, -1, "") for row in images]
-    texts, mirrored = (
-        [reply.text for reply in model.ask(replace(batch, truth=truth), questions)] for truth in (batch.truth, turned)
-    )
-    exchanged = {"left": "right", "right": "left"}
+    batch = Batch.collate([*map(data.samples(model.preprocessing).__getitem__, range(12))])
+    questions = [Question("report", row, -1, "") for row in range(12)]
+    texts = [reply.text for reply in model.ask(batch, questions)]
+    batch.truth.shapes = [tuple(Shape.from_mask(one.draw()[:, ::-1]) for one in of) for of in batch.truth.shapes]
+    mirrored, exchanged = [reply.text for reply in model.ask(batch, questions)], {"left": "right", "right": "left"}
     assert [re.sub("left|right", lambda side: exchanged[side[0]], text) for text in texts] == mirrored != texts
 
 
@@ -89,6 +86,9 @@ def test_ceiling_and_floors(command, ask):
 def test_the_prior_states_what_the_protocol_learns(command):
     (elsewhere, *_), (oracle, *_) = scored(command, "oracle", "--data.seed", "7"), scored(command, "oracle")
     _, values, each, _ = scored(command, "prior", "--model.elsewhere", elsewhere)
+    few = scored(command, "silent", "--data.seed", "7", "--data.images", "2")[0]
+    lacking = command("test", "--config", "words_prior_phantom", "--model.elsewhere", few)
+    assert lacking.status == 2 and "has no region of" in lacking.errors
     assert command("rescore", oracle, "--protocol", "words", "--tune", elsewhere).status == 0
     for kind in ("side", "zone"):
         assert values[f"{kind}_coverage"] == 1 > values[f"{kind}_accuracy"]

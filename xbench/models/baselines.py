@@ -277,9 +277,8 @@ class Words(PriorKnowledge):
         self.name, self.must_know = f"words_{says}", says == "prior"
         super().__init__(elsewhere, family="endpoint", prompts=None, ask_negatives=True, ask=ask)
         self.says = says
-        located = {name: [region_texts(locate(items)) for items in of] for name, of in self._elsewhere.items()}
-        columns = {name: {key: [one[key] for one in of] for key in of[0]} for name, of in located.items()}
-        self._commonest = {name: commonest(of) for name, of in columns.items()}
+        texts = {name: [region_texts(locate(items)) for items in of] for name, of in self._elsewhere.items()}
+        self._places = {name: commonest({key: [one[key] for one in of] for key in of[0]}) for name, of in texts.items()}
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         image = batch.truth.image
@@ -294,7 +293,9 @@ class Words(PriorKnowledge):
         if self.says == "all":
             return sentence(finding, True, ("left", "right"), ZONES)
         if self.says == "prior":
-            place = self._commonest.get(finding, {"sides": "", "zones": ""})
+            if truth.scored[pair] and finding not in self._places:
+                raise UsageError(f"{self._path} has no region of {finding}: give a run that has.")
+            place = self._places.get(finding, {"sides": "", "zones": ""})
             return sentence(finding, True, place["sides"].split(), place["zones"].split())
         if present and self.says == "shuffled":
             truth, pair = self._drawn(truth, pair)
