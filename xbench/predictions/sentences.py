@@ -94,7 +94,8 @@ def code_of(roles: Mapping[str, Mapping[Any, bool]]) -> str:
     for place in roles.get("places", ()):
         headed, complete = "headed" in place.flags, place.zones and (place.sides or place.implied)
         return "b" if headed else "P" if complete else "p"
-    return "F" if "findings" in roles else next(iter(roles.get("grammar", "w")))
+    ordinary = "D" if "declined" in roles.get("marks", ()) else "w"
+    return "F" if "findings" in roles else next(iter(roles.get("grammar", ordinary)))
 
 
 def understand(items: Sequence[Item]) -> list[Place]:

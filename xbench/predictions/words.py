@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -21,6 +21,7 @@ from xbench.findings.names import TABLE
 from xbench.predictions.answer import Finish
 from xbench.predictions.sentences import CODES, Item, Place, code_of, understand
 from xbench.runtime.errors import UserError
+from xbench.runtime.files import check_readable
 from xbench.runtime.yaml_files import load_yaml
 
 Side = Literal["left", "right", "midline"]
@@ -31,6 +32,7 @@ TextStatus = Literal["truncated", "empty", "read", "normal", "declined", "unread
 _STATUSES: tuple[MentionStatus, ...] = ("asserted", "uncertain", "negated")  # the first of them counts
 _SIDES, _ZONES = ("left", "right", "midline"), ("upper", "middle", "lower")
 _FILE = Path(__file__).with_name("words.yaml")
+_LARGEST = 2**22  # bytes of a vocabulary
 _LONGEST = 100_000  # characters that are read
 _WINDOW = 8  # words around a finding that may change its name
 _WIDE = 40  # letters of a line that may be wrapped
@@ -107,20 +109,17 @@ class Vocabulary:
         self._longest: dict[str, int] = {}  # words of the longest expression, by the first
         self._add_all(content)
         words = {word for expression in self._expressions for word in expression.split()}
-        sides = {
-            word for name in ("left", "right", "left right") for one in _listed(content["places"][name]) for word in one
-        }
-        self._targets = {one[0]: [word for word in sorted(words - sides) if word[0] == one[0]] for one in words}
-        self._corrected: dict[str, str] = dict(zip(words, words, strict=True)) | {
-            word: word for word in content["spelled right"]
-        }
+        kept = {*content["spelled right"]}
+        self._corrected: dict[str, str] = {word: word for word in words | kept}
+        self._targets = {one[0]: sorted(word for word in words - kept if word[0] == one[0]) for one in words}
 
     @classmethod
     def of(cls, path: Path | None = None) -> Vocabulary:
         """Read a vocabulary file, by default the one of the package; raise a UserError if it is none."""
         path = path or _FILE
         try:
-            return _build(path.read_text(encoding="utf-8-sig"))
+            check_readable(path, _LARGEST)
+            return _build(path.read_bytes())
         except (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError) as error:
             problem = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
             raise UserError(
@@ -150,30 +149,26 @@ class Vocabulary:
             if skipped or asks or not items:
                 continue
             items += [Item((items[-1].span[1],) * 2, {}, "V")] if question else []
-            answer = (
-                next(iter(items[0].marks("answers")), "")
-                if asked and (len(items) == 1 or items[1].code in ",K")
-                else ""
-            )
+            alone = len(items) == 1 or items[1].code in ",K"
+            answer = next(iter(items[0].marks("answers") if asked and alone else ()), "")
             implied = Item(items[0].span, {}, "F", (asked or "",))  # the finding that was asked for
             refers, items = "refers" in items[0].marks() and last is not None, items[1:] if answer else items
             items += [implied] if asked and not refers and not any(item.code in "FT" for item in items) else []
             free = understand(items)
-            if any("declined" in item.marks() for item in items):
-                declined = True
-                continue
+            declined |= any("declined" in item.marks() for item in items)
             codes = "".join(item.code for item in items)
-            whole = [item for item in items if "" in item.findings and item is not implied]  # abnormality as such
-            shown = [
-                item for item in items if item.findings and item.status != "dropped" and item not in (*whole, implied)
-            ]
+            whole = [item for item in items if item.findings == ("",)]  # abnormality as such
+            shown = [item for item in items if any(item.findings) and item.status != "dropped" and item is not implied]
             normal |= any(item.status == "negated" and not item.places for item in whole)
             if refers and last is not None and not re.search("[FSTNMD]", codes):
                 last.after += free
-            elif refers and last is not None and shown and shown[0].status != "negated" and not shown[0].places:
-                shown[0].before += last.places if re.match("[^FS]*[EUV]", codes) else []
+            elif refers and last is not None and re.match("[^FS]*[EUV]", codes):  # "This may be pneumonia"
+                for item in takewhile(lambda item: item.status != "negated" and not item.places, shown):
+                    item.before += last.places
             implied.status = answer or implied.status
-            if answer or (not shown and (implied.places or implied.status == "negated")):
+            if answer or (
+                not shown and implied.status != "dropped" and (implied.places or implied.status == "negated")
+            ):
                 answers.append(implied)
             answers += [item for item in whole if asked and item.places and item.status != "negated"]
             found += shown
@@ -182,7 +177,7 @@ class Vocabulary:
             item.findings = (asked or "",)
             found.append(item)
         mentions = self._merge(found)
-        if finish == "length" or not text.strip():
+        if finish == "length" or not plain.strip():
             return TextReading("truncated" if finish == "length" else "empty", mentions)
         if normal and all(mention.status == "negated" for mention in mentions):
             return TextReading("normal", mentions)
@@ -242,13 +237,8 @@ class Vocabulary:
             for end in range(min(start + self._longest.get(word, 1), len(tokens)), start, -1):
                 if (words := " ".join(token.word for token in tokens[start:end])) in self._expressions:
                     break
-            roles = self._expressions.get(words, {})
-            if (
-                len(words) == 1
-                and "places" in roles
-                and not "".join(token.word for token in tokens[end : end + 1]).isalnum()
-            ):
-                roles = {}
+            alone = end == len(tokens) or not tokens[end].word[0].isalnum()
+            roles = {} if alone and words in ("l", "r") else self._expressions.get(words, {})
             item = Item((tokens[start].span[0], tokens[end - 1].span[1]), roles, code_of(roles))
             if item.code == "F":
                 item.findings = self._named_near(roles["findings"], tokens, start, end)
@@ -291,27 +281,18 @@ class Vocabulary:
             placed = items if finding not in self.unsided else []
             places = [place for item in placed for place in item.before + item.after]
             sides = {side for item in placed for side in item.sides}
-            zones = {zone for place in places for zone in place.zones}
-            flags = {flag for place in places for flag in place.flags - {"headed"}}.union(
-                *(item.flags for item in items)
-            )
+            zones = tuple(zone for zone in _ZONES if any(zone in place.zones for place in places))
             implied = any(item.sides and not any(place.sides for place in item.places) for item in placed)
-            mentions.append(
-                Mention(
-                    finding,
-                    cast(MentionStatus, status),
-                    cast(tuple[Side, ...], tuple(sorted(sides - {"midline"} or sides))),
-                    cast(tuple[Zone, ...], tuple(zone for zone in _ZONES if zone in zones)),
-                    items[0].span,
-                    tuple(sorted(flags | ({"implied_side"} if implied else set()))),
-                )
-            )
+            flags = {"implied_side"} if implied else set()
+            flags = flags.union(*(item.flags for item in items), *(place.flags for place in places)) - {"headed"}
+            where = tuple(sorted(sides - {"midline"} or sides)), zones, items[0].span
+            mentions.append(Mention(finding, status, *where, tuple(sorted(flags))))  # type: ignore[arg-type]
         return tuple(mentions)
 
 
 @cache
-def _build(text: str) -> Vocabulary:
-    return Vocabulary(load_yaml(text), hashlib.sha256(text.encode()).hexdigest())
+def _build(content: bytes) -> Vocabulary:
+    return Vocabulary(load_yaml(content.decode("utf-8-sig")), hashlib.sha256(content).hexdigest())
 
 
 def _plain(text: str) -> str:
