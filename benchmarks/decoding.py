@@ -170,7 +170,7 @@ def start_up(data: Files, samples: Samples, folder: Path, count: int) -> tuple[d
     clocks.append(time.process_time())
     len(store)
     clocks.append(time.process_time())
-    sum(map(store.holds, records))
+    store.holding(records)
     clocks.append(time.process_time())
     parts = ("what they depend on", "index", "keys and states of files")
     return dict(zip(parts, np.diff(clocks).tolist(), strict=True)), store.size

@@ -280,6 +280,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on a device, for Lightning, which would look for them behind every name."""
+        if torch.device(device) == self.images.device:
+            return self
         moved = partial(Tensor.to, device=device, non_blocking=torch.device(device).type == "cuda")
         return self._with_tensors(moved)
 
@@ -336,8 +338,8 @@ class Prediction:
 
     def scores(self, pairs: int) -> tuple[Tensor, Tensor]:
         """Return logits and probabilities (P,) of so many pairs, NaN where there are none."""
-        nothing = torch.full((pairs,), torch.nan)
-        logits, probabilities = (nothing if one is None else one for one in (self.logits, self.probabilities))
+        given = self.logits, self.probabilities
+        logits, probabilities = (torch.full((pairs,), torch.nan) if one is None else one for one in given)
         return logits, probabilities
 
     def only(self, pairs: Sequence[int]) -> Prediction:

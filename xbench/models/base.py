@@ -107,10 +107,11 @@ class SaliencyModel(pl.LightningModule, ABC):
         self._check_shapes((images, classes), *parts)
         if unknown := [one for one in wanted if one not in asked]:
             raise UserError(f"{self.name} reads no text, so it cannot be asked about {unknown[0]!r:.80}.")
-        places = torch.tensor([asked.index(one) for one in wanted]) + torch.from_numpy(truth.image) * classes
+        places = np.array([asked.index(one) for one in wanted], np.int64) + truth.image * classes
         logits, probabilities, maps = (part.flatten(0, 1) for part in parts)
-        if not torch.equal(places, torch.arange(images * classes)):
-            logits, probabilities, maps = (part[places.to(part.device)] for part in (logits, probabilities, maps))
+        if not np.array_equal(places, np.arange(images * classes)):
+            chosen = torch.from_numpy(places)
+            logits, probabilities, maps = (part[chosen.to(part.device)] for part in (logits, probabilities, maps))
         return Prediction(logits, probabilities, Maps(maps)) if self.scores else Prediction(None, None, Maps(maps))
 
     def smoothed(self, maps: Tensor) -> Tensor:

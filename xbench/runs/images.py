@@ -26,7 +26,7 @@ from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, Table, reading
-from xbench.scoring.rows import column_of, nulls
+from xbench.scoring.rows import column_of, nulls, texts_of
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import View
@@ -98,7 +98,7 @@ def predictions_table(
     The pairs are those of `truth`; scores are (P,).
     """
     columns: dict[str, Any] = {
-        "index": truth.index[truth.image].tolist(),
+        "index": column_of(truth.index[truth.image], pa.int64()),
         "image_id": [truth.image_ids[image] for image in truth.image],
         "query": [query.name for query in truth.queries],
         "finding": [query.finding for query in truth.queries],
@@ -130,7 +130,8 @@ def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
 
 def _table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
     """Return columns as a table of a run; those that are not there are null."""
-    return pa.Table.from_arrays([*{**_nulls(name, rows), **columns}.values()], schema=SCHEMAS[name])
+    texts = {key: texts_of(column) for key, column in columns.items() if SCHEMAS[name].field(key).type == pa.string()}
+    return pa.Table.from_arrays([*{**_nulls(name, rows), **columns, **texts}.values()], schema=SCHEMAS[name])
 
 
 def read_saved_images(

@@ -78,9 +78,7 @@ def collect_provenance(
             "gamma": data.gamma,
         },
         # Which store of prepared images the run could read, and how many of its images are in it.
-        "prepared": None
-        if store is None
-        else {"store": store.folder.name, "images": sum(map(store.holds, data.records))},
+        "prepared": None if store is None else {"store": store.folder.name, "images": store.holding(data.records)},
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
 

@@ -187,14 +187,14 @@ def measure_on_host(
     # Of a map with NaN the least and the greatest value are NaN, which compares as false.
     rows[:, FLAGS] = np.where((maps.amax((1, 2)) - maps.amin((1, 2))).numpy() < np.inf, 0, NOT_FINITE)
     wanted = [(pair, region) for pair, region in enumerate(regions) if region is not None and not rows[pair, FLAGS]]
+    own = MEASURES + 2 * thresholds
     threads = max(1, min(torch.get_num_threads(), len(wanted)))
 
     def measure_some(first: int) -> None:
         for pair, region in wanted[first::threads]:
             places = places_on_grid(views[pair], region.shape, cells.shape[1:], mode)
             inside, row = region.cpu().contiguous().numpy(), rows[pair]
-            histograms = np.split(row[MEASURES:], [2 * thresholds])
-            row[:LOGIT] = measure(cells[pair], inside, *places, histograms[0], limits, histograms[1])
+            row[:LOGIT] = measure(cells[pair], inside, *places, row[MEASURES:own], limits, row[own:])
 
     if threads == 1:
         measure_some(0)

@@ -178,9 +178,9 @@ class Rows:
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
     """Put tables of the same images under several conditions together, image by image and condition by condition."""
-    table = pa.concat_tables(tables)
     if len(tables) == 1:
-        return table
+        return tables[0]
+    table = pa.concat_tables(tables)
     order = pc.sort_indices(table, [("index", "ascending"), ("condition", "ascending")]).to_numpy()
     return table if (order[1:] > order[:-1]).all() else table.take(order)
 
@@ -210,6 +210,13 @@ def fixed_only(table: pa.Table) -> pa.Table:
 def nulls(schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
     """Return the columns of a table by name, all null."""
     return {field.name: pa.nulls(rows, field.type) for field in schema}
+
+
+def texts_of(values: Sequence[str | None]) -> pa.Array:
+    """Return texts as a column, None as null, in less time than `pa.array` takes of a list."""
+    builder = pa.lib.StringBuilder()
+    builder.append_values(values)
+    return builder.finish()
 
 
 def column_of(values: NDArray[Any], kind: pa.DataType, there: NDArray[np.bool_] | None = None) -> pa.Array:

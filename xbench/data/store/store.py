@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,10 @@ class PreparedStore:
         """Bytes on disk."""
         return sum(path.stat().st_size for path in self._files())
 
-    def holds(self, record: Record) -> bool:
-        """Tell whether there is a file for the image of a record in the present state of its files."""
-        return (self.folder / f"{record_key(record)}{_SUFFIX}").is_file()
+    def holding(self, records: Iterable[Record]) -> int:
+        """Return how many of the records have a file for their image in the present state of their files."""
+        there = {*os.listdir(self.folder)} if self.folder.is_dir() else ()
+        return sum(f"{record_key(record)}{_SUFFIX}" in there for record in records)
 
     def read(self, record: Record) -> PreparedImage | None:
         """Return the image of a record; None if it is not there, outdated or damaged."""
