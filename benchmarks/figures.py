@@ -51,7 +51,7 @@ class Figure:
 
     def row(self) -> tuple[str, ...]:
         """Name, value, target and verdict, as they are shown."""
-        value = "" if self.value is None else f"{_digits(self.value)} {self.unit}"
+        value = "" if self.value is None else f"{_digits(self.value)} {self.unit}".removesuffix(" x")
         target = "" if self.target is None else f"{_SIGNS[self.target.direction]} {self.target.limit:g}"
         return self.name, value, target, f"**{self.verdict}**" if self.verdict == "missed" else self.verdict
 

@@ -111,8 +111,7 @@ def render(outcomes: Mapping[str, Measured | str], seconds: float, details: bool
     figures: dict[str, Sequence[Figure]] = {}
     for part, outcome in outcomes.items():
         values = outcome.values if isinstance(outcome, Measured) else {}
-        title = f"{PARTS[part]} (`{part}`)"
-        figures[title] = [replace(figure, value=values.get(figure.name)) for figure in declared(part)]
+        figures[PARTS[part]] = [replace(figure, value=values.get(figure.name)) for figure in declared(part)]
     sections = []
     for part, outcome in outcomes.items():
         if isinstance(outcome, str):
@@ -126,7 +125,7 @@ def render(outcomes: Mapping[str, Measured | str], seconds: float, details: bool
             headlines([figure for of_part in figures.values() for figure in of_part]),
             machine(seconds),
             "## Figures and targets\n",
-            "x: a ratio of times. L: the time in which numpy reads the same maps and regions once.\n",
+            "Without a unit: a ratio. L: the time in which numpy reads the same maps and regions once.\n",
             summary(figures),
             *(("Why targets are missed:\n", reasons) if reasons else ()),
             *sections,

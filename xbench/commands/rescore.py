@@ -36,7 +36,7 @@ from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import answer_rows, answers_table, read_answers
-from xbench.runs.files import CONFIG, IMAGES, PAIRS, PERTURBATIONS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH
+from xbench.runs.files import CONFIG, IMAGES, PAIRS, PERTURBATIONS, PREDICTIONS, RESULTS, SCHEMAS, TRUTH
 from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
@@ -71,7 +71,7 @@ _Scored = TypeVar("_Scored")
 
 def rescore(given: Namespace) -> None:
     """Score a finished run again, and write the results as a run of their own."""
-    run = FinishedRun.open(given.run.expanduser(), PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
+    run = FinishedRun.open(given.run.expanduser(), PAIRS, IMAGES, PREDICTIONS, TRUTH)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     workers = min(_USUAL_WORKERS, usable_cores()) if given.workers is None else given.workers
     if workers > _MOST_WORKERS:
@@ -169,7 +169,7 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
     if len(paths) > 1:
         raise UsageError("--tune takes one run, or CheXlocalize's CSV files.")
     folder = paths[0]
-    other = FinishedRun.open(folder, PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
+    other = FinishedRun.open(folder, PAIRS, IMAGES, PREDICTIONS, TRUTH)
     if other.results.findings != findings:
         raise UsageError(f"--tune {folder} is a run on other findings than {run.folder}.")
     if shared := {*other.rows.image_ids} & {*run.rows.image_ids}:
