@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -37,13 +37,16 @@ _LONGEST = 100_000  # characters that are read
 _WINDOW = 8  # words around a finding that may change its name
 _WIDE = 40  # letters of a line that may be wrapped
 _REMEMBERED = 10_000  # misspelled words
+_CORRECTED = {"findings", "parts", "places", "statements"}  # sections with words that misspelled ones can stand for
 _NEGATIONS = ("not", "cannot")  # what words in n't are read as
 
 _THOUGHT = re.compile(r"<think>(?:(?!</think>).)*+|\A(?:(?!</?think>).)*+</think>", re.DOTALL | re.IGNORECASE)
 _LINE_END = re.compile(r"\n\s*+")
 _HEADING = re.compile("[^:]{1,5}:")
 _NEW_LINE = re.compile(r"\n|\Z|[-+>]|\d{1,2}[.)]\s")  # what follows a line end that ends a sentence
-_TOKEN = re.compile(r"\d++[.,]\d++|[^\W_]++(?:'[^\W_]++)*+|\"\s*+,\s*+\"|\n|(?<!\w)-|-(?!\w)|[.!?,;:/<>()&+]")
+_TOKEN = re.compile(
+    r"\d++[.,]\d++|[^\W_]++(?:'[^\W_]++)*+|\"\s*+,\s*+\"|\n|(?<!\w)-|-(?!\w)|(?<!\d[snrt][tdh])(?<![rfxnh]th),|[.!?;:/<>()&+]"
+)
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,14 @@ class Vocabulary:
         self._expressions: dict[str, dict[str, dict[Any, bool]]] = {}  # roles
         self._longest: dict[str, int] = {}  # words of the longest expression, by the first
         self._add_all(content)
-        words = {word for expression in self._expressions for word in expression.split()}
-        kept = {*content["spelled right"]}
-        self._corrected: dict[str, str] = {word: word for word in words | kept}
-        self._targets = {one[0]: sorted(word for word in words - kept if word[0] == one[0]) for one in words}
+        kept = {*content["spelled right"]}.union(*(words for near in self._near.values() for words in near.values()))
+        self._known = kept.union(*(expression.split() for expression in self._expressions))
+        self._targets: dict[str, set[str]] = {}  # words that misspelled ones can stand for, by their first letter
+        for expression, roles in self._expressions.items():
+            if roles.keys() & _CORRECTED or {*roles.get("grammar", ())} & {*"NMUV"}:
+                for word in {*expression.split()} - kept:
+                    self._targets.setdefault(word[0], set()).add(word)
+        self._correct = lru_cache(_REMEMBERED)(self._corrected)
 
     @classmethod
     def of(cls, path: Path | None = None) -> Vocabulary:
@@ -257,18 +264,16 @@ class Vocabulary:
             named += others or [finding]
         return tuple(name for name in named if name or "" in findings)
 
-    def _correct(self, word: str) -> str:
+    def _corrected(self, word: str) -> str:
         """Return the word of the vocabulary that a misspelled word of six letters or more stands for."""
         if word.endswith("n't"):
             return _NEGATIONS[word == "can't"]
-        if word not in self._corrected and 5 < len(word) < 21 and word.isalpha():
-            edits = 2 if len(word) > 8 else 1
-            targets = [one for one in self._targets.get(word[0], ()) if len({*one} ^ {*word}) <= 2 * edits]
-            close = [one for fewest in range(1, edits + 1) for one in targets if _within(word, one, fewest)]
-            if len(self._corrected) > _REMEMBERED:
-                return (close or [word])[0]
-            self._corrected[word] = (close or [word])[0]
-        return self._corrected.get(word, word)
+        if word in self._known or not 5 < len(word) < 21 or not word.isalpha():
+            return word
+        edits = 2 if len(word) > 8 else 1
+        targets = [one for one in self._targets.get(word[0], ()) if len({*one} ^ {*word}) <= 2 * edits]
+        close = [(not _within(word, one, 1), one) for one in targets if _within(word, one, edits)]
+        return min(close, default=(True, word))[1]
 
     def _merge(self, found: Sequence[Item]) -> tuple[Mention, ...]:
         """Return one mention for each finding and status, with the union of places."""
