@@ -20,6 +20,7 @@ from xbench.predictions.words import Stated, Vocabulary
 from xbench.types import Batch
 
 VOCABULARY, NONE = Vocabulary.of(), frozenset()
+ONES = ["mention_precision", "mention_recall", "mention_f1", "side_joint", "zone_joint", "place_joint"]
 SIDES = [NONE, *map(frozenset, (["left"], ["right"], ["left", "right"]))]
 
 
@@ -43,9 +44,9 @@ def test_a_mirrored_film_turns_right_into_left():
     assert [re.sub("left|right", lambda side: exchanged[side[0]], text) for text in texts] == mirrored != texts
 
 
-def scored(command, says, *options):
-    data = ("phantom", "--data.limit", "64", "--data.num_workers", "0", "--trainer.logger", "false")
-    run = command("test", "--config", f"words_{says}", "--config", *data, *options)
+def scored(command, says, *options, data="phantom"):
+    words = ("--data.limit", "64", "--data.num_workers", "0", "--trainer.logger", "false", *options)
+    run = command("test", "--config", f"words_{says}_{data}", *words)
     assert run.status == 0, run.errors
     pairs = pq.read_table(run.folder / "protocols/words.parquet").to_pydict()
     return run.folder, *numbers(run.folder), {name: np.array(column) for name, column in pairs.items()}
@@ -57,18 +58,15 @@ def numbers(folder):
 
 
 def by_chance(each, pairs, kind):  # within three standard errors
-    counts = [np.sum((pairs["column"] == column) & (pairs[kind] != "")) for column in range(8)]
-    shares = zip(counts, each[f"{kind}_accuracy"].values(), each[f"{kind}_chance"].values(), strict=True)
-    known = [one for one in shares if one[0]]
-    above = sum(count * (accuracy - chance) for count, accuracy, chance in known)
-    return above**2 <= 9 * sum(count * chance * (1 - chance) for count, _, chance in known)
+    counts = np.bincount(pairs["column"], pairs[kind] != "", 8)
+    accuracy, chance = (np.array([*each[f"{kind}_{name}"].values()], float) for name in ("accuracy", "chance"))
+    return np.nansum(counts * (accuracy - chance)) ** 2 <= 9 * np.nansum(counts * chance * (1 - chance))
 
 
 @pytest.mark.parametrize("ask", [["--model.ask", "report"], ["--model.ask", "where"]])
 def test_ceiling_and_floors(command, ask):
     _, values, each, pairs = scored(command, "oracle", *ask)
-    ones = ("mention_precision", "mention_recall", "mention_f1", "side_joint", "zone_joint", "place_joint")
-    assert {values[name] for name in ones} == {1} and values["false_mention"] == 0
+    assert {values[name] for name in ONES} == {1} and values["false_mention"] == 0
     assert not by_chance(each, pairs, "side") and not by_chance(each, pairs, "zone")
     _, values, _, pairs = scored(command, "swapped", *ask)
     outcomes = {("left", "opposite"), ("right", "opposite"), ("left right", "correct"), ("", "")}
@@ -93,3 +91,9 @@ def test_the_prior_states_what_the_protocol_learns(command):
     for kind in ("side", "zone"):
         assert values[f"{kind}_coverage"] == 1 > values[f"{kind}_accuracy"]
         assert each[f"{kind}_accuracy"] == numbers(oracle)[1][f"{kind}_prior"]
+
+
+def test_the_oracle_on_findings_that_answer_for_others_and_on_phrases(command, downloads):
+    _, values, *_ = scored(command, "oracle", "--data.root", downloads("chexdet").root, data="chexdet")
+    assert {values[name] for name in ONES} == {1} and values["false_mention"] == 0
+    assert command("test", "--config", "words_oracle_mscxr", "--data.root", downloads("mscxr").root).status == 0

@@ -288,7 +288,7 @@ class Words(PriorKnowledge):
 
     def _sentence(self, truth: Truth, pair: int) -> str:
         finding, present = truth.queries[pair].finding or "", bool(truth.labels[pair] == 1)
-        if truth.labels[pair] < 0 or self.says == "silent":
+        if truth.labels[pair] < 0 or not finding or self.says == "silent":
             return ""
         if self.says == "all":
             return sentence(finding, True, ("left", "right"), ZONES)
