@@ -103,7 +103,7 @@ class Perturbations(Callback):
                 versions = changed(kind, image, ranking(first, key[1]), key[1])
                 while some := [*islice(versions, size)]:
                     images = np.stack([version for _, version in some] + [some[-1][1]] * (size - len(some)))
-                    asked = replace(alone, images=torch.from_numpy(images).to(batch.images))
+                    asked = replace(alone, images=torch.from_numpy(images).to(batch.images), condition=kind)
                     prediction: Any = trainer.strategy.test_step(asked, 1)
                     _, scores = prediction.scores(size)
                     for (percent, _), score in zip(some, scores.double().cpu().tolist(), strict=False):
@@ -121,7 +121,7 @@ def _randomisation(
     truth, towers = batch.truth, dict[str, list[Layer]](image=[], text=[])
 
     def measured(how: str, place: int, layer: str) -> list[_Row]:
-        prediction: Any = trainer.strategy.test_step(batch, 1)
+        prediction: Any = trainer.strategy.test_step(replace(batch, condition=how), 1)
         again = _on_input(prediction, batch, model)
         return [
             (*_key(truth, pair), how, measure, place, layer, value)

@@ -31,10 +31,15 @@ from xbench.runtime.digests import file_sha256
 
 
 def phantoms(folder: Path, *given: str) -> list[str]:
-    data = {"images": 10, "size": 64, "batch_size": 3, "num_workers": 0, "cache": "false"}
-    options = [f"--data.{name}={value}" for name, value in data.items()]
-    options += [f"--trainer.default_root_dir={folder / 'runs'}", "--trainer.logger=false"]
-    return [*options, *given]
+    data = ["--data.images=10", "--data.size=64", "--data.batch_size=3", "--data.num_workers=0", "--data.cache=false"]
+    return [*data, f"--trainer.default_root_dir={folder / 'runs'}", "--trainer.logger=false", *given]
+
+
+def scored(folder: Path, rows: list[dict[str, Any]], family: str, *given: str) -> int:
+    """Score texts of a file as the model `said`; return the exit status."""
+    (folder / "said.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = ["--predictions", str(folder / "said.jsonl"), "--name", "said", "--family", family, *given]
+    return main(["score", "--config", "phantom", *words, *phantoms(folder)])
 
 
 def served(folder: Path, url: str, ask: str, *given: str) -> list[str]:
@@ -46,6 +51,11 @@ def served(folder: Path, url: str, ask: str, *given: str) -> list[str]:
 def run_in(folder: Path) -> Path:
     (results,) = folder.glob("runs/*/*/results.json")
     return results.parent
+
+
+def pairs_of(run: Path, label: int) -> list[tuple[str, str]]:
+    scores, findings = FinishedRun.open(run).image_scores, FinishedRun.open(run).results.findings
+    return [(scores.image_ids[row], findings[at]) for row, at in np.argwhere(scores.labels == label).tolist()]
 
 
 def words_of(run: Path) -> dict[str, Any]:
@@ -110,47 +120,29 @@ def test_a_file_of_reports_is_the_run_that_wrote_it(reported, tmp_path):
 @pytest.mark.parametrize(("missing", "status", "says"), [("stop", 2, "no text for 1"), ("skip", 0, "is missing")])
 def test_a_missing_report(reported, missing, status, says, tmp_path, capsys):
     rows = [{"image": image, "text": text} for image, _, text in texts_of(reported)[1:]]
-    (tmp_path / "some.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    given = ["--predictions", str(tmp_path / "some.jsonl"), "--name", "some", "--missing", missing]
-    assert main(["score", "--config", "phantom", *given, "--family", "report", *phantoms(tmp_path)]) == status
+    assert scored(tmp_path, rows, "report", "--missing", missing) == status
     assert says in " ".join("".join(capsys.readouterr()).split())
 
 
 @pytest.mark.parametrize("missing", ["stop", "skip"])
 def test_answers_in_words(reported, missing, tmp_path, capsys):
     """Findings in capitals; a present pair without an answer is refused or not scored, an absent one was not asked."""
-    scores, findings = FinishedRun.open(reported).image_scores, FinishedRun.open(reported).results.findings
-    present, absent = (
-        [(scores.image_ids[row], findings[column]) for row, column in np.argwhere(scores.labels == label).tolist()]
-        for label in (1, 0)
-    )
-    asked = [*present[missing == "skip" :], *absent[:2]]
+    asked = [*pairs_of(reported, 1)[missing == "skip" :], *pairs_of(reported, 0)[:2]]
     rows = [{"image": image, "finding": name.upper(), "answer": "On the left."} for image, name in asked]
-    (tmp_path / "said.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    given = ["--predictions", str(tmp_path / "said.jsonl"), "--name", "said", "--family", "words"]
-    assert main(["score", "--config", "phantom", *given, "--missing", missing, *phantoms(tmp_path)]) == 0
+    assert scored(tmp_path, rows, "words", "--missing", missing) == 0
     run = run_in(tmp_path)
     assert sorted(texts_of(run)) == sorted((*pair, "On the left.") for pair in asked) and disagreements(run) == []
-    (tmp_path / "said.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[1:]))
     if missing == "stop":
-        assert main(["score", "--config", "phantom", *given, *phantoms(tmp_path / "again")]) == 2
+        assert scored(tmp_path, rows[1:], "words") == 2
         assert f"no answer about image {asked[0][0]}" in " ".join("".join(capsys.readouterr()).split())
 
 
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        ({"image": "phantom-0-000000"}, "line 1 needs"),
-        ({"image": "phantom-0-000000", "text": 3}, "line 1 needs"),
-        ({"image": "phantom-0-000000", "text": "", "finish": "long"}, "finish stop, length or nothing"),
-        ([], "line 1 needs"),
-    ],
-)
-def test_a_file_of_something_else_is_refused(entry, says, tmp_path, capsys):
-    (tmp_path / "bad.jsonl").write_text(f"{json.dumps(entry)}\n")
-    given = ["--predictions", str(tmp_path / "bad.jsonl"), "--name", "bad", "--family", "report"]
-    assert main(["score", "--config", "phantom", *given, *phantoms(tmp_path)]) == 2
-    assert says in " ".join("".join(capsys.readouterr()).split())
+WRONG = [[], {"image": "a"}, {"text": "a"}, {"image": "a", "text": 3}, {"image": "a", "text": "", "finish": "long"}]
+
+
+@pytest.mark.parametrize("entry", WRONG)
+def test_a_file_of_something_else_is_refused(entry, tmp_path, capsys):
+    assert scored(tmp_path, [entry], "report") == 2 and "line 1 needs" in capsys.readouterr().err
 
 
 def test_maira2_writes_a_report(tmp_path_factory, tmp_path, monkeypatch, capsys):
@@ -228,24 +220,28 @@ def test_lungs_vocabulary_and_own_names_are_kept_in_the_run(reported, tmp_path, 
 
 
 def test_words_around_boxes_and_places_of_boxes_alone(reported, tmp_path):
-    scores, findings = FinishedRun.open(reported).image_scores, FinishedRun.open(reported).results.findings
-    present = [(scores.image_ids[row], findings[at]) for row, at in np.argwhere(scores.labels == 1).tolist()]
     answer = "In the left lung at [0.1, 0.1, 0.3, 0.3]."
-    rows = [{"image": image, "finding": name, "answer": answer} for image, name in present]
-    (tmp_path / "said.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    given = ["--predictions", str(tmp_path / "said.jsonl"), "--name", "said", "--family", "radvlm"]
-    assert main(["score", "--config", "phantom", *given, *phantoms(tmp_path)]) == 0
+    rows = [{"image": image, "finding": name, "answer": answer} for image, name in pairs_of(reported, 1)]
+    assert scored(tmp_path, rows, "radvlm") == 0
     run = run_in(tmp_path)
     assert main(["rescore", str(run), "--protocol", "all"]) == 0 and not (run / "protocols" / "words.json").exists()
-    both = rescored(run)["numbers"]
-    assert (
-        both["words_boxes_agree"]["value"] == 0
-        and both["side_coverage"]["value"] == 1
-        and (run / "texts.parquet").exists()
-    )
+    both = {name: number["value"] for name, number in rescored(run)["numbers"].items()}
+    assert (both["words_boxes_agree"], both["side_coverage"]) == (0, 1) and (run / "texts.parquet").exists()
     alone = rescored(run, "--words-of-maps")
-    assert alone["numbers"]["side_joint"]["value"] == both["map_side_joint"]["value"]
-    assert alone["texts"]["count"] == 0 and not (run / "texts.parquet").exists()
+    assert alone["numbers"]["side_joint"]["value"] == both["map_side_joint"] and alone["texts"]["count"] == 0
+    assert not (run / "texts.parquet").exists()
+
+
+def test_the_prior_is_learned_on_another_run(address, reported, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    run = shutil.copytree(reported, tmp_path / "run")
+    assert main(served(tmp_path, f"{address}/other:ok/v1", "report", "--data.seed=1")) == 0
+    assert main(["rescore", str(run), "--protocol", "words", "--tune", str(reported)]) == 2
+    capsys.readouterr()
+    learned = rescored(run, "--tune", str(run_in(tmp_path)))
+    assert {*learned["tuned"]["Nodule"]} == {"sides", "zones"} and learned["numbers"]["side_prior"]["value"] > 0
+    assert "Texts: 10, 80.0 % read, 20.0 % normal." in " ".join(capsys.readouterr().out.split())
+    assert main(["rescore", str(run), "--strict"]) == 2 and "go with --protocol words" in capsys.readouterr().err
 
 
 def test_two_processes_write_the_same(address, reported, tmp_path):

@@ -79,12 +79,14 @@ def rescore(given: Namespace) -> None:
     read_as = _reading(run, given.family, given.frame)
     names, every = list(dict.fromkeys(given.protocol)), "all" in given.protocol
     if every:
-        shows = run_view(run).shows
+        shows = run_view(run).shows | ({"words"} if given.words_of_maps else set())
         names = [name for name, protocol in PROTOCOLS.items() if protocol.takes & shows]
         if not names:
             raise UsageError(f"No protocol scores what {run.folder} shows.")
     lungs = {} if given.lungs is None else read_lungs(given.lungs.expanduser(), run.rows.image_ids)
     words = Words(run, given.words and given.words.expanduser(), lungs, given.strict, given.words_of_maps)
+    if words != Words(run) and not any("words" in PROTOCOLS[name].takes for name in names):
+        raise UsageError("--words, --lungs, --strict and --words-of-maps go with --protocol words, which is not given.")
     tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
     same = rules == run.rules and read_as == _reading(run, None, None)
     if names and given.images is None and given.out is None and same:
@@ -132,7 +134,7 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
                 raise UsageError(reason)
             refused[name] = reason
     tables = _protocol_tables(run, [name for name in names if name not in refused], workers, words)
-    shown = Table("Protocol", "Number", "Value", "Undefined as 0", "Undefined", "Pairs", box=None)
+    shown = Table("Protocol", "Number", "Value", "Strict", "Undefined", "Pairs", box=None)
     for name in names:
         if name not in tables:
             refused.setdefault(name, f"{name}: no pair of the run is scored by it.")
@@ -141,6 +143,9 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
         with writing(f"{run.folder} cannot be written to", "Give a new folder with --out."):
             numbers |= write_words(words) if "words" in PROTOCOLS[name].takes else {}
             path = write_protocol(run.folder, name, numbers, tables[name])
+        if texts := numbers.get("texts"):
+            shares = [f"{100 * share:.1f} % {name}" for name, share in texts.items() if name != "count" and share]
+            shown.caption = f"Texts: {', '.join([str(texts['count']), *shares])}."
         for place, (number, entry) in enumerate(numbers["numbers"].items()):
             values = ("-" if value is None else f"{value:.4f}" for value in (entry["value"], entry["strict"]))
             about = ("", "") if place else (numbers["title"], str(numbers["pairs"]))

@@ -137,7 +137,7 @@ class Protocol(ABC):
                 " or ".join(_KINDS[kind] for kind in _KINDS if kind in of) for of in (self.takes, run.shows)
             )
             return f"--protocol {self.name} scores {takes}, and {run.folder} has {shows or 'none'}."
-        if {"boxes", "points"} <= run.shows and "score" not in self.takes:
+        if {"boxes", "points"} <= run.shows and not {"score", "words"} & self.takes:
             return f"--protocol {self.name} scores boxes, and {run.folder} also has points, which have no extent."
         if "map" in run.shows and self.scales and run.scale not in self.scales:
             return (
