@@ -16,7 +16,7 @@ CODES = {
     **{"breaks": "K", "limits": "R", "with": "L", "and": "&", "or": "|", "comma": ",", "colon": ":", "verbs": "v"},
     **{"prepositions": "i", "explains": "E", "adjacent": "A", "sizes": "z", "negated": "N", "negated around": "M"},
     **{"uncertain": "U", "uncertain around": "V", "dropped": "D", "neutral": "X", "changes": "c", "no places": "w"},
-    **{"look-alikes": "T", "devices": "T"},
+    **{"look-alikes": "T", "devices": "T", "diagnoses": "t"},
 }
 """Letters by section of the vocabulary's grammar.
 
@@ -41,9 +41,9 @@ _REACH = {
     for kind, ends in (("negated", "D"), ("uncertain", "DNM"), ("dropped", "NM"))
 }
 _VERB_ENDS = re.compile(r"[FS][^FS,&v]*+(?:[FS|][^FS,&v]*+)*v[^,&]*+(?=[,&])")
-_EITHER = re.compile(r"F(?=([wzPpqiA]*+,?\|++[wzPpqiAUV]*+)F)")
-_DIRECT = re.compile(rf"(?:[wzPpqA]|{_UNFINISHED}[,&|](?=[Ppq])){{0,12}}[FST]")
-_OWN_CLAUSE = re.compile(r"(?<=[^Ppq][,&|])[Ppq][wzPpqA]{0,12}v")  # a place of which something else is stated
+_EITHER = re.compile(r"[Ft](?=([wzPpqiA]*+,?\|++[wzPpqiAUV]*+)[Ft])")
+_DIRECT = re.compile(rf"(?:[wztPpqA]|{_UNFINISHED}[,&|](?=[Ppq])){{0,12}}[FST]")
+_OWN_CLAUSE = re.compile(r"(?<=[^Ppq][,&|])[Ppq][wztPpqA]{0,12}v")  # a place of which something else is stated
 _ONWARD = re.compile(r"[^FSTKv]{0,40}(?:(?:v[^FSTK,&|]{0,40})?|K[^FSTK]{0,40})[FST]")
 _LISTED = re.compile("(?<=[Ppq])[,&|]+(?=[Ppq])")  # joins places
 _LABEL = re.compile("w?F:(?:[wv]{0,2}N[wz]{0,2}$)?")
@@ -124,7 +124,7 @@ def _find_states(items: Sequence[Item]) -> None:
             predicate, parts = item if len(rest) == len(parts) else None, rest
         elif item.code in "FTKv":
             predicate, parts = None, [] if item.code == "F" else parts
-        governed = item.code == "i" or (governed and item.code in "wzPpqA")
+        governed = item.code == "i" or (governed and item.code in "wztPpqA")
 
 
 def _state(part: Item, predicate: Item | None) -> bool:
@@ -204,7 +204,7 @@ def _share_places(items: Sequence[Item], codes: str) -> None:
             either = re.fullmatch("[wz]*,[wz]*", between) and _EITHER.match(codes, end)
             explains = either or (re.search("[EUV]", between) and not re.search("[&L]", between))
             joined = re.search("A|^[^,]*[&|L][^,]*$", between) and not re.search("[Kv]", between)
-            goes_on = first.status == second.status == "uncertain" and re.fullmatch("[wz,&|]*", between)
+            goes_on = first.status == second.status == "uncertain" and re.fullmatch("[wzt,&|]*", between)
             links.append((first, second, explains, joined, goes_on))
     for first, second, explains, joined, goes_on in links:
         explains = explains or (goes_on and "inherited" in first.flags)
