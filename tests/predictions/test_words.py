@@ -176,7 +176,8 @@ def test_a_file_of_ones_own_takes_the_place_of_the_vocabulary(tmp_path):
     [
         ({"findings": {"Noduel": ["nodule"]}}, "'Noduel' is not a finding"),
         ({"findings": {"Nodule": "nodule"}}, "'nodule' is not a list of expressions"),
-        ({"grammar": {"or": [False]}}, "quote yes, no and numbers"),
+        ({"grammar": {"N negated": ["no"]}}, "its grammar lacks a section that begins with '&'"),
+        ({"marks": {"heads": [False]}}, "quote yes, no and numbers"),
         ({"answers": None}, "cannot be read as a vocabulary"),
     ],
 )

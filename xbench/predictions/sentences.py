@@ -12,25 +12,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-CODES = {
-    **{"breaks": "K", "limits": "R", "with": "L", "and": "&", "or": "|", "comma": ",", "colon": ":", "verbs": "v"},
-    **{"prepositions": "i", "explains": "E", "adjacent": "A", "sizes": "z", "negated": "N", "negated around": "M"},
-    **{"uncertain": "U", "uncertain around": "V", "dropped": "D", "neutral": "X", "changes": "c", "no places": "w"},
-    **{"look-alikes": "T", "devices": "T", "diagnoses": "t"},
-}
-"""Letters by section of the vocabulary's grammar.
+LETTERS = "KRL&|,:viEAzNMUVDXcwTt"
+"""Letters of the vocabulary's grammar, by which its sections begin.
 
-F is a finding, S one that is stated of a part of the body, T a thing that is no finding, P a place, p one of a side or
-zone alone, q a zone with a head (h), b one that may have none, w any other word.
+F is a finding, S one that is stated of a part of the body, P a place, p one of a side or zone alone, q a zone with a
+head (h), b one that may have none, w any other word.
 """
-
 _KINDS = {"N": "negated", "M": "negated", "U": "uncertain", "V": "uncertain", "D": "dropped"}
 _PARTS = 8  # of the body that one word can be stated of
 _JOINED = "[^FSTKRLv,&|]*+"  # may stand between findings of a list
 _GOES_ON = r"[,&]{1,4}+(?:(?![,&zPpqSUV])|(?=[^KRL]{0,60}\|))"  # a list does, behind a comma or `and`
-_UNFINISHED = (
-    "(?:(?<=q)|(?<=p)(?<!ip)(?<!ipp)(?<!ippp))"  # a place, as in "right and left bases", not "on the right and"
-)
+_UNFINISHED = "(?:(?<=q)|(?<=p)(?<!ip)(?<!ipp)(?<!ippp))"  # as in "right and left bases", not "on the right and"
 _HEADED = re.compile(r"b(?=[bPp,&|i]{0,8}h)")
 _UNCHANGED = re.compile(r"[NM](?=[wz]{0,3}c)")
 _AHEAD = re.compile(r"v?[^FSTKRL,&v]{0,40}[FST]")  # a finding follows a cue directly

@@ -19,7 +19,7 @@ import yaml
 
 from xbench.findings.names import TABLE
 from xbench.predictions.answer import Finish
-from xbench.predictions.sentences import CODES, Item, Place, code_of, understand
+from xbench.predictions.sentences import LETTERS, Item, Place, code_of, understand
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import check_readable
 from xbench.runtime.yaml_files import load_yaml
@@ -101,6 +101,8 @@ class Vocabulary:
         named = self.findings.union(self.unsided, self.accepts, *self.accepts.values())
         if unknown := sorted(named - {finding.name for finding in TABLE}):
             raise ValueError(f"{unknown[0]!r} is not a finding of `xbench list findings`")
+        if lacking := sorted({*LETTERS} - {name[0] for name in content["grammar"]}):
+            raise ValueError(f"its grammar lacks a section that begins with {lacking[0]!r}")
         self._near, self._ignored = content["near"], frozenset(content["ignored"])
         self._abbreviations = frozenset(content["abbreviations"])
         self._characters = {ord(one): mark for mark, of in content["characters"].items() for one in of}
@@ -204,7 +206,7 @@ class Vocabulary:
     def _add_all(self, content: Mapping[str, Any]) -> None:
         for section in ("findings", "parts", "grammar", "marks", "answers", "sections"):
             for name, expressions in content[section].items():
-                self._add(expressions, section, CODES[name] if section == "grammar" else name)
+                self._add(expressions, section, name[0] if section == "grammar" else name)
         for finding, states in content["statements"].items():
             for status, expressions in states.items():
                 self._add(expressions, "statements", (finding, status))
