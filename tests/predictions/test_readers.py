@@ -22,6 +22,7 @@ from xbench.geometry.transforms import CentreCrop, PillowResize
 from xbench.predictions.chexlocalize import read_points, read_tuned
 from xbench.predictions.declared import contradictions, preprocessing_of, shape_problem
 from xbench.predictions.files import Files, as_map, named, read_npy, read_npz, read_picture
+from xbench.predictions.json_grammar import without_boxes
 from xbench.predictions.source import MapFiles, Names
 from xbench.predictions.tables import read_answered, read_scores
 from xbench.runtime.errors import UserError
@@ -346,3 +347,16 @@ def test_logits_contradict_probabilities_where_more_than_one_pair_of_a_hundred_d
 def test_shapes_that_look_wrong(shape, frame, said):
     found = shape_problem(shape, (64, 80), frame)
     assert found is None if said is None else said in found
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("<unused94>right? <unused95>Left effusion.<end_of_turn>", "Left effusion."),
+        ("<|ref|>Left mass<|/ref|><|box|>(12,34),(56,78)<|/box|>", "Left mass ,"),
+        ("<obj>A mass <box><x1><y2><x3><y4></box></obj>", "A mass"),
+        ("A nodule <5 mm, effusion >2 cm (3.5 cm) at [0.1, 0.2]<loc_7>", "A nodule <5 mm, effusion >2 cm (3.5 cm) at"),
+    ],
+)
+def test_words_are_left_without_tags_thoughts_and_boxes(raw, words):
+    assert " ".join(without_boxes(raw).split()) == words

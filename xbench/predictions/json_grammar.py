@@ -35,6 +35,7 @@ _FLAT_LIST = re.compile(r"\[([^\[\](){}]*+)\]|\(([^\[\](){}]*+)\)")
 _PAIR = rf"\(\s*+{NUMBER}\s*+,\s*+{NUMBER}\s*+\)"
 _PAIR_OR_LIST = re.compile(rf"(?P<pairs>{_PAIR}\s*+,\s*+{_PAIR})|(?P<null>(?<!\w)null(?!\w))|{_FLAT_LIST.pattern}")
 _OPENED = re.compile(r"<(?:think|thinking|unused94)>", re.IGNORECASE)
+_TAG_OR_BOX = re.compile(r"</?\|?/?[a-z][^<>\n]{0,64}>|[\[(][-+\d.\s]++,[-+\d.,\s]*+[\])]", re.IGNORECASE)
 _CLOSED = re.compile(r"<(?:/think|/thinking|unused95)>", re.IGNORECASE)
 _ANSWER = re.compile(r"<answer>", re.IGNORECASE)
 _ANSWER_END = re.compile(r"</answer>", re.IGNORECASE)
@@ -54,6 +55,11 @@ def part_that_counts(text: str) -> tuple[str, bool]:
     if (final := _after_last(_FINAL, text)) > trace:
         return text[final:], False
     return ("", True) if trace else (text, False)
+
+
+def without_boxes(raw: str) -> str:
+    """Return the words of an answer: without a trace of thinking, tags and lists of numbers."""
+    return _TAG_OR_BOX.sub(" ", part_that_counts(raw)[0])
 
 
 def read_json(part: str, reading: Reading) -> None:

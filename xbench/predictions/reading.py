@@ -23,7 +23,6 @@ _PLAIN = str.maketrans(
     | dict.fromkeys("\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}", "'")
 )
 _NUMBER = re.compile(NUMBER)
-_BOXES = re.compile(r"<(?!/?think)/?\|?/?[a-z][^<>\n]{0,64}>|[\[(][-+\d.\s]++,[-+\d.,\s]*+[\])]", re.IGNORECASE)
 _LONGEST = 1_000_000  # characters of an answer that are read
 _SUSPECT = 0.25  # of the convention's range: how far beyond it a number is no slip
 
@@ -38,11 +37,6 @@ def plain(raw: str) -> str:
         return text
     digits = {ord(mark): str(unicodedata.decimal(mark)) for mark in set(text) if mark.isdecimal()}
     return text.translate(digits).translate(_PLAIN)
-
-
-def without_boxes(raw: str) -> str:
-    """Return the words of an answer: without tags but those of thinking, and without lists of numbers."""
-    return _BOXES.sub(" ", raw)
 
 
 def number(text: str) -> float | None:

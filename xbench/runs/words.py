@@ -20,7 +20,7 @@ from xbench.geometry.shapes import connected_parts
 from xbench.predictions import family_named
 from xbench.predictions.conventions import Convention
 from xbench.predictions.files import Files, named, read_csv, read_picture
-from xbench.predictions.reading import without_boxes
+from xbench.predictions.json_grammar import without_boxes
 from xbench.predictions.source import Names
 from xbench.predictions.words import Stated, TextReading, TextStatus, Vocabulary
 from xbench.runs.answers import AnswerRow
@@ -112,7 +112,7 @@ class Words:
             truth = PairTruth(label, location=location, sided=name not in vocabulary.unsided)
             yield row, column, asdict(lungs), view, truth
 
-    @property
+    @cached_property
     def unread(self) -> list[str]:
         """Findings of the run that the vocabulary lacks."""
         known = {*self._vocabulary.findings, *self._vocabulary.accepts}
