@@ -37,9 +37,8 @@ from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.store import PreparedStore, pack
-from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.shapes import Shape
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
 
 ROUNDS = 5
 RECORDS = 12_600

@@ -44,9 +44,8 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
-from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.shapes import Shape
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM
 from xbench.types import ModelOutput
 

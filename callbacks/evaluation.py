@@ -168,7 +168,7 @@ class Evaluation(Callback):
     def _keep(self, tables: Mapping[str, pa.Table]) -> None:
         self._waiting.append(tables[PAIRS])
         # Batch by batch, so that an image that is done in two of them counts twice.
-        self._done += np.unique(tables[PAIRS]["index"].to_numpy()).tolist()
+        self._done += dict.fromkeys(tables[PAIRS]["index"].to_numpy().tolist())
         if self._answering and PREDICTIONS in tables:
             # Without texts: those are in the journal.
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]

@@ -29,8 +29,7 @@ from xbench.data.records import PreparedImage, Record
 from xbench.data.samples import Samples
 from xbench.findings.conditions import PROMPTS, SENTENCE, USUAL, draw
 from xbench.geometry.hiding import Hiding, control_of, dilated, image_digest
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import TensorResize
+from xbench.geometry.transforms import Preprocessing, TensorResize
 from xbench.runs.files import SCHEMAS
 from xbench.scoring.rows import CHANGED
 from xbench.types import Batch, Query, Truth

@@ -22,8 +22,7 @@ from transformers import BertConfig, BertModel
 
 from xbench import models
 from xbench.findings.names import FINDINGS
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import PillowResize, on_black_canvas
+from xbench.geometry.transforms import PillowResize, Preprocessing, on_black_canvas
 from xbench.models.maps import biomedclip, carzero, chexzero, cxrclip, devide, gloria, kad, mavl, medklip, radzero
 from xbench.models.maps import clip as _open_clip
 from xbench.models.maps.kad import class_name

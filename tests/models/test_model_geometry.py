@@ -24,9 +24,8 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.grid import View
-from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.regions import Coverage
-from xbench.geometry.transforms import CentreCrop, MinMax, PillowResize, TruncatedMinMax, on_black_canvas
+from xbench.geometry.transforms import CentreCrop, MinMax, PillowResize, Preprocessing, TruncatedMinMax, on_black_canvas
 from xbench.models import AFLoc, GLoRIA
 from xbench.models.base import SaliencyModel
 from xbench.models.maps import biomedclip, carzero, chexzero, hf_dual

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
 from xbench.predictions.chexlocalize import read_points, read_tuned
 from xbench.predictions.declared import contradictions, preprocessing_of, shape_problem
 from xbench.predictions.files import Files, as_map, named, read_npy, read_npz, read_picture

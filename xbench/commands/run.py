@@ -31,6 +31,7 @@ from xbench.callbacks.evaluation import Evaluation, find
 from xbench.callbacks.progress_bar import RunProgressBar
 from xbench.commands.configs import did_you_mean
 from xbench.commands.options import RunParser, build, run_parser, user_error_behind
+from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
 from xbench.findings.conditions import USUAL
@@ -66,8 +67,6 @@ def _one_paragraph() -> Iterator[None]:
 @_one_paragraph()
 def run_prepare(words: Sequence[str]) -> None:
     """Decode and resize a dataset once, into a cache that test and predict read."""
-    from xbench.commands.prepare import prepare
-
     parser, config = _configure("prepare", words)
     parts = parser.instantiate_classes(_with_data(config, "prepare"))
     prepare(parts.data, parts.model.preprocessing, progress=_progress_wanted(config.trainer))

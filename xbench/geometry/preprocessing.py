@@ -132,10 +132,6 @@ class WholeRadiograph(Preprocessing):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def pixels(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8] | NDArray[np.float32], View]:
-        """Return the radiograph (H, W), uint8, and the view of all of it."""
-        return np.ascontiguousarray(image), (0.0, 0.0, 1.0, 1.0)
-
     def normalise(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
         """Return the pixels as a tensor (H, W), uint8: `Batch` knows radiographs by their two dimensions."""
         return torch.from_numpy(np.array(pixels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import albumentations as A
@@ -12,6 +12,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch.nn.functional import interpolate
+
+from xbench.geometry.preprocessing import Preprocessing as Preprocessing
+from xbench.geometry.preprocessing import stretch
 
 
 class PillowResize(A.DualTransform):
@@ -158,3 +161,13 @@ class TruncatedMinMax(MinMax):
         low, high = int(img.min()), int(img.max())
         stretched = (np.arange(256).clip(low, high) - low) * 255 // max(high - low, 1)
         return np.asarray(cv2.LUT(img, stretched.astype(np.uint8)), np.uint8)
+
+
+STEPS: dict[str, Callable[[int], A.BasicTransform]] = {
+    "stretch": lambda side: stretch((side, side))[0],
+    "shortest": lambda side: PillowResize(side, "shortest"),
+    "longest": lambda side: PillowResize(side, "longest"),
+    "pad": lambda side: A.PadIfNeeded(side, side),
+    "crop": CentreCrop,
+}
+"""Steps to a declared frame by name, each of the side that it leads to."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 
 import numpy as np
@@ -42,18 +42,9 @@ def preprocessing_of(frame: str) -> Preprocessing:
             "shortest:512,crop:480 or longest:518,pad:518; steps are stretch, shortest, longest, pad and crop, and "
             "they must end in one square for all images."
         )
-    import albumentations as A
+    from xbench.geometry.transforms import STEPS
 
-    from xbench.geometry.transforms import CentreCrop, PillowResize
-
-    transforms: dict[str, Callable[[int], A.BasicTransform]] = {
-        "stretch": lambda side: stretch((side, side))[0],
-        "shortest": lambda side: PillowResize(side, "shortest"),
-        "longest": lambda side: PillowResize(side, "longest"),
-        "pad": lambda side: A.PadIfNeeded(side, side),
-        "crop": CentreCrop,
-    }
-    return Preprocessing([transforms[name](side) for name, side in known])
+    return Preprocessing([STEPS[name](side) for name, side in known])
 
 
 def shape_problem(shape: Sequence[int], image: tuple[int, int] | None, frame: str) -> str | None:

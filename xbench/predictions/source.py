@@ -6,7 +6,6 @@ import io
 import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -63,10 +62,13 @@ class Names:
         found: dict[Pair, Value] = {}
         called: dict[Pair, Pair] = {}
         unknown: list[Pair] = []
-        findings_of = cache(self._findings_of)
+        theirs_mean = {
+            word: self._meant.get(_fold(word)) or self._meant.get(_fold(canonical(word) or word), [])
+            for word in {finding for _, finding in theirs}
+        }
         for (image, finding), value in theirs.items():
             images = [image] if image in self._whole else self._bare.get(_without_ending(image), [])
-            findings = findings_of(finding)
+            findings = theirs_mean[finding]
             for name, meant in ((image, images), (finding, findings)):
                 if len(meant) > 1:
                     which = f"{', '.join(map(repr, meant[:5]))}{', ...' if len(meant) > 5 else ''}"
@@ -81,9 +83,6 @@ class Names:
                 raise UsageError(f"{option}: {', '.join(pair)} has two entries, {both}.")
             found[pair], called[pair] = value, (image, finding)
         return found, unknown
-
-    def _findings_of(self, word: str) -> list[str]:
-        return self._meant.get(_fold(word)) or self._meant.get(_fold(canonical(word) or word), [])
 
 
 Map = NDArray[np.float32]

@@ -26,7 +26,7 @@ from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, Table, reading
-from xbench.scoring.rows import column_of, nulls, texts_of
+from xbench.scoring.rows import column_of, nulls
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import View
@@ -130,8 +130,7 @@ def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
 
 def _table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
     """Return columns as a table of a run; those that are not there are null."""
-    texts = {key: texts_of(column) for key, column in columns.items() if SCHEMAS[name].field(key).type == pa.string()}
-    return pa.Table.from_arrays([*{**_nulls(name, rows), **columns, **texts}.values()], schema=SCHEMAS[name])
+    return pa.Table.from_arrays([*{**_nulls(name, rows), **columns}.values()], schema=SCHEMAS[name])
 
 
 def read_saved_images(

@@ -102,9 +102,7 @@ def _intact(path: Path) -> bytes | None:
 
 def encoded(table: pa.Table) -> pa.Buffer | bytes:
     """Return a table of a run without its schema, which takes longer than the rows of a batch; of no rows nothing."""
-    batches = table.to_batches()
-    if len(batches) > 1:
-        batches = table.combine_chunks().to_batches()
+    batches = table.combine_chunks().to_batches()
     return batches[0].serialize() if batches else b""
 
 

@@ -19,7 +19,7 @@ from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
 from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.scoring.numbers import dice, iou
-from xbench.scoring.rows import SCHEMA, column_of, nulls, texts_of
+from xbench.scoring.rows import SCHEMA, column_of, nulls
 from xbench.scoring.sweep import own_thresholds
 from xbench.types import Answers, Maps, Prediction, Rules, Truth
 
@@ -82,7 +82,7 @@ def measure(
         **dict(zip(("region_area", "region_x", "region_y"), truth.places.T, strict=True)),
         **dict(zip(("reader_dice", "reader_iou"), truth.agreement.T, strict=True)),
     }
-    columns = _nulls(pairs) | {name: texts_of(column) for name, column in texts.items()}
+    columns = _nulls(pairs) | {name: pa.array(column, pa.string()) for name, column in texts.items()}
     for name, column in (numbers | values | pixels).items():
         kind = _KINDS[name]
         if isinstance(column, list):

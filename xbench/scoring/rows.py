@@ -212,13 +212,6 @@ def nulls(schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
     return {field.name: pa.nulls(rows, field.type) for field in schema}
 
 
-def texts_of(values: Sequence[str | None]) -> pa.Array:
-    """Return texts as a column, None as null, in less time than `pa.array` takes of a list."""
-    builder = pa.lib.StringBuilder()
-    builder.append_values(values)
-    return builder.finish()
-
-
 def column_of(values: NDArray[Any], kind: pa.DataType, there: NDArray[np.bool_] | None = None) -> pa.Array:
     """Return numbers (N,), NaN as null, or lists of one length (N, T), as a column.
 

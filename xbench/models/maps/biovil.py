@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from transformers import BertModel, BertTokenizer
 
 from xbench.geometry.grid import Upsampling
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import CentreCrop, PillowResize, TruncatedMinMax
+from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing, TruncatedMinMax
 from xbench.models.base import check_image_size
 from xbench.models.networks.bert import bert_like, encode_in_chunks, find_file, load_tokeniser, tokenise, weights_file
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn

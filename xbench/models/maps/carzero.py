@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import on_black_canvas
+from xbench.geometry.transforms import Preprocessing, on_black_canvas
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn, with_first_names
 from xbench.models.networks.query_decoder import DecoderModel, KeysValues, QueryDecoder
 from xbench.models.networks.report_text import ReportText, clean

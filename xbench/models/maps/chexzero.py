@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import PillowResize, TensorResize
+from xbench.geometry.transforms import PillowResize, Preprocessing, TensorResize
 from xbench.models.maps.clip import CLIP
 from xbench.models.networks.checkpoint import locate
 from xbench.models.networks.clip_saliency import features_and_maps

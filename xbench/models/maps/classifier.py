@@ -24,8 +24,7 @@ from timm.data.config import resolve_data_config
 from torch import Tensor, nn
 
 from xbench.findings.names import canonical
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import SaliencyModel
 from xbench.models.networks.checkpoint import explained, fill, locate, read_network, read_tensors, undrawn
 from xbench.models.networks.class_maps import Method, logits_and_maps, mapped_layer

@@ -29,8 +29,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import check_image_size
 from xbench.models.long_texts import too_long
 from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors

@@ -16,8 +16,7 @@ from torchvision.models import resnet50  # type: ignore[import-untyped]
 from transformers import SwinConfig, SwinModel
 from transformers.initialization import no_init_weights
 
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import check_image_size
 from xbench.models.networks.bert import bert_like, encode_in_chunks, load_tokeniser, tokenise
 from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_settings, read_tensors, undrawn

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50  # type: ignore[import-untyped]
 
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import on_black_canvas
+from xbench.geometry.transforms import Preprocessing, on_black_canvas
 from xbench.models.base import VLM
 from xbench.models.long_texts import too_long
 from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_tensors, undrawn

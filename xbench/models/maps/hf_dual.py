@@ -20,8 +20,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import PillowResize, TensorResize
+from xbench.geometry.transforms import PillowResize, Preprocessing, TensorResize
 from xbench.models.base import check_at_least_one, check_image_size
 from xbench.models.networks.bert import find_file, load_tokeniser, parse_sentencepiece, tokenise, weights_file
 from xbench.models.networks.checkpoint import explained, fill, read_tensors, undrawn

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from transformers import BertConfig
 
 from xbench.findings.names import CHESTXRAY14_CLASSES, canonical
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import PillowResize
+from xbench.geometry.transforms import PillowResize, Preprocessing
 from xbench.models.networks.bert import empty_bert, encode_in_chunks, load_tokeniser, tokenise
 from xbench.models.networks.checkpoint import (
     fill,

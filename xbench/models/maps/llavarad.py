@@ -23,8 +23,7 @@ from transformers.convert_slow_tokenizer import generate_merges
 from transformers.initialization import no_init_weights
 
 from xbench.findings.prompts import phrase
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM, check_at_least_one
 from xbench.models.networks.bert import parse_sentencepiece
 from xbench.models.networks.checkpoint import explained, fill, read_tensors

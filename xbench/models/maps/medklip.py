@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from xbench.findings.names import canonical
 from xbench.findings.prompts import prompts_in_style, read_prompts, wordings
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import HistogramEqualisation, PillowResize
+from xbench.geometry.transforms import HistogramEqualisation, PillowResize, Preprocessing
 from xbench.models.networks.bert import encode_in_chunks, load_bert, tokenise_without_separator, weights_file
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
 from xbench.models.networks.query_decoder import DecoderModel, QueryDecoder, absent_or_present, classify

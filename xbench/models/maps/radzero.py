@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model, MPNetConfig, MPNetModel
 from transformers.models.dinov2.modeling_dinov2 import Dinov2Encoder
 
-from xbench.geometry.preprocessing import Preprocessing
-from xbench.geometry.transforms import MinMax, PillowResize
+from xbench.geometry.transforms import MinMax, PillowResize, Preprocessing
 from xbench.models.base import VLM, check_image_size
 from xbench.models.maps.carzero import OFFICIAL_NAMES
 from xbench.models.networks.bert import encode_in_chunks, find_file, load_tokeniser, tokenise, weights_file
