@@ -107,14 +107,17 @@ def _find_states(items: Sequence[Item]) -> None:
     """Make findings of parts of the body of which something is stated, before or behind them."""
     parts: list[Item] = []  # of which something may be stated that follows
     predicate: Item | None = None  # what may be stated of parts that follow
+    listed = False  # whether it was stated of one, so that a comma only goes on with a list
     governed = False  # whether a preposition stands before, as in "consolidation in the right lung"
     for item in items:
-        if not _state(item, predicate) and "parts" in item.roles and not governed:
+        if _state(item, predicate):
+            listed = True
+        elif "parts" in item.roles and not governed:
             parts = [*parts[-_PARTS:], item]
         if "statements" in item.roles:
             rest = [part for part in parts if not _state(part, item)]
-            predicate, parts = item if len(rest) == len(parts) else None, rest
-        elif item.code in "FTKv":
+            predicate, parts, listed = item if len(rest) == len(parts) else None, rest, False
+        elif item.code in "FTKv" or (item.code == "," and not listed):
             predicate, parts = None, [] if item.code == "F" else parts
         governed = item.code == "i" or (governed and item.code in "wztPpqA")
 

@@ -38,11 +38,12 @@ _WINDOW = 8  # words around a finding that may change its name
 _WIDE = 40  # letters of a line that may be wrapped
 _REMEMBERED = 10_000  # misspelled words
 _CORRECTED = {"findings", "parts", "places", "statements"}  # sections with words that misspelled ones can stand for
+_INITIALS = ("l", "r", "lt", "rt")  # which are sides before a word alone
 _NEGATIONS = ("not", "cannot")  # what words in n't are read as
 
 _THOUGHT = re.compile(r"<think>(?:(?!</think>).)*+|\A(?:(?!</?think>).)*+</think>", re.DOTALL | re.IGNORECASE)
 _LINE_END = re.compile(r"\n\s*+")
-_HEADING = re.compile("[^:]{1,5}:")
+_HEADING = re.compile("[^:]{1,8}:")
 _NEW_LINE = re.compile(r"\n|\Z|[-+>]|\d{1,2}[.)]\s")  # what follows a line end that ends a sentence
 _TOKEN = re.compile(
     r"\d++[.,]\d++|[^\W_]++(?:'[^\W_]++)*+|\"\s*+,\s*+\"|\n|(?<!\w)-|-(?!\w)|(?<!\d[snrt][tdh])(?<![rfxnh]th),|[.!?;:/<>()&+]"
@@ -169,6 +170,7 @@ class Vocabulary:
             whole = [item for item in items if item.findings == ("",)]  # abnormality as such
             shown = [item for item in items if any(item.findings) and item.status != "dropped" and item is not implied]
             normal |= any(item.status == "negated" and not item.places for item in whole)
+            normal |= len(items) == 1 and ("", "negated") in items[0].marks("statements")  # "Unremarkable."
             if refers and last is not None and not re.search("[FSTNMD]", codes):
                 last.after += free
             elif refers and last is not None and re.match("[^FS]*[EUV]", codes):  # "This may be pneumonia"
@@ -247,7 +249,7 @@ class Vocabulary:
                 if (words := " ".join(token.word for token in tokens[start:end])) in self._expressions:
                     break
             alone = end == len(tokens) or not tokens[end].word[0].isalnum()
-            roles = {} if alone and words in ("l", "r") else self._expressions.get(words, {})
+            roles = {} if alone and words in _INITIALS else self._expressions.get(words, {})
             item = Item((tokens[start].span[0], tokens[end - 1].span[1]), roles, code_of(roles))
             if item.code == "F":
                 item.findings = self._named_near(roles["findings"], tokens, start, end)
