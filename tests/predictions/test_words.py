@@ -19,7 +19,7 @@ from xbench.predictions.words import Stated, Vocabulary
 from xbench.runtime.errors import UserError
 
 FIXTURES = Path(__file__).parent / "fixtures"
-NAMES = ("words_cases", "words_dev", "words_edges")
+NAMES = ("words_cases", "words_dev", "words_held", "words_edges")
 CASES = {name: [*map(json.loads, (FIXTURES / f"{name}.jsonl").open())] for name in NAMES}
 FILE = Path(words.__file__).with_name("words.yaml")
 VOCABULARY = Vocabulary.of()
@@ -35,7 +35,7 @@ def read(text, asked=None):
     return listed(VOCABULARY.read(text, asked))
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("words_cases", 0.03), ("words_dev", 0.03), ("words_edges", 0)])
+@pytest.mark.parametrize(("name", "wrong"), [*((name, 0.03) for name in NAMES[:-1]), ("words_edges", 0)])
 def test_texts_are_read_as_people_read_them(name, wrong):
     strange = defaultdict(list)
     for case in CASES[name]:
@@ -66,6 +66,17 @@ def test_flags_say_how_a_mention_was_read():
         (("left",), ("corrected", "implied_side", "inherited", "peripheral")),
     ]
     assert reading.mentions[0].span == (0, 4)
+
+
+@given(st.integers(1, 9), st.sampled_from(["drop", "add", "change", "exchange"]), st.sampled_from("aexz"))
+def test_a_word_with_one_letter_wrong_is_corrected(place, edit, letter):
+    right = "emphysema"
+    behind = {"drop": right[place + 1 :], "add": letter + right[place:], "change": letter + right[place + 1 :]}
+    behind["exchange"] = right[place : place + 2][::-1] + right[place + 2 :]
+    wrong = right[:place] + behind[edit]
+    (mention,) = VOCABULARY.read(f"Right {wrong}.").mentions
+    assert (mention.finding, mention.sides) == ("Emphysema", ("right",))
+    assert mention.flags == (("corrected",) if wrong != right else ())
 
 
 def test_other_findings_answer_for_one_unless_strict():

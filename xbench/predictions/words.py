@@ -333,7 +333,8 @@ def _within(first: str, second: str, edits: int) -> bool:
     """Tell whether so many letters added, dropped, changed or exchanged with their neighbor make one word the other."""
     if first == second or not edits:
         return first == second
-    same = next((i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
+    shorter = min(len(first), len(second))
+    same = next((i for i in range(shorter) if first[i] != second[i]), shorter)
     first, second = first[same:], second[same:]
     steps = [(first[1:], second), (first, second[1:]), (first[1:], second[1:])]
     steps += [(first[2:], second[2:])] if first[:2] == second[1::-1] else []
