@@ -222,14 +222,33 @@ def test_lungs_vocabulary_and_own_names_are_kept_in_the_run(reported, tmp_path, 
 def test_words_around_boxes_and_places_of_boxes_alone(reported, tmp_path):
     answer = "In the left lung at [0.1, 0.1, 0.3, 0.3]."
     rows = [{"image": image, "finding": name, "answer": answer} for image, name in pairs_of(reported, 1)]
+    rows[0]["answer"] = "It cannot be seen."
     assert scored(tmp_path, rows, "radvlm") == 0
     run = run_in(tmp_path)
     assert main(["rescore", str(run), "--protocol", "all"]) == 0 and not (run / "protocols" / "words.json").exists()
     both = {name: number["value"] for name, number in rescored(run)["numbers"].items()}
-    assert (both["words_boxes_agree"], both["side_coverage"]) == (0, 1) and (run / "texts.parquet").exists()
+    assert (both["words_boxes_agree"], both["denied"] > 0) == (0, True) and (run / "texts.parquet").exists()
     alone = rescored(run, "--words-of-maps")
-    assert alone["numbers"]["side_joint"]["value"] == both["map_side_joint"] and alone["texts"]["count"] == 0
-    assert not (run / "texts.parquet").exists()
+    for name in ("side_joint", "side_coverage"):
+        assert 0 < alone["numbers"][name]["value"] == both[f"map_{name}"] < 1
+    assert alone["texts"]["count"] == 0 and not (run / "texts.parquet").exists()
+
+
+def test_texts_are_counted_by_what_became_of_them(reported, tmp_path):
+    said = ["On the left side of the image there is an effusion.", "Left effusion. No effusion.", "Pneumothor", " "]
+    images = [image for image, _, _ in texts_of(reported)]
+    rows = [{"image": image, "text": text} for image, text in zip(images, [*said, *["Normal chest."] * 6], strict=True)]
+    rows[2] |= {"finish": "length"}
+    assert scored(tmp_path, rows, "report") == 0
+    shares = {
+        "viewer_frame": 0.1,
+        "contradicts_itself": 0.1,
+        "truncated": 0.1,
+        "empty": 0.1,
+        "normal": 0.6,
+        "read": 0.2,
+    }
+    assert words_of(run_in(tmp_path))["texts"] == {"count": 10, "declined": 0, "unreadable": 0} | shares
 
 
 def test_the_prior_is_learned_on_another_run(address, reported, tmp_path, capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,11 +74,9 @@ class Words:
         """Peaks of maps, or centers of boxes, by image and finding; those of a phrase are of all that it mentions."""
         found, scores = defaultdict[tuple[str, str], list[tuple[float, float]]](list), self.run.image_scores
         about, findings = self.run.results.provenance.get("model") or {}, self.run.results.findings
-        for at, column in (
-            np.argwhere(~np.isnan(scores.peak_x)).tolist() if self.of_maps and self.run.draws_maps else ()
-        ):
-            peak = float(scores.peak_x[at, column]), float(scores.peak_y[at, column])
-            found[scores.image_ids[at], findings[column]].append(peak)
+        for at, column in np.argwhere(scores.scored & self.of_maps & self.run.draws_maps).tolist():
+            x, y = float(scores.peak_x[at, column]), float(scores.peak_y[at, column])
+            found[scores.image_ids[at], findings[column]] += [] if math.isnan(x) else [(x, y)]
         for row in self._located:
             found[row.image_id, row.finding] += [*map(_center, row.boxes or ()), *(row.points or ())]
         for row in self.run.texts if "frame" in about else ():
@@ -105,8 +104,8 @@ class Words:
             name, lungs = canonical(finding) or finding, self.lungs.get(image_id, STANDARD)
             reading, points = readings.get(pair) or readings.get((image_id, "")), self._points.get(pair)
             words, own = (vocabulary.stated(reading, name, of) if reading else None for of in (self.strict, True))
-            places: Any = place_of(points, lungs) if points else ()
-            view = PairView(cells, words=words, own=own, place=Stated("asserted", *places) if places else None)
+            places: Any = ("asserted" if points else "", *place_of(points or (), lungs))
+            view = PairView(cells, words=words, own=own, place=None if points is None else Stated(*places))
             label = int(scores.labels[row, column])
             location = locate(items[pair], lungs) if label and pair in items else None
             truth = PairTruth(label, location=location, sided=name not in vocabulary.unsided)
@@ -122,14 +121,8 @@ class Words:
         """Return how words were read, and shares of texts by what became of them."""
         counts = Counter(dict.fromkeys((*get_args(TextStatus), "viewer_frame", "contradicts_itself"), 0))
         for _, _, reading in self.texts:
-            asserted, denied = (
-                {
-                    one.finding
-                    for one in reading.mentions
-                    if one.status == status and not (bare and one.sides + one.zones)
-                }
-                for status, bare in (("asserted", False), ("negated", True))
-            )
+            asserted = {one.finding for one in reading.mentions if one.status == "asserted"}
+            denied = {one.finding for one in reading.mentions if one.status == "negated" and not one.sides + one.zones}
             counts[reading.status] += 1
             counts["viewer_frame"] += any("viewer_frame" in one.flags for one in reading.mentions)
             counts["contradicts_itself"] += bool(asserted & denied)
