@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
 from xbench.data.annotations.items import Annotation, Drawn
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
@@ -133,8 +135,8 @@ class OwnDataset(DownloadedDataset):
         """
         shapes = ((case, annotation.drawn) for case in cases for annotation in case.annotations)
         boxes = [(case, shape) for case, shape in shapes if isinstance(shape, Shape) and shape.kind == "box"]
-        edges = [box.coordinates.tolist() for _, box in boxes]
-        if sum(0 <= x < right - x and 0 <= y < bottom - y for x, y, right, bottom in edges) < 0.95 * len(boxes):
+        first, last = np.array([box.coordinates for _, box in boxes]).reshape(-1, 2, 2).swapaxes(0, 1)
+        if ((first >= 0) & (first < last - first)).all(axis=1).sum() < 0.95 * len(boxes):
             return
         inside, over = [], []
         for case, box in boxes[:: len(boxes) // 100 + 1]:
