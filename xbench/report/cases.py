@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.findings.names import canonical
 from xbench.geometry.grid import maps_on_grid
+from xbench.predictions.words import Vocabulary
 from xbench.report.runs import Run
 from xbench.report.schema import NEAR, RunAnalysis
 from xbench.runs.answers import AnswerRow
+from xbench.runs.files import MENTIONS, READ_TEXTS, Table, reading
 from xbench.runs.images import ScoredPair
+from xbench.runs.protocols import FOLDER, VOCABULARY, read_protocol, read_protocol_pairs
 from xbench.scoring.boxes import draw_boxes
 from xbench.scoring.protocols.common import stretched
+from xbench.scoring.protocols.words import Words
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,36 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
             recognised=None if quadrants is None else probability >= quadrants.threshold,
         )
     return scores
+
+
+def opposite_sides(runs: Sequence[Run], count: int) -> Iterator[tuple[str, str, ScoredPair, list[str]]]:
+    """Yield up to `count` films with an opposite side: label, sides, pair, and the text, every second part a mention.
+
+    They go run by run, with the findings in turns, in the dataset's order. Runs without texts or pictures are left out.
+    """
+    for run in (run for run in runs if run.pictured and (run.folder / MENTIONS).exists()):
+        table, settings = read_protocol_pairs(run.folder, Words.name), read_protocol(run.folder, Words.name)["settings"]
+        file = run.folder / FOLDER / VOCABULARY
+        accepts = {} if settings["strict"] else Vocabulary.of(file if file.exists() else None).accepts
+        with reading(run.folder):
+            texts, mentions = (Table(run.folder / name).read().to_pylist() for name in (READ_TEXTS, MENTIONS))
+        text_of = {(row["image_id"], row["asked"]): row["text"] for row in texts}
+        opposite = np.flatnonzero(table["side"] == "opposite")
+        findings = [run.results.findings[column] for column in table["column"][opposite]]
+        for place in _in_turns(np.zeros(len(opposite)), findings)[:count]:
+            pair = image_id, finding = str(table["image_id"][opposite[place]]), findings[place]
+            about, name = pair if pair in text_of else (image_id, None), canonical(finding) or finding
+            text, ends = text_of[about], [0]
+            names = {name, *accepts.get(name, ())}
+            for mention in (row for row in mentions if (row["image_id"], row["asked"]) == about):
+                placed = mention["finding"] in names and mention["sides"] and mention["status"] != "negated"
+                ends += mention["span"] if placed and mention["span"][0] >= ends[-1] else []
+            said, true = (
+                str(table[column][opposite[place]]).replace(" ", " and ") for column in ("sides", "true_sides")
+            )
+            parts = [text[start:end] for start, end in pairwise([*ends, len(text)])]
+            yield run.label, f"says {said}, is {true}", run.stored.scored_pairs.read(*pair), parts
+            count -= 1
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,10 @@ def _count(runs: Sequence[RunAnalysis], number: str, finding: str | None = None)
     """Return how many lesions, or how many films where recognition is scored, the runs have at most."""
     if number == "auroc":
         return max((entry.run.results.counts.images for entry in runs), default=0)
-    of_findings = [entry.run.results.grounding.per_class for entry in runs]
-    return max((sum(of[name].count for name in of if finding in (None, name)) for of in of_findings), default=0)
+    scored = [{name: of.count for name, of in entry.run.results.grounding.per_class.items()} for entry in runs]
+    if number == "side_joint":
+        scored = [dict(one.counts) for entry in runs for one in entry.words]
+    return max((sum(of[name] for name in of if finding in (None, name)) for of in scored), default=0)
 
 
 def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Iterator[Column]:

@@ -27,6 +27,7 @@ _SECTIONS = (
     ("Size and position of lesions", ("by_area", "by_position"), ("area", "positions")),
     ("Interventions", ("interventions",), ()),
     ("Curves and randomisation of maps", ("perturbations",), ()),
+    ("Words", ("words",), ("intervals_side",)),
     ("Phrases", ("phrases", "rewordings"), ()),
     ("Sex, age and projection", ("subgroups",), ()),
     ("The same maps as others score them", ("protocols",), ()),

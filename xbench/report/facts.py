@@ -97,22 +97,24 @@ class Standings:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the sentences of a report are made from: the looks of its series, and where they stand by two numbers."""
+    """What the sentences of a report are made from: the looks of its series, and where they stand by three numbers."""
 
     analysis: Analysis
     series: Mapping[str, Series]
     pointing: Standings
+    words: Standings
     recognition: Standings
 
     @property
     def shown(self) -> Standings:
         """The standings that the report opens with."""
-        return self.pointing if self.pointing.rows else self.recognition
+        return next((found for found in (self.pointing, self.words) if found.rows), self.recognition)
 
 
 def facts_of(analysis: Analysis) -> Facts:
     """Return the facts of a report."""
-    return Facts(analysis, series_of(analysis.runs), standings(analysis), standings(analysis, "auroc"))
+    found = (standings(analysis, number) for number in ("pointing_game", "side_joint", "auroc"))
+    return Facts(analysis, series_of(analysis.runs), *found)
 
 
 def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
@@ -126,9 +128,11 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
     rows = []
     for label, series in series_of(analysis.runs).items():
         runs = [run for dataset in shared for run in dataset.runs if run.run.label == label]
-        scores = [run.macro[number] for run in runs if run.macro[number].value is not None]
+        scores = [score for run in runs if (score := number_of(run, number)).value is not None]
         if label not in parts and len(scores) == len(shared):
-            findings = max(sum(one[number].value is not None for one in run.findings.values()) for run in runs)
+            findings = max(
+                sum(number_of(run, number, finding).value is not None for finding in run.findings) for run in runs
+            )
             rows.append(Standing(label, series.model, series.own, over_datasets(scores), tuple(runs), findings))
     rows.sort(key=lambda row: -row.value)
     untested: list[str] = []
@@ -141,6 +145,8 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
     words = {"Whole image": "a random point", "Random": "a random map"}
     if best is not None and best.startswith(model_title("centre")):
         words = {best: "the middle of the film"}
+    says = {"prior": "the commonest place", "shuffled": "the right place on another film", "all": "all places at once"}
+    words |= {model_title(f"words_{name}"): f"always saying {place}" for name, place in says.items()}
     floor = None if best is None else Floor(words.get(best, best), floors[best])
     chance = floors.get("Whole image") if number == "pointing_game" else None
     return Standings(number, shared, tuple(rows), floor, chance, tuple(untested))

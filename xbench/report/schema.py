@@ -19,7 +19,7 @@ class Number:
 
     title: str
     meaning: str
-    group: Literal["grounding", "classification"] = "grounding"
+    group: Literal["grounding", "classification", "words"] = "grounding"
     more_is_better: bool | None = True
 
 
@@ -43,6 +43,11 @@ NUMBERS: Mapping[str, Number] = {
     "accuracy": Number("Accuracy", "Accuracy at probability 0.5 and above.", "classification"),
 }
 """Every number of a report, by key, in the order of tables."""
+WORDS: Mapping[str, Number] = {
+    "side_joint": Number("Right side", "Share of lesions on a clear side for which it is stated.", "words"),
+    "side_opposite": Number("Opposite side", "Share of stated sides that are the other one.", "words", False),
+}
+"""Numbers of words by which what runs say is compared, with their maps and boxes."""
 NEAR = 0.05
 """Largest distance in film widths from the region to a peak outside it that is a near miss, not elsewhere."""
 
@@ -120,8 +125,18 @@ class Quadrants:
 
 
 @dataclass(frozen=True)
+class WordsAnalysis:
+    """What a run's texts say of the places of lesions, or where its maps peak or its boxes lie, by the same rule."""
+
+    label: str  # of the run, followed by the kind of what stands beside its words
+    kind: Literal["words", "maps", "boxes"]
+    numbers: Mapping[str, Mapping[str, Estimate]]  # by finding, and means over findings (`MACRO`), as in the protocol
+    counts: Mapping[str, int]  # lesions on a clear side by finding
+
+
+@dataclass(frozen=True)
 class RunAnalysis:
-    """A run with its numbers by key of `NUMBERS`: means over findings, and those of each finding."""
+    """A run with its numbers by key of `NUMBERS`, and of its first words: means over findings, and of each finding."""
 
     run: Run
     clustered_by: Literal["patients", "images"]  # images only where the dataset does not name patients
@@ -134,6 +149,7 @@ class RunAnalysis:
     positions: tuple[PositionCell, ...]  # nine cells row by row; none without pairs
     quadrants: Mapping[str, Quadrants]  # of findings with both labels and a scored pair
     phrases: tuple[PhraseGroup, ...]  # none without phrases
+    words: tuple[WordsAnalysis, ...] = ()  # of what it says, then of what stands beside; none if not scored
     auroc_warning: str = ""  # a sentence if AUROC is significantly below one half
 
     @property
@@ -376,10 +392,10 @@ def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
     """Give each label its place, and put the runs of each dataset in that order.
 
     First come those that the answer ranks, by mean pointing game over shared datasets, the best first; then others with
-    a pointing game, then those with an AUROC alone, each by mean.
+    a pointing game, then those with words, then those with an AUROC alone, each by mean.
     """
     parts, order = parts_of(datasets), dict[str, int]()
-    for number, shared in product(("pointing_game", "auroc"), (True, False)):
+    for number, shared in product(("pointing_game", "side_joint", "auroc"), (True, False)):
         means: dict[str, float] = {}
         scores = [of.values(number) for of in (shared_datasets(datasets, number) if shared else datasets)]
         for label in set[str]().union(*scores):

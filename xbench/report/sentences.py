@@ -84,7 +84,7 @@ def answer(facts: Facts) -> Answer:
         return Answer("Does the model look at the lesion, or only guess the label?", text)
     who = f"Does {model_title(models[0])}" if len(models) == 1 else f"Do {in_words(len(models))} models"
     if not found.rows:
-        return _labels_only(facts, who)
+        return said(facts) or _labels_only(facts, who)
     hidden = uses(facts)
     by = "overlap alone" if hidden is None else "intervention"
     question = f"{who} look at the lesion, or only guess the label? Answered by {by}."
@@ -216,15 +216,10 @@ def _looks(found: Standings) -> Sentence:
             return Sentence(f"It guesses: {_points(head)} at {_rate(head)}. That is not {than}", percent)
         none = "none" if any(row.answers for row in found.rows) else "no map"
         return Sentence(f"They guess: {none} points at lesions {than}", f"{whole(floor.value)}%")
-    low = head.value if head.score.low is None else head.score.low
-    high = head.value if head.score.high is None else head.score.high
-    verdict = "Nearly always at the lesion" if low > 0.9 else "Mostly at the lesion"
-    if floor is not None and low <= floor.value:
-        verdict = f"No better than {'pointing at ' if floor.does.startswith('the middle') else ''}{floor.does}"
-    elif high < 0.5:
-        verdict = "Less than half the time"
-    elif low <= 0.5:
-        verdict = "About half the time"
+    guess = ""
+    if floor is not None and found.at_floor(head):
+        guess = f"{'pointing at ' if floor.does.startswith('the middle') else ''}{floor.does}"
+    verdict = _verdict(head, "at the lesion", guess)
     if alone:
         scores = _by_title(found)
         (least, first), (most, last) = scores[0], scores[-1]
@@ -234,6 +229,63 @@ def _looks(found: Standings) -> Sentence:
         return _tie(found, verdict)
     who = f"the highest score is that of {head.label}," if found.untested else f"the best, {head.label}, points at"
     return Sentence(f"{verdict}: {who} {_rate(head)}.", percent)
+
+
+def _verdict(row: Standing, where: str, guess: str) -> str:
+    """Judge a score by its interval; `guess` is what scores as much, if anything does."""
+    low, high = (row.value if end is None else end for end in (row.score.low, row.score.high))
+    if guess or low > 0.5:
+        return f"No better than {guess}" if guess else f"{'Nearly always' if low > 0.9 else 'Mostly'} {where}"
+    return "Less than half the time" if high < 0.5 else "About half the time"
+
+
+_STATE = {"words": ("words", "name"), "maps": ("map", "peaks on"), "boxes": ("boxes", "lie on")}
+"""What states a side, by kind."""
+
+
+def said(facts: Facts) -> Answer | None:
+    """Say whether texts name the right side, beside maps or boxes by the same rule; None where none was scored."""
+    kinds = {row.label: row.runs[0].words[0].kind for row in facts.words.rows}
+    if not kinds:
+        return None
+    rows = tuple(row for row in facts.words.rows if kinds[row.label] == "words") or facts.words.rows
+    found = replace(facts.words, rows=rows)
+    head, kind, alone = found.head, kinds[found.head.label], len(found.models) == 1
+
+    def side(name: str, place: int = 0) -> Estimate:
+        return over_datasets([run.words[place].numbers[MACRO][f"side_{name}"] for run in head.runs])
+
+    covered, prior, gain = (side(name) for name in ("coverage", "prior", "gain"))
+    guess, known = ("texts of other films", side("excess")) if gain.value is None else ("the commonest side", gain)
+    useless = known.value is not None and (known.value if known.low is None else known.low) <= 0
+    verdict = _verdict(head, "right", guess * useless) if covered.value else "Silent"
+    noun, verb = _STATE[kind]
+    counts = [(n, number_of(run, found.number, name)) for run in head.runs for name, n in run.words[0].counts.items()]
+    hits, over = sum(n * (one.value or 0.0) for n, one in counts), mean_over(len(head.runs), head.findings)
+    of = f"{_percent(head)} of lesions{f' on average over {over}' if over else ''}"
+    of += f" ({hits:,.0f} of {sum(n for n, _ in counts):,})"
+    texts = [f"{verdict}: {f'its {noun}' if alone else f'the {noun} of {head.label}'} {verb} the right side of {of}."]
+    stated = f"A side is stated for {whole(covered.value)}% of lesions"
+    if covered.value:
+        right, opposite, chance = (f"{whole(side(name).value)}%" for name in ("accuracy", "opposite", "chance"))
+        common = "" if prior.value is None else f"the commonest side would be right in {whole(prior.value)}%, "
+        stated += f", right in {right} of these and opposite in {opposite}; {common}texts of other films in {chance}"
+    does = "say where the lesion is" if kind == "words" else "look at the right side"
+    question = f"{f'Does {model_title(head.model)}' if alone else f'Do {in_words(len(found.models))} models'} {does}?"
+    # Its own map or boxes, else those of the best other run.
+    beside = [(run.words[1].label, run.words[1].kind, side("joint", 1)) for run in head.runs[:1] if run.words[1:]]
+    beside += [(row.label, kinds[row.label], row.score) for row in facts.words.rows if kinds[row.label] != kind]
+    for label, other, score in beside[:1]:
+        tests = [one for dataset in found.datasets for one in dataset.comparisons if one.number == found.number]
+        p = next((one.p_adjusted for one in tests if {one.first, one.second} == {head.label, label}), None)
+        p, (noun, verb) = p if len(found.datasets) == 1 else None, _STATE[other]
+        lead = f"{(kind if head.value > (score.value or 0.0) else other).capitalize()} do better"
+        lead = "Not tested" if p is None else "No significant difference" if p > SIGNIFICANT else lead
+        names = f"the words of {head.label} name the right side of {_percent(head)} of lesions"
+        points = f"the {noun} of {label.removesuffix(f', {other}')} {verb} it for {whole(score.value)}%"
+        texts.insert(0, f"{lead}: {names}, and {points} ({p_words(p)}).")
+        question = f"Do words or {other} place the lesion better?"
+    return Answer(question, *texts, f"{stated}.", _interval(found))
 
 
 def _tie(found: Standings, verdict: str) -> Sentence:
@@ -318,7 +370,8 @@ def _further(facts: Facts) -> Iterator[Sentence]:
             there = f"{listed(missing)} {'was' if len(missing) == 1 else 'were'} not scored there"
         yield Sentence(f"{lead} {there}.", lead)
     yield from _supervised(facts)
-    if blind := [label for label in facts.series if label not in scored]:
+    spoken = {row.label for row in facts.words.rows}
+    if blind := [label for label in facts.series if label not in scored | spoken]:
         look, they = ("looks", "it was") if len(blind) == 1 else ("look", "they were")
         yield Sentence(f"Nothing shows where {listed(blind)} {look}: {they} scored for recognition alone.")
     guessing = [row for row in found.rows if found.at_floor(row)]
@@ -445,7 +498,7 @@ def averaged(found: Standings) -> str:
     """Return what the scores are means over, in digits."""
     if len(found.datasets) > 1:
         return f"{len(found.datasets)} datasets"
-    return count_of(len(found.datasets[0].findings) if found.datasets else 0, "finding")
+    return count_of(found.head.findings if found.number == "side_joint" else len(found.datasets[0].findings), "finding")
 
 
 def own_in_words(runs: Sequence[RunAnalysis]) -> str:
@@ -463,6 +516,9 @@ def best(facts: Facts) -> Answer:
     known = ((number_of(head.runs[0], found.number, finding).value, finding) for finding in head.runs[0].findings)
     scores = sorted((value, finding) for value, finding in known if value is not None)
     (low, worst), (high, top) = scores[0], scores[-1]
+    if found is facts.words:
+        text = f"{top}: the right side of {whole(high)}% of lesions. {worst} is the weakest: {whole(low)}%."
+        return Answer(f"Which findings does {'it' if alone else head.label} place?", text)
     if found is not facts.pointing:
         if alone:
             text = f"AUROC is {whole(high)} for {top}{f', and {whole(low)} for {worst}' if len(scores) > 1 else ''}."
@@ -670,8 +726,11 @@ def _reworded(row: Rewording, what: str, changed: str, same: str) -> Sentence:
 
 def differences(facts: Facts) -> Answer:
     """Say how many of the paired differences in the pointing game are significant."""
-    question, what = "Are the differences real?", "in the pointing game"
-    pairs = [one for dataset in facts.analysis.datasets for one in dataset.comparisons if one.number == "pointing_game"]
+    number, what = "pointing_game", "in the pointing game"
+    if facts.shown is facts.words:
+        number, what = facts.words.number, "in the sides stated"
+    question = "Are the differences real?"
+    pairs = [one for dataset in facts.analysis.datasets for one in dataset.comparisons if one.number == number]
     tested = [one.p_adjusted for one in pairs if one.p_adjusted is not None]
     real = sum(p <= SIGNIFICANT for p in tested)
     if not tested:
@@ -733,8 +792,7 @@ def in_short(facts: Facts) -> tuple[str, ...]:
         guesses = [_guesses(facts, row) for row in found.rows if row is not found.head]
     if any(dataset.comparisons for dataset in facts.analysis.datasets):
         sections.append(differences(facts))
-    if (followed := follows_words(facts)) is not None:
-        sections.append(followed)
+    sections += filter(None, [follows_words(facts), said(facts) if found.rows else None])
     texts = [" ".join([section.question, *section.texts]) for section in sections]
     return (*texts, *filter(None, (*guesses, _useless_dice(facts.analysis))))
 

@@ -34,6 +34,7 @@ INTERVALS = {
     "pointing_game": "pointing game \u00d7 100, mean over findings",
     "dice_cross_fitted": "Dice \u00d7 100, cross-fitted threshold",
     "auroc": "AUROC \u00d7 100",
+    "side_joint": "right side stated \u00d7 100, mean over findings",
 }
 """Numbers that are shown with their intervals, as the axes of their figures call them."""
 _ROW = 0.24
@@ -45,8 +46,10 @@ _NAMED = 16
 Looks = Mapping[str, Series]
 
 
-def intervals(analysis: Analysis, number: str, looks: Looks) -> Figure:
-    """Draw a row per run with its interval between floor and ceiling."""
+def intervals(analysis: Analysis, number: str, looks: Looks) -> Figure | None:
+    """Draw a row per run with its interval between floor and ceiling; None without a score."""
+    if not any(dataset.values(number) for dataset in analysis.datasets):
+        return None
     labels = list(in_order(analysis.runs))
     columns = [charts.of_dataset(analysis, dataset, labels, number) for dataset in analysis.datasets]
     figure, axes = _rows(analysis, columns, INTERVALS[number])

@@ -14,7 +14,7 @@ from xbench.report.colors import series_of
 from xbench.report.figures.details import overlays, positions, quadrants
 from xbench.report.figures.models import INTERVALS, auroc_against_pointing_game, curves, dice_gap, intervals
 from xbench.report.figures.style import drawing, save
-from xbench.report.schema import NEAR, NUMBERS, Analysis, Drawn
+from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, Drawn
 
 
 def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[Drawn]:
@@ -48,12 +48,13 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     caption = f"{both} A point is a finding, of a model with its own settings.{means} {line}"
     drawn = Drawn("auroc_pointing_game_findings", "Recognition and grounding per finding", caption)
     yield drawn, auroc_against_pointing_game(analysis, "findings", looks)
+    numbers = {**NUMBERS, **WORDS}
     for key in INTERVALS:
         caption = (
-            f"{NUMBERS[key].meaning} Means over findings with 95% intervals, times 100. Grey: what the best map or "
+            f"{numbers[key].meaning} Means over findings with 95% intervals, times 100. Grey: what the best map or "
             "guess that ignores the image gets; dotted: at random."
         )
-        drawn = Drawn(f"intervals_{key}", f"{NUMBERS[key].title} with intervals", caption)
+        drawn = Drawn(f"intervals_{key}", f"{numbers[key].title} with intervals", caption)
         yield drawn, intervals(analysis, key, looks)
     caption = (
         "Dice at the fixed threshold 0.5 (open), at cross-fitted thresholds (bar), and at the threshold that is best "

@@ -18,13 +18,14 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from xbench.report import charts, sentences
-from xbench.report.cases import CaseMap, choose_cases, read_maps, typical_cases
+from xbench.report.cases import CaseMap, choose_cases, opposite_sides, read_maps, typical_cases
 from xbench.report.colors import colored, outline
 from xbench.report.facts import Facts, Standing, facts_of
 from xbench.report.hidden import hidden_cases
 from xbench.report.names import in_thousandths, p_words, whole
 from xbench.report.notes import warnings
-from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
+from xbench.report.runs import Run
+from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, in_order, parts_of
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.methods import methods
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, spans
@@ -68,6 +69,7 @@ def write_page(
         charts=charts,
         films=_films(facts, head) if head else {},
         hidden=[*_hidden(facts, head)] if head and cases else [],
+        opposite=[*_opposite([run.run for row in facts.words.rows for run in row.runs])] if cases else [],
         cases=case_data,
         # Red, green, blue and opacity of the 256 values of a map's grey picture.
         colors=colored(np.linspace(0, 1, 256, dtype=np.float32)[None])[0].tolist(),
@@ -77,7 +79,7 @@ def write_page(
         kinds={table.name.split("_")[0] for table in tables},
         tables=_Shelf(each_note_once(tables, notes)),
         calibration=sentences.calibration(tables),
-        numbers=[*NUMBERS.values()],
+        numbers=[*NUMBERS.values(), *(WORDS.values() if facts.words.rows else ())],
         near=f"{100 * NEAR:g}",
         missing=MISSING,
         tied=TIED,
@@ -164,6 +166,15 @@ def _hidden(facts: Facts, head: Standing) -> Iterator[dict[str, Any]]:
                     "fill": case.fill,
                     "films": films,
                 }
+
+
+def _opposite(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """Yield ten films with an opposite side, of the first runs."""
+    for label, sides, pair, text in opposite_sides(runs, 10):
+        film = encoded(".jpg", shrunk(pair.display, 320), (cv2.IMWRITE_JPEG_QUALITY, 78))
+        outline = outline_of(pair.region, (100 / pair.region.shape[1], 100 / pair.region.shape[0]))
+        title, about = f"{pair.finding}: {sides}", f"{label}, {pair.image_id}"
+        yield {"title": title, "about": about, "text": text, "film": film, "outline": outline}
 
 
 def _signed(value: float | None) -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import count
 from math import comb
 
+from xbench.findings.names import MACRO
 from xbench.report.names import dataset_title
 from xbench.report.notes import Different, dataset_notes
 from xbench.report.runs import Collection, Run, ground, widest
@@ -26,6 +27,7 @@ from xbench.report.statistics.rewordings import rewordings
 from xbench.report.statistics.sample import Sample, differences
 from xbench.report.statistics.studies import studies
 from xbench.report.statistics.subgroups import subgroups
+from xbench.report.statistics.words import word_tests, words_of
 
 Progress = Callable[[int, int, str], None]
 """Called with how many steps are done, of how many, and what comes next in words."""
@@ -85,6 +87,7 @@ def _dataset(
     of_references = [entry for entry in entries if entry.run.is_reference]
     labels = [entry.run.label for entry in models]
     comparisons = compare(labels, on_common, seed, place, lambda pair: begin(f"{title}: {pair}"))
+    comparisons += tuple(word_tests([entry.run for entry in models], seed, place))
     floors = widest(runs)
     analysis = DatasetAnalysis(
         dataset=name,
@@ -99,7 +102,7 @@ def _dataset(
         rewordings=rewordings(models, FOLDS, seed, place),
         interventions=interventions(models, seed, place),
         perturbations=perturbations(models),
-        subgroups=subgroups(models, measures, FOLDS, seed, place),
+        subgroups=subgroups([one for one in models if not one.run.results.in_words], measures, FOLDS, seed, place),
     )
     # The rows of a study ask for the same few pairs of runs again and again.
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)
@@ -116,12 +119,14 @@ def analyse_run(run: Run, measures: Measures) -> RunAnalysis:
         lost = {key for key in numbers if answered and key.startswith(("dice_", "iou_")) and key not in kept}
         return {**numbers, **dict.fromkeys(lost, Estimate(None))}
 
+    words = words_of(run)
+    said = words[0].numbers if words else {}
     return RunAnalysis(
         run=run,
         clustered_by=sample.clustered_by,
         clusters=len(sample.clusters),
-        macro=existing(measures.macro()),
-        findings={name: existing(numbers) for name, numbers in measures.findings().items()},
+        macro={**existing(measures.macro()), **said.get(MACRO, {})},
+        findings={name: {**existing(of), **said.get(name, {})} for name, of in measures.findings().items()},
         dice_curve=measures.curve() if not answered else (),
         thresholds={
             finding: {name: tuple((of[own][of[own] >= 0] / last).tolist()) for name, of in measures.thresholds.items()}
@@ -131,6 +136,7 @@ def analyse_run(run: Run, measures: Measures) -> RunAnalysis:
         positions=position_cells(measures, run),
         quadrants=quadrants(sample, run),
         phrases=phrase_groups(measures, run),
+        words=words,
         auroc_warning=auroc_warning(run.results, run.rows),
     )
 

@@ -12,7 +12,7 @@ from math import ceil, comb, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.report.schema import Comparison, Estimate
+from xbench.report.schema import WORDS, Comparison, Estimate
 from xbench.report.statistics import intervals
 from xbench.report.statistics.intervals import share_below
 from xbench.report.statistics.measures import Measures, estimate, macro_columns, measure
@@ -94,9 +94,9 @@ def tied_with_best(
     `macros` are by label of the run; `comparisons` are all of these runs.
     """
     tied = {}
-    for number in TESTED:
-        values = {label: value for label, macro in macros.items() if (value := macro[number].value) is not None}
-        if values:
+    for number in (*TESTED, *WORDS):
+        known = {label: macro[number].value for label, macro in macros.items() if number in macro}
+        if values := {label: value for label, value in known.items() if value is not None}:
             best = max(values, key=lambda label: values[label])
             ties = [
                 {entry.first, entry.second}

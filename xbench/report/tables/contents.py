@@ -7,10 +7,12 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
+from xbench.findings.names import MACRO
 from xbench.report.names import dataset_title, model_title
 from xbench.report.schema import (
     NEAR,
     NUMBERS,
+    WORDS,
     Analysis,
     DatasetAnalysis,
     Estimate,
@@ -47,6 +49,7 @@ from xbench.report.tables.table import (
 from xbench.runs.protocols import read_protocol, stored_protocols
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Protocol
+from xbench.scoring.protocols.words import flaw_of
 
 _HONEST = {
     "dice_cross_fitted": Column("Cross-fitted", "Dice"),
@@ -68,13 +71,25 @@ _PER_FINDING = {
         "useless at every threshold has it too, so nothing is marked as best.",
     ),
 }
+_WORDS = (
+    *("side_coverage", "side_accuracy", "side_joint", "side_opposite", "side_chance", "side_excess", "side_prior"),
+    *("side_gain", "zone_joint", "place_joint", "mention_f1", "mention_f1_strict", "false_mention"),
+    "hallucinated_place",
+)
 _POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
 _STUDIES = {"prompts": "Other wordings of the findings", "image_size": "Other input sizes"}
 
 
 def all_tables(analysis: Analysis) -> tuple[Table, ...]:
     """Return every table of a report that has a row, the most looked for first."""
-    return tuple(table for table in _tables(analysis) if table.rows)
+    return tuple(table for table in _tables(analysis) if _has_numbers(table))
+
+
+def _has_numbers(table: Table) -> bool:
+    """Tell whether a table has rows, and one of a model has a number if columns are of numbers."""
+    places = [place for place, column in enumerate(table.columns) if column.numeric]
+    cells = [row.cells[place] for row in table.rows for place in places if row.kind == "model"]
+    return any(cell.value is not None for cell in cells) if cells else bool(table.rows)
 
 
 def _tables(analysis: Analysis) -> Iterator[Table]:
@@ -106,6 +121,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
     yield from answer_tables(analysis)
     yield _best_and_worst_findings(analysis)
     for per_dataset in (
+        _words,
         _protocols,
         _turned,
         _calibration,
@@ -145,6 +161,25 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     cells = [cells_of(dataset, key, finding) for finding in findings]
     rows = rows_of_models(in_order(dataset.runs), cells, dataset.references)
     return table_of(name, f"{title} per finding on", f"{caption}{marks(rows)} {INTERVALS}", ["Model"], columns, rows)
+
+
+def _words(dataset: DatasetAnalysis) -> Table:
+    models = {one.label: one.numbers[MACRO] for entry in in_order(dataset.runs).values() for one in entry.words}
+    found = models | {one.title: one.macro for one in dataset.references}
+    signed = ("gain", "excess")
+    cells = [{label: number(of.get(name), name.endswith(signed)) for label, of in found.items()} for name in _WORDS]
+    columns = [Column(name.partition("_")[2].replace("_", " "), name.partition("_")[0].capitalize()) for name in _WORDS]
+    flaws: dict[str, list[str]] = {}
+    for name in _WORDS:
+        flaws.setdefault(flaw_of(name), []).append(name.replace("_", " "))
+    caption = (
+        "Means over findings, in per cent, of words, and of peaks of maps and boxes by the same rule. Coverage: side "
+        "stated; accuracy, opposite: of these; joint: stated and right. Chance: texts of other films; prior: the "
+        f"commonest side of another run; excess and gain: accuracy beyond them. {INTERVALS}"
+    )
+    notes = [f"{', '.join(names).capitalize()}: {flaw}" for flaw, names in flaws.items()]
+    rows = rows_of_models(models, cells, dataset.references)
+    return table_of("words", "What words say on", caption, ["Model"], columns, rows, notes)
 
 
 def _protocols(dataset: DatasetAnalysis) -> Table:
@@ -304,7 +339,7 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
     """Return the table of every pair of models, by number."""
     rows, untested = [], set()
     for entry in dataset.comparisons:
-        title, difference = NUMBERS[entry.number].title, number(entry.difference, signed=True)
+        title, difference = {**NUMBERS, **WORDS}[entry.number].title, number(entry.difference, signed=True)
         tests = p_value(entry.p), p_value(entry.p_adjusted)
         rows.append(row(title, entry.first, entry.second, entry.images, difference, *tests))
         if entry.untested:
@@ -313,7 +348,8 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
         "comparisons",
         "Models compared on",
         "Paired tests on the images that both models scored. Difference: first less second, in percentage points, with "
-        "its 95% interval. Adjusted p: corrected for all comparisons of the number on the dataset.",
+        "its 95% interval. Adjusted p: corrected for all comparisons of the number on the dataset"
+        f"{', of sides for those of both numbers' * any(one.number in WORDS for one in dataset.comparisons)}.",
         ["Number", "First", "Second"],
         ["Images", "Difference", "p", "Adjusted p"],
         rows,

@@ -59,7 +59,8 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     skipped = [
         (entry.run.label, str(count)) for _, entry in of_runs if (count := len(entry.run.results.counts.skipped))
     ]
-    maps, boxes = (any(bool(entry.run.results.answered) is answers for entry in runs) for answers in (False, True))
+    shown = [entry for entry in runs if not entry.run.results.in_words]
+    maps, boxes = (any(bool(entry.run.results.answered) is answers for entry in shown) for answers in (False, True))
     by = listed(_distinct(entry.clustered_by for entry in runs))
     interventions = _interventions([*data.values()])
     thresholds = ["F1 and accuracy are at a probability of 0.5"] + maps * [
@@ -67,6 +68,11 @@ def _facts(analysis: Analysis) -> dict[str, str]:
         f"folds ({analysis.folds} folds of {by})"
     ]
     thresholds += boxes * ["Dice and IoU of answers are those of the boxes as they were given"]
+    measures = bool(shown) * [
+        "We measured recognition by AUROC, average precision, F1 and accuracy, and grounding by the pointing game, "
+        "Dice and IoU; means are over findings"
+    ]
+    measures += ["We compared sides and zones that are stated with those of the regions"] * any(of.words for of in runs)
     compared = f". Models were compared by exchanging their outputs on random {by}; p-values were corrected after Holm"
     checked = "by overlap with annotated regions, against floors that ignore the image"
     return {
@@ -75,13 +81,16 @@ def _facts(analysis: Analysis) -> dict[str, str]:
         + listed([f"{title} ({_counts(analysis, title)})" for title in map(analysis.heading, analysis.datasets)]),
         "units": f"Intervals and tests count as independent: {_each([(of, entry.evidence) for of, entry in of_runs])}",
         "subsets": _each(limits),
-        "measures": "We measured recognition by AUROC, average precision, F1 and accuracy, and grounding by the "
-        "pointing game, Dice and IoU; means are over findings",
-        "thresholds": ". ".join(thresholds),
+        "measures": ". ".join(measures),
+        "tables": "Tables grounding and classification of this report" if shown else "Table words of this report",
+        "failures": "Tables quadrants, by_area and by_position of this report, and its cases" * bool(shown),
+        "thresholds": ". ".join(thresholds) * bool(shown),
         "uncertainty": "Intervals are 95%" + compared * any(dataset.comparisons for dataset in analysis.datasets),
         "interventions": interventions,
         "explanations": f"{'Saliency maps' if maps else 'Boxes'} were checked {checked}"
-        + ", and by hiding regions" * bool(interventions),
+        + ", and by hiding regions" * bool(interventions)
+        if shown
+        else "",
         "missing": f"Images that could not be read were left out: {_each(skipped)}"
         if skipped
         else "No image was left out",

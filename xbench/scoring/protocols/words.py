@@ -35,6 +35,11 @@ _FLAWS = {
 }
 
 
+def flaw_of(name: str) -> str:
+    """Return what is wrong with a number."""
+    return [flaw for part, flaw in _FLAWS.items() if part in name][-1]
+
+
 def _text(places: Iterable[str]) -> str:
     return " ".join(sorted(places, key=("left", "right", "midline", *ZONES).index))
 
@@ -137,7 +142,7 @@ class Words(Protocol):
         for name, number in numbers.items():
             beside = ("coverage", "prior", "chance") if name.endswith("accuracy") else ()
             number["beside"] = [name.replace("accuracy", other) for other in beside]
-            number["flaw"] = [flaw for part, flaw in _FLAWS.items() if part in name][-1]
+            number["flaw"] = flaw_of(name)
         return numbers
 
     def pair_values(self, group: Group) -> NDArray[np.float64]:
@@ -150,8 +155,12 @@ def _said(stated: Stated | None) -> dict[str, str]:
     return {"status": status, "sides": _text(sides), "zones": _text(zones)}
 
 
-def _numbers(group: Group, prefix: str) -> dict[str, float | None]:
-    """Return the numbers of a finding, of all words, of its own name alone (`own_`), or of maps and boxes (`map_`)."""
+def parts(group: Group, prefix: str = "") -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return what each pair of a finding adds above and below the line of each number, whole numbers (N,) each.
+
+    They are of all words, of the finding's own name alone (`own_`), or of maps and boxes (`map_`). A pair enters excess
+    twice, as a text that goes with every truth and as a truth.
+    """
     read = np.array([source.startswith("words") for source in group["source"]], np.bool_)
     status, side, zone = (group[f"{prefix}{key}"] for key in ("status", "side", "zone"))
     sides, zones = group[f"{prefix}sides"], group[f"{prefix}zones"]
@@ -160,8 +169,8 @@ def _numbers(group: Group, prefix: str) -> dict[str, float | None]:
     numbers = {
         "mention_precision": _of(present, asserted),
         "mention_recall": _of(asserted, present),
-        "mention_f1": _share(2 * (asserted & present).sum(), asserted.sum() + present.sum()),
-        "mention_f1_generous": _share(2 * (either & present).sum(), either.sum() + present.sum()),
+        "mention_f1": (2 * (asserted & present), 1 * asserted + present),
+        "mention_f1_generous": (2 * (either & present), 1 * either + present),
         "denied": _of(status == "negated", present),
         "unmentioned": _of(status == "", present),
         "false_mention": _of(asserted, absent),
@@ -173,10 +182,15 @@ def _numbers(group: Group, prefix: str) -> dict[str, float | None]:
     for kind, outcomes, said in (("side", side, sides), ("zone", zone, zones)):
         scored, correct, prior = outcomes != "", outcomes == "correct", group[f"prior_{kind}"]
         stated = scored & (outcomes != "unstated")
-        # Every stated text with every truth, as shuffling pairs them.
-        fits = Counter(place for of in group[_KINDS[kind][1]][scored].tolist() for place in of.split(", "))
-        matches = sum(fits[statement] for statement in said[stated].tolist())
-        shuffles, known = stated.sum() * scored.sum(), stated & (prior != "unstated")
+        known, true = stated & (prior != "unstated"), group[_KINDS[kind][1]]
+        # Every stated text with every truth, as shuffling pairs them: how many truths fit a text, and texts a truth.
+        texts, truths = Counter(said[stated].tolist()), Counter(true[scored].tolist())
+        fits = Counter({text: sum(truths[of] for of in truths if text in of.split(", ")) for text in texts})
+        fitted = Counter({of: sum(texts[text] for text in of.split(", ")) for of in truths})
+        of_text, of_truth = (
+            which * np.array([counts[one] for one in column.tolist()], np.int64)
+            for which, counts, column in ((stated, fits, said), (scored, fitted, true))
+        )
         values = {
             "coverage": _of(stated, scored),
             "accuracy": _of(correct, stated),
@@ -185,18 +199,25 @@ def _numbers(group: Group, prefix: str) -> dict[str, float | None]:
             "opposite": _of(outcomes == "opposite", stated),
             "wrong": _of(np.isin(outcomes, ["opposite", "wrong"]), stated),
             "partial": _of(outcomes == "partial", stated),
-            "chance": _share(matches, shuffles),
-            "excess": _share(correct.sum() * scored.sum() - matches, shuffles - matches),
+            "chance": (of_text, scored.sum() * stated),
+            "excess": (
+                scored.sum() * (correct & stated) + correct.sum() * scored - of_text - of_truth,
+                scored.sum() * stated + stated.sum() * scored - of_text - of_truth,
+            ),
             "prior": _of(prior == "correct", known),
-            "gain": _share(correct.sum() - (known & (prior == "correct")).sum(), known.sum()),
+            "gain": (known * (1 * correct - (prior == "correct")), 1 * known),
         }
         numbers |= {f"{kind}_{name}": value for name, value in values.items()}
     del numbers["side_wrong"]
     return numbers
 
 
-def _of(which: NDArray[np.bool_], among: NDArray[np.bool_]) -> float | None:
-    return _share((which & among).sum(), among.sum())
+def _numbers(group: Group, prefix: str) -> dict[str, float | None]:
+    return {name: _share(above.sum(), below.sum()) for name, (above, below) in parts(group, prefix).items()}
+
+
+def _of(which: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return 1 * (which & among), 1 * among
 
 
 def _share(part: int, whole: int) -> float | None:
