@@ -32,7 +32,8 @@ class ConsoleSummary(Callback):
             # A live bar would be drawn over the table.
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
         console = Console(markup=False)
-        console.print(_title(results) if results.in_words else _table(results))
+        if not results.in_words:
+            console.print(_table(results))
         console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
         if results.answers:
             console.print(_rates(results.answers), style="dim", highlight=False)
@@ -72,10 +73,6 @@ _OF_BOXES = {
 _OF_LESIONS = {"recall_50": "Rec.\n@0.5", "precision_50": "Prec.\n@0.5"}
 
 
-def _title(results: Results) -> str:
-    return f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}"
-
-
 def _table(results: Results) -> Table:
     answers, columns, recognition = results.answers, _COLUMNS, results.classification.macro
     best = " Best: at the threshold with the largest mean, chosen on these same images."
@@ -84,8 +81,9 @@ def _table(results: Results) -> Table:
         # Not more than fit on eighty characters.
         asked = {name: title for name, title in _COLUMNS.items() if name in recognition}
         columns = _OF_BOXES | (asked if answers.recognition else _OF_LESIONS)
+    title = f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}"
     caption = f"n: images with the finding and its region. Point.: pointing game.{boxes if answers else best}"
-    table = Table(title=_title(results), caption=caption, box=box.SIMPLE_HEAD, padding=(0, 0), collapse_padding=True)
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 0), collapse_padding=True)
     table.add_column("Finding", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True, min_width=5)
     for name, heading in columns.items():

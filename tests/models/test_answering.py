@@ -146,6 +146,7 @@ def test_radvlm_is_asked_about_findings_as_it_was_trained():
         ("source: me\nlocate: Where is it?", "{finding}, {name} or {phrase}"),
         ("source: me\nlocate: Where is {finding} in {place}?", "has {place}"),
         ("source: me\nlocate: Where is {finding?", "cannot be used"),
+        ("source: me\nlocate: '{finding}'\nwhere: Where is it?", "where lacks {finding}"),
         ("locate: Where is {finding}?", "needs the keys source and locate"),
         ("source: me\nlocate: 3", "must be a text"),
         ("source: me\nlocate: '{finding}'\nnames: {Nodule: [a]}", "mapping of texts"),

@@ -108,6 +108,11 @@ class FinishedRun:
                     raise ValueError(f"{PREDICTIONS} has not one answer to each scored pair of {image_id!r:.200}")
         return found
 
+    @property
+    def located(self) -> list[AnswerRow]:
+        """Answers where findings are."""
+        return [answer for answers in self.answers.values() for answer in answers if answer.query == "locate"]
+
     @cached_property
     def texts(self) -> list[AnswerRow]:
         """Reports and answers in words, in the dataset's order."""

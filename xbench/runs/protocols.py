@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.geometry.location import LungField
-from xbench.runs.answers import AnswerRow
 from xbench.runs.files import MENTIONS, READ_TEXTS, WRITING, reading
 from xbench.runs.files import Table as TableFile
 from xbench.runs.finished import FinishedRun
@@ -43,7 +42,7 @@ def run_view(run: FinishedRun) -> RunView:
     shows |= {"words"} if run.texts else set()
     if not run.results.answered:
         return RunView(run.folder, frozenset(shows | ({"map"} if run.draws_maps else set())), run.map_scale or "none")
-    located = [*_located(run)]
+    located = run.located
     shows |= {run.results.answered} & {"boxes"}
     shows |= {"points"} if any(answer.points and not answer.boxes for answer in located) else set()
     unranked = (answer for answer in located if None in (answer.confidence or ()))
@@ -58,7 +57,8 @@ def score_images(run: FinishedRun, names: Sequence[str], images: Sequence[SavedI
 
 def score_without_maps(run: FinishedRun, names: Sequence[str], words: Words) -> dict[str, Table]:
     """Return the tables of pairs of protocols that take answered boxes, probabilities or words."""
-    pairs = {"score": _pairs_of_scores, "words": lambda _: _pairs_of_words(words), "": _pairs_of_answers}
+    of_words = ((_about(run, row, at) | lungs, view, truth) for row, at, lungs, view, truth in words.pairs())
+    pairs = {"score": _pairs_of_scores, "words": lambda _: of_words, "": _pairs_of_answers}
     kinds = {name: next((kind for kind in pairs if kind in PROTOCOLS[name].takes), "") for name in names}
     parts = ((of, [name for name in names if kinds[name] == kind]) for kind, of in pairs.items())
     return {name: table for of, some in parts if some for name, table in _tables(some, of(run)).items()}
@@ -117,7 +117,7 @@ def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[Save
 
 def _pairs_of_answers(run: FinishedRun) -> Iterator[_Pair]:
     column_of = {finding: column for column, finding in enumerate(run.results.findings)}
-    located = [answer for answer in _located(run) if answer.finding in column_of]
+    located = [answer for answer in run.located if answer.finding in column_of]
     places = [(run.row_of[answer.image_id], column_of[answer.finding], answer) for answer in located]
     for row, column, answer in sorted(places, key=lambda place: place[:2]):
         label = int(run.image_scores.labels[row, column])
@@ -134,16 +134,6 @@ def _pairs_of_scores(run: FinishedRun) -> Iterator[_Pair]:
     scores = run.image_scores
     for row, column in np.argwhere((scores.labels >= 0) & ~np.isnan(scores.probabilities)).tolist():
         yield _about(run, row, column), PairView(), PairTruth(int(scores.labels[row, column]))
-
-
-def _pairs_of_words(words: Words) -> Iterator[_Pair]:
-    for row, column, lungs, prediction, truth in words.pairs():
-        yield _about(words.run, row, column) | lungs, prediction, truth
-
-
-def _located(run: FinishedRun) -> Iterator[AnswerRow]:
-    for answers in run.answers.values():
-        yield from (answer for answer in answers if answer.query == "locate")
 
 
 def is_native(run: FinishedRun) -> bool:

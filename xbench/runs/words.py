@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -58,13 +57,9 @@ class Words:
         return Vocabulary.of(self.file)
 
     @cached_property
-    def _located(self) -> list[AnswerRow]:
-        return [row for row in chain(*self.run.answers.values()) if row.query == "locate"]
-
-    @cached_property
     def texts(self) -> list[tuple[AnswerRow, str, TextReading]]:
         """Texts in the dataset's order, without boxes and tags, and what is read of each."""
-        texts = [(row, without_boxes(row.raw)) for row in self.run.texts or self._located * (not self.of_maps)]
+        texts = [(row, without_boxes(row.raw)) for row in self.run.texts or self.run.located * (not self.of_maps)]
         asked = [canonical(row.group or row.finding) or row.finding or None for row, _ in texts]
         read = self._vocabulary.read
         return [(row, text, read(text, of, row.finish)) for (row, text), of in zip(texts, asked, strict=True)]
@@ -77,7 +72,7 @@ class Words:
         for at, column in np.argwhere(scores.scored & self.of_maps & self.run.draws_maps).tolist():
             x, y = float(scores.peak_x[at, column]), float(scores.peak_y[at, column])
             found[scores.image_ids[at], findings[column]] += [] if math.isnan(x) else [(x, y)]
-        for row in self._located:
+        for row in self.run.located:
             found[row.image_id, row.finding] += [*map(_center, row.boxes or ()), *(row.points or ())]
         for row in self.run.texts if "frame" in about else ():
             for phrase in _PHRASE.findall(row.raw):
