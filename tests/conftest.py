@@ -35,7 +35,6 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Prepare the process for running tests."""
     import torch
 
     from xbench.data.datasets import phantom
@@ -80,8 +79,6 @@ def unsaved_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """Outcome of a command."""
-
     status: int
     output: str
     errors: str
@@ -138,7 +135,6 @@ def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def three_analysed(three_runs: Path) -> Analysis:
-    """What a report says of them."""
     from xbench.report.runs import collect
     from xbench.report.statistics.analyse import analyse
 
@@ -155,7 +151,6 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Where a server of chat completions answers."""
     from chat_server import serving
 
     with serving() as place:

@@ -1,5 +1,3 @@
-"""The table of commands, help, completion, and what is misspelt, missing or wrong."""
-
 from __future__ import annotations
 
 import inspect

@@ -1,5 +1,3 @@
-"""Names, options and everything that a user can get wrong: one paragraph and the right exit status."""
-
 from __future__ import annotations
 
 import io

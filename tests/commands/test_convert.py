@@ -1,5 +1,3 @@
-"""`convert` with options: what a checkpoint needs to be loaded, it needs to be converted."""
-
 from __future__ import annotations
 
 import inspect

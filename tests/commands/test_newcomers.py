@@ -1,5 +1,3 @@
-"""What newcomers type first: `init`, `view` and `conform`."""
-
 from __future__ import annotations
 
 import json
@@ -77,7 +75,6 @@ def test_view_opens_the_report_or_says_where_it_is(command, tmp_path, monkeypatc
 
 @pytest.fixture
 def asked(monkeypatch) -> list[list[str]]:
-    """Words of the processes that are started, which fail."""
     words: list[list[str]] = []
     monkeypatch.setattr(subprocess, "run", lambda given: words.append(given) or SimpleNamespace(returncode=1))
     return words

@@ -1,5 +1,3 @@
-"""Every command takes Dice, IoU and AUROC from the one place that computes them."""
-
 from __future__ import annotations
 
 import shutil

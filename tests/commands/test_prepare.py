@@ -1,5 +1,3 @@
-"""The command `prepare`, and the runs that read what it made: the same bytes, whatever happened on the way."""
-
 from __future__ import annotations
 
 import json
@@ -21,7 +19,6 @@ QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer
 
 
 def said(output: str) -> dict[str, int]:
-    """What `prepare` counted."""
     return {kind: int(count) for kind, count in re.findall(r"(prepared|already there|unreadable): (\d+)", output)}
 
 

@@ -1,5 +1,3 @@
-"""The `report` command: what it writes, what it says, and what it refuses."""
-
 from __future__ import annotations
 
 import json

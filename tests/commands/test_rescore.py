@@ -1,5 +1,3 @@
-"""A run scored again from what it kept is the run that the new rules would have given, to the byte."""
-
 from __future__ import annotations
 
 import json
@@ -233,7 +231,6 @@ def test_a_strangers_results(strangers, command, place, value):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run."""
     root = tmp_path_factory.mktemp("finished")
     pair = '{"model": {"class_path": "toys.Brightness"}, "data": {"class_path": "toys.Squares"}}'
     few = (

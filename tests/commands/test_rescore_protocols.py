@@ -1,5 +1,3 @@
-"""Stored runs scored by named protocols: the same bytes however it is done, and numbers that `verify` derives."""
-
 from __future__ import annotations
 
 import json

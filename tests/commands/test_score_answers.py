@@ -1,5 +1,3 @@
-"""Runs of boxes and answers that were made elsewhere."""
-
 from __future__ import annotations
 
 import csv

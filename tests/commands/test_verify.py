@@ -1,5 +1,3 @@
-"""`verify` finds every number that was changed; `reproduce` finds what differs, and why."""
-
 from __future__ import annotations
 
 import json
@@ -23,7 +21,6 @@ from xbench.runtime.errors import UserError
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory):
-    """Folder of a finished run of a model that answers."""
     root = tmp_path_factory.mktemp("answered")
     config = (
         '{"model": {"class_path": "talkers.Talker", "init_args": {"recognise": true, "ask_negatives": true}},'
@@ -36,13 +33,11 @@ def answered(tmp_path_factory):
 
 @pytest.fixture
 def run(phantom_run, tmp_path):
-    """A copy of a finished run, to be changed."""
     return shutil.copytree(phantom_run, tmp_path / "run")
 
 
 @pytest.fixture
 def answers(answered, tmp_path):
-    """A copy of a finished run of a model that answers."""
     return shutil.copytree(answered, tmp_path / "answers")
 
 
@@ -70,7 +65,6 @@ def found(folder, deep=False) -> bool:
 
 
 def other_cell(cell, kind):
-    """Another value of a cell of this type."""
     match cell:
         case bool():
             return not cell
@@ -90,7 +84,6 @@ def other_cell(cell, kind):
 
 
 def with_other_cell(table, column, row):
-    """Return a table with one cell changed."""
     place, cells = table.column_names.index(column), table[column].to_pylist()
     cells[row] = other_cell(cells[row], table.schema.field(place).type)
     return table.set_column(place, table.schema.field(place), pa.array(cells, table.schema.field(place).type))

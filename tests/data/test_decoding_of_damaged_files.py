@@ -1,5 +1,3 @@
-"""Whatever a file holds, the only error that comes out is ours."""
-
 from __future__ import annotations
 
 import io

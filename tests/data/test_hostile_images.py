@@ -43,7 +43,6 @@ def zeros(length: int) -> bytes:
 
 
 def png(side: int, bits: int, colour: int, *chunks: bytes, samples: int = 1, content: bytes | None = None) -> bytes:
-    """A PNG of zeros."""
     packed = zeros(side * (1 + -(-side * bits * samples // 8))) if content is None else content
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, bits, colour, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")

@@ -1,5 +1,3 @@
-"""Small files that would take much memory or time are refused first."""
-
 from __future__ import annotations
 
 import zipfile

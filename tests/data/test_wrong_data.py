@@ -1,5 +1,3 @@
-"""All datasets on downloads that something is wrong with: one paragraph each, and nothing worse."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""A run of a model that answers: its files and numbers, read again, checked, gone on with."""
-
 from __future__ import annotations
 
 import json
@@ -221,7 +219,6 @@ def ranked(tmp_path_factory) -> Path:
 
 
 def inside(boxes, xs, ys):
-    """Which points of a mesh lie in a box."""
     mesh = np.meshgrid(xs, ys)
     return np.any([(x0 <= mesh[0]) & (mesh[0] < x1) & (y0 <= mesh[1]) & (mesh[1] < y1) for x0, y0, x1, y1 in boxes], 0)
 

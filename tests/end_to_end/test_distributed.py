@@ -45,7 +45,6 @@ def processes_of(folder: Path) -> int:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, tuple[str, ...]], dict[str, bytes | str]]:
-    """What one process writes."""
     files = {}
     for config, options in (("toy", TOY_OPTIONS), ("toy", TOY_OPTIONS + NATIVE_OPTIONS), ("demo", DEMO_OPTIONS)):
         folder = tmp_path_factory.mktemp(config)

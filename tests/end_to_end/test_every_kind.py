@@ -1,5 +1,3 @@
-"""The oracle of every kind of prediction goes through run, resume, rescore, verify and report."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -40,7 +38,6 @@ def words(kind: str, root: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def wholes(tmp_path_factory) -> dict[str, Path]:
-    """A run of every kind that nothing happened to."""
     found = {}
     for kind in KINDS:
         root = tmp_path_factory.mktemp("wholes", numbered=True)

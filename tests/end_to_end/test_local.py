@@ -1,5 +1,3 @@
-"""Multimodal models of transformers, with random weights, from the command line to the files of a run."""
-
 from __future__ import annotations
 
 import json

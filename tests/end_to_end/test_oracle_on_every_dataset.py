@@ -1,5 +1,3 @@
-"""The ceiling on all datasets and on data of one's own: exactly 1 wherever there is a number, and the counts."""
-
 from __future__ import annotations
 
 import json

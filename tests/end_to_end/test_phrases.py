@@ -1,5 +1,3 @@
-"""Phrases, images without a query, and a condition go through run, resume, rescore, verify and report."""
-
 from __future__ import annotations
 
 import json

@@ -53,7 +53,6 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 def analysed(folder: Path) -> tuple[InterventionAnalysis, str]:
-    """What the report finds, and the sentence that it opens with."""
     analysis = analyse(collect([folder]))
     ((found,),) = (dataset.interventions for dataset in analysis.datasets)
     return found, str(uses(facts_of(analysis)).texts[0])

@@ -1,5 +1,3 @@
-"""Words from any source: served models that are killed, files of reports and of answers, and MAIRA-2's report."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The published numbers: none is changed, and what is said about them follows from them."""
-
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,3 @@
-"""Regions and maps on the evaluation grid: exact shares, the pixels that a model never sees, image beside region."""
-
 from __future__ import annotations
 
 import math

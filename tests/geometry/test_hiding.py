@@ -1,5 +1,3 @@
-"""Hidden regions, their controls and fills are what their definitions say, by brute force."""
-
 from __future__ import annotations
 
 import hashlib

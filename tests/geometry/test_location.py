@@ -1,5 +1,3 @@
-"""Regions lie on the side and in the zones that docs/words.md defines: exactly, and as counting pixels gives."""
-
 from __future__ import annotations
 
 import json

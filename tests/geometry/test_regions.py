@@ -1,5 +1,3 @@
-"""Regions kept as exact shares are, at every gamma, the regions themselves."""
-
 from __future__ import annotations
 
 import pickle

@@ -1,5 +1,3 @@
-"""The ways to enlarge a map, each to the bit against plain loops, and what the harness makes of a model's choice."""
-
 from __future__ import annotations
 
 import math

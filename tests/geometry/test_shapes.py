@@ -1,5 +1,3 @@
-"""Annotated items, drawn pixel by pixel by plain code and by the tools of their owners."""
-
 from __future__ import annotations
 
 import numpy as np

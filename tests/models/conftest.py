@@ -1,5 +1,3 @@
-"""What the tests of several models share."""
-
 from __future__ import annotations
 
 import json

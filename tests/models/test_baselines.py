@@ -1,5 +1,3 @@
-"""Ceilings score exactly 1, and floors what arithmetic says."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -26,8 +24,6 @@ QUIET = ("--trainer.logger", "false", "--data.num_workers", "0")
 
 @pytest.fixture
 def toy(tmp_path):
-    """Writes the configuration of a baseline on toy data."""
-
     def write(name: str) -> str:
         config = tmp_path / f"{name}.yaml"
         config.write_text(f"model: {{class_path: xbench.models.{name}}}\ndata: {{class_path: toys.Squares}}\n")
@@ -37,7 +33,6 @@ def toy(tmp_path):
 
 
 def check_ones(run) -> None:
-    """Every number of grounding is 1, and so is every row."""
     assert run.status == 0, run.errors
     assert set(run.results["grounding"]["macro"].values()) == {1.0}
     for row in run.rows:

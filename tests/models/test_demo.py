@@ -1,5 +1,3 @@
-"""The demo means something, and its network is what it claims to be."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What holds for every model of the package, on small networks in the layouts of their authors."""
-
 from __future__ import annotations
 
 import re
@@ -96,7 +94,6 @@ def model(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def build(small: None, model: str) -> Iterator[Callable[..., Any]]:
-    """Makes the model, a small one, from options."""
     with TemporaryDirectory() as folder:
         yield partial(HOMES[model][0], **write_checkpoint(model, Path(folder)))
 

@@ -22,7 +22,6 @@ from xbench.runtime.errors import UsageError, UserError
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[..., Any]]:
-    """Make each model from a small file (ResNet-18) and options."""
     models = {"gloria": GLoRIA, "afloc": AFLoc}
     return {name: partial(models[name], **write_checkpoint(name, tmp_path_factory.mktemp(name))) for name in models}
 

@@ -58,7 +58,6 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Compute once what a test looks at often."""
     return lambda part, name="forward": monkeypatch.setattr(part, name, cache(getattr(part, name)))
 
 

@@ -41,7 +41,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def own(folder: Path, to: Path, **files: Any) -> Path:
-    """Link the files of a folder, and write others as JSON."""
     for path in folder.iterdir():
         if path.stem not in files:
             (to / path.name).symlink_to(path)

@@ -34,7 +34,6 @@ IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(5))
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a file with the released encoder holds."""
     return torch.load(write_checkpoint("kad", tmp_path_factory.mktemp("kad"))["checkpoint"])
 
 

@@ -30,7 +30,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def own(folders: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
-    """A copy that a test may spoil."""
     return Path(shutil.copytree(folders[0], tmp_path / "own")), Path(shutil.copytree(folders[1], tmp_path / "vicuna"))
 
 

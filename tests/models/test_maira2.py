@@ -1,5 +1,3 @@
-"""MAIRA-2: the network against its parts put together by hand, its words, and what it is shown."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""Weights drawn anew: which layers there are, alike in every process, and back to the bit."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""The options that every vision-language model has."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Baselines of words: what they write is read back, and they score what arithmetic says."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Floors and ceilings of answers, and the way of each family from the truth to its own words and back."""
-
 from __future__ import annotations
 
 import pickle

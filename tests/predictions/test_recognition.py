@@ -1,5 +1,3 @@
-"""Yes or no: from words, from logits, and from the tokens that an endpoint lists."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Texts are read as people read them: cases by hand, edge cases, and properties of any text."""
-
 from __future__ import annotations
 
 import json

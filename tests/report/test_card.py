@@ -1,5 +1,3 @@
-"""Model cards, read as hubs read them."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Shares of lesions by outcome."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,3 @@
-"""How runs are called and look in charts."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ from xbench.report.sentences import own_in_words
 
 
 def runs(**settings: list[dict[str, str]]) -> list[SimpleNamespace]:
-    """Runs of models, each with the settings that tell it from others."""
     made = []
     for model, of_model in settings.items():
         for told in of_model:

@@ -1,5 +1,3 @@
-"""What figures hold, without writing their files."""
-
 from __future__ import annotations
 
 import warnings
@@ -32,7 +30,6 @@ def odd(root: Path) -> None:
 
 
 def one(root: Path) -> None:
-    """One model with one setting on one dataset."""
     write_run(root, "devide", images=40)
 
 
@@ -46,7 +43,6 @@ def many(root: Path) -> None:
 
 @pytest.fixture(scope="module", params=[odd, one, many], ids=lambda made: made.__name__)
 def drawn(request, tmp_path_factory) -> tuple[str, Drawn]:
-    """Every figure of a report, as it is when it is saved."""
     root = tmp_path_factory.mktemp("figures")
     request.param(root)
     found: Drawn = {}

@@ -1,5 +1,3 @@
-"""Runs that were scored on different labels or regions are never taken for the same, nor paired where they differ."""
-
 from __future__ import annotations
 
 import json
@@ -59,7 +57,6 @@ class Shifted(Squares):
 
 
 def scored(folder: Path) -> dict[tuple[str, str], tuple[int, str | None]]:
-    """Label and region of every image and finding, as the run's table says."""
     rows = pq.read_table(folder / "pairs.parquet").to_pylist()
     return {(row["image_id"], row["finding"]): (row["label"], row["region_digest"]) for row in rows}
 

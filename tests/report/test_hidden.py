@@ -1,5 +1,3 @@
-"""Cases of interventions, and how the report shows them."""
-
 from __future__ import annotations
 
 import shutil

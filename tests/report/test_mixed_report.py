@@ -1,5 +1,3 @@
-"""A report of maps, boxes, probabilities and models behind a server, on two datasets: every sentence holds."""
-
 from __future__ import annotations
 
 import re
@@ -21,7 +19,6 @@ from xbench.report.tables.contents import all_tables
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """What the report says, its tables, and its page."""
     root = tmp_path_factory.mktemp("mixed")
     analysis = analyse(collect([mixed.write_runs(root, images=16)]))
     tables = all_tables(analysis)

@@ -1,5 +1,3 @@
-"""A report shows the same maps as others score them, and whose order depends on the protocol."""
-
 from __future__ import annotations
 
 from itertools import product

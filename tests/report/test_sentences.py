@@ -1,5 +1,3 @@
-"""The sentences of a report, over the combinations of models, settings and datasets that it can be about."""
-
 from __future__ import annotations
 
 import re

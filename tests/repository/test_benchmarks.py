@@ -1,5 +1,3 @@
-"""The page has every figure that the benchmarks declare; the plain script that they compare with scores the same."""
-
 from __future__ import annotations
 
 import re

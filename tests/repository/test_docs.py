@@ -1,5 +1,3 @@
-"""The pages speak of commands, options, files and numbers that there are, and their example comes out as they say."""
-
 from __future__ import annotations
 
 import doctest
@@ -226,8 +224,6 @@ PIXELS, MAPS, PROBABILITIES = 8, {"A": (1, 5), "B": (5, 1), "C": (2, 4), "D": (4
 
 
 class Four(ChestXrayDataModule):
-    """The four radiographs of the worked example."""
-
     findings = ("Nodule",)
 
     def read_records(self, annotated):
@@ -241,8 +237,6 @@ class Four(ChestXrayDataModule):
 
 
 class Stored(SaliencyModel):
-    """Maps and probabilities of the worked example."""
-
     def __init__(self):
         super().__init__()
         self.preprocessing = Preprocessing(stretch((2, PIXELS)))
@@ -255,7 +249,6 @@ class Stored(SaliencyModel):
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory) -> Path:
-    """A run on the worked example."""
     folder = tmp_path_factory.mktemp("example")
     trainer = quiet_trainer(Evaluation(), CaseKeeper(), ResultsWriter(), default_root_dir=folder)
     data = Four(batch_size=1, num_workers=0, grid=(1, 4), cache=False)
@@ -385,7 +378,6 @@ def test_boxes_of_the_page_are_scored(workplace, command):
 
 @pytest.fixture
 def my_data(workplace) -> Path:
-    """Data that the dataset of `docs/adding.md` reads."""
     folder = workplace / "my_data"
     (folder / "images").mkdir(parents=True)
     rows = [["image", "x0", "y0", "x1", "y1"]]

@@ -1,5 +1,3 @@
-"""Dependencies point one way, the package lists its folders and libraries, and every library is pinned."""
-
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,3 @@
-"""Who scores, verifies or reports a run goes by what protocols declare, and knows none by its name."""
-
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,3 @@
-"""A wheel made from the source distribution has every file of the package, and runs the demo from any folder."""
-
 from __future__ import annotations
 
 import os
@@ -17,7 +15,6 @@ BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder into which pip installed the wheel."""
     made = tmp_path_factory.mktemp("wheel")
     for name in ("xbench", "callbacks", "configs"):
         shutil.copytree(ROOT / name, made / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,5 +1,3 @@
-"""`predictions.parquet`: whatever a model says comes back to the letter, and what no run writes is refused."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Two runs are the same if nothing differs that moves a number."""
-
 from __future__ import annotations
 
 import json

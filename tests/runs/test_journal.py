@@ -1,5 +1,3 @@
-"""A journal gives back what a batch added, part by part."""
-
 from __future__ import annotations
 
 import gc

@@ -1,5 +1,3 @@
-"""What a run says of its dataset in its results."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""What a run keeps of its images is enough to compute every number again, and to tell what it was scored on."""
-
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,3 @@
-"""Digests follow every change of what they are about, and nothing else."""
-
 from __future__ import annotations
 
 import hashlib

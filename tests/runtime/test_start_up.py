@@ -1,5 +1,3 @@
-"""What commands do not import before they need it."""
-
 from __future__ import annotations
 
 import subprocess

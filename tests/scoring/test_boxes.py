@@ -1,5 +1,3 @@
-"""Scores of boxes, against grids painted pixel by pixel and matchings tried one by one."""
-
 from __future__ import annotations
 
 from itertools import permutations

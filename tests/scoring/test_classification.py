@@ -1,5 +1,3 @@
-"""Recognition scores against pair counting and plain loops."""
-
 from __future__ import annotations
 
 import math

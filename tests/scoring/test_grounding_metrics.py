@@ -1,5 +1,3 @@
-"""PointingGame and ThresholdSweep as metrics: against loops, by hand, and over orders, dtypes and ways to update."""
-
 from __future__ import annotations
 
 import copy
@@ -47,7 +45,6 @@ def pointing_by_loop(batches: list[Batch], ties: str) -> list[float]:
 
 
 def on_grid(batch: Batch, image: int, finding: int) -> np.ndarray:
-    """One map on the grid."""
     return upsample(batch[0][image, finding][None], batch[1].shape[2:])[0].numpy()
 
 

@@ -1,5 +1,3 @@
-"""Numbers under interventions, against plain loops over rows as dictionaries, and by hand."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Scores of a batch: the highest places and the minima of maps against plain numpy."""
-
 from __future__ import annotations
 
 import math

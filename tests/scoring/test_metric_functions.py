@@ -1,5 +1,3 @@
-"""Upsampling, normalisation and pointing hits against slow loops and by hand."""
-
 from __future__ import annotations
 
 import math

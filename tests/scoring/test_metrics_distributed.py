@@ -1,5 +1,3 @@
-"""Metric states over several processes: the bits of one process, an idle rank included."""
-
 from __future__ import annotations
 
 import warnings
@@ -21,7 +19,6 @@ from xbench.scoring.protocols.common import components
 
 
 def results(batches: list[int]) -> dict[str, Tensor]:
-    """The metrics' values and synchronised states over the given batches."""
     found: dict[str, Tensor] = {}
     others = {"detections": LesionDetections(2), "boxes": BoxScores(2)}
     for kind, metric in [*zip(KINDS, metrics(classes=2), strict=True), *others.items()]:

@@ -1,5 +1,3 @@
-"""Masks of maps on their own scale, against a sigmoid, a comparison and a Dice in plain NumPy."""
-
 from __future__ import annotations
 
 import json
@@ -59,7 +57,6 @@ def measured(scale: MapScale, maps: np.ndarray, region: np.ndarray, thresholds: 
 
 
 def brute_force(scale: MapScale, on_grid: np.ndarray, region: np.ndarray, thresholds: int) -> list[list[list[int]]]:
-    """Pixels of masks and of their overlaps, by map and threshold."""
     limits = np.arange(thresholds) / (thresholds - 1)
     if scale == "logit":
         with np.errstate(over="ignore"):

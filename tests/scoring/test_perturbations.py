@@ -1,5 +1,3 @@
-"""Curves over the order of a map, imputation and likeness of maps: plain loops and exact values."""
-
 from __future__ import annotations
 
 import math

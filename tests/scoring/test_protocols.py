@@ -1,5 +1,3 @@
-"""Others' protocols give what their official scorers give."""
-
 from __future__ import annotations
 
 import hashlib
@@ -243,7 +241,6 @@ def test_aep_averages_over_categories():
 
 
 def measured(name, protocol, scale="cosine"):
-    """The columns of a case's raw map by a protocol."""
     made = case(name)
     drawn, size = bool(made.region.any()), made.region.shape
     items = [Shape("box", size, np.array(box, float)) for box in made.boxes_xyxy_half_open or ()] if drawn else []

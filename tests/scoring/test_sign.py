@@ -1,5 +1,3 @@
-"""Maps that are upside down are found, and those that are not are left alone."""
-
 from __future__ import annotations
 
 from collections import Counter

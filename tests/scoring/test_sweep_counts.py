@@ -1,5 +1,3 @@
-"""Pixel counts at every threshold against the comparison itself, written as plain loops."""
-
 from __future__ import annotations
 
 from fractions import Fraction

@@ -1,5 +1,3 @@
-"""Numbers of words are those of docs/words.md: by hand, by plain loops over sets, and on ChestX-Det's own files."""
-
 from __future__ import annotations
 
 import json
@@ -25,7 +23,6 @@ CHEXDET = os.environ.get("XBENCH_CHEXDET")
 
 
 def said(text="", status="asserted"):
-    """What a text states: sides and zones by their names."""
     names = {*text.split()}
     return Stated(status, frozenset(names - {*ZONES}), frozenset(names & {*ZONES}))
 

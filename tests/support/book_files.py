@@ -24,7 +24,6 @@ def official_weights(model: str, draw: Callable[[str, tuple[int, ...]], Tensor] 
 
 
 def write_official(weights: dict[str, Tensor], folder: Path) -> str:
-    """Write a checkpoint as the authors' training scripts do."""
     path = folder / "checkpoint_final.pth"
     wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
     extra = {"optimizer": {"state": {}, "param_groups": [{"lr": 1e-4}]}, "config": {"d_model": 256}, "epoch": 39}
@@ -33,7 +32,6 @@ def write_official(weights: dict[str, Tensor], folder: Path) -> str:
 
 
 def write_small_bert(folder: Path) -> str:
-    """Write a text encoder of one layer that knows `VOCABULARY`."""
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
     torch.manual_seed(0)
     config = BertConfig(vocab_size=len(VOCABULARY), num_hidden_layers=1, intermediate_size=64)

@@ -35,7 +35,6 @@ asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
 @cache
 def drawn(index: int, height: int, width: int) -> Any:
-    """Return a phantom of set 0, and the digest of its pixels."""
     from xbench.data.phantom import draw_phantom
 
     phantom = draw_phantom(0, index, height, width)
@@ -71,7 +70,6 @@ def truth(image: bytes, text: str) -> str:
 
 
 def place(mask: Any) -> str:
-    """Say in words where the middle of a mask (H, W) lies."""
     height, width = mask.shape
     y, x = (axis.mean() for axis in mask.nonzero())
     zone = ("upper", "middle", "lower")[int((y > height / 3) + int(y > height * 17 / 30))]
@@ -228,7 +226,6 @@ def serving() -> Iterator[str]:
 
 
 def log(address: str, script: str) -> list[dict[str, Any]]:
-    """Return what was asked under a path, in order."""
     with urlopen(f"{address}/{script}/log") as response:
         return json.load(response)
 

@@ -27,7 +27,6 @@ def write_xrv(path: Path, resnet: bool = False) -> None:
 
 
 def write_classifier(name: str, folder: Path) -> dict[str, Any]:
-    """Write the weights of `xrv` or a small `classifier` of the findings of phantoms, and return its arguments."""
     path, classes = folder / f"{name}.pt", [*FINDINGS]
     if name == "xrv":
         write_xrv(path)

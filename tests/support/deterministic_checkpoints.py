@@ -116,7 +116,6 @@ def _devide(folder: Path, full: bool) -> dict[str, str]:
 
 
 def _knowledge(full: bool) -> dict[str, nn.Module]:
-    """Text encoder and decoder of KAD."""
     return {"text_encoder": Text(full), "model": Decoder()}
 
 
@@ -136,7 +135,6 @@ def _sections(parts: dict[str, nn.Module], path: Path, full: bool) -> dict[str, 
 
 
 def _book(model: str, folder: Path, full: bool) -> dict[str, str]:
-    """Write the checkpoint of MedKLIP or MAVL, and a Bio_ClinicalBERT, which comes as a folder of its own."""
     checkpoint = write_official(official_weights(model, weight if full else quick_weight), folder)
     with torch.device("meta"):
         bert = _bert(full, 28996)

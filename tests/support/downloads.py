@@ -73,7 +73,6 @@ class AnnotationFile:
         return f"{self.dataset}-{Path(self.path).name}"
 
     def open(self, root: Path, **options: Any) -> DownloadedDataset:
-        """The dataset, so that it reads this file."""
         return CLASSES[self.dataset](str(root), split=self.split, **options)
 
 
@@ -100,8 +99,6 @@ ANNOTATION_FILES = (
 
 
 class Downloads:
-    """Downloads by dataset and options of its writer."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._written: dict[tuple[str, str], Official] = {}
@@ -201,7 +198,6 @@ def refusal(name: str, root: Path | str, says: Sequence[str | Path] = (), **opti
 
 
 def write_small(root: Path, names: Sequence[str], suffix: str = ".png", size: tuple[int, int] = (16, 16)) -> Path:
-    """Small grey images of these names."""
     root.mkdir(parents=True, exist_ok=True)
     grey = np.full(size, 90, np.uint8)
     for name in names:

@@ -69,7 +69,6 @@ class Case:
 
     @property
     def tokens(self) -> tuple[Tensor, Tensor]:
-        """Ids and mask."""
         return tokens_of(**self.about["tokens"])
 
     def off(self, name: str, ours: Tensor) -> float:

@@ -17,7 +17,6 @@ from xbench.runtime.errors import UserError
 
 
 def fill(folder: Path) -> None:
-    """Leave no byte of a small disk."""
     with (folder / "filler").open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
             try:

@@ -26,8 +26,6 @@ def radiographs(sizes: Sequence[tuple[int, int]], low: int = 0, high: int = 256)
 
 
 def speak(monkeypatch: pytest.MonkeyPatch, model: Any, tokens: list[int]) -> None:
-    """Let a network generate certain tokens, whatever it gets."""
-
     def generate(**inputs: Any) -> Any:
         begin = torch.tensor([[2]]) if model.network.config.is_encoder_decoder else inputs["input_ids"]
         return SimpleNamespace(sequences=torch.cat([begin, torch.tensor([tokens])], 1))

@@ -24,7 +24,6 @@ HOSPITAL = "my_hospital"
 
 
 def write_runs(root: Path, images: int = 32) -> Path:
-    """Write all runs below `root`; return the folder that holds them."""
     runs = root / "runs"
     folder = own.write_images(own.make(root / "images"))
     own.write_coco(folder)
@@ -73,7 +72,6 @@ def write_runs(root: Path, images: int = 32) -> Path:
 
 
 def _probabilities(path: Path, run: Path, change: Callable[[float], float]) -> Path:
-    """Write the probabilities of a run, changed, as a table."""
     rows = pq.read_table(run / "pairs.parquet").to_pylist()
     with path.open("w", newline="") as file:
         table = csv.writer(file)

@@ -23,14 +23,12 @@ CONFIG = (
 
 
 def words(folder: Path, *options: str, command: str = "test") -> list[str]:
-    """Write the configuration to a folder; return the command that runs it there."""
     (folder / "mortal.yaml").write_text(CONFIG)
     runs = ("--trainer.default_root_dir", str(folder / "runs"))
     return [command, "--config", str(folder / "mortal.yaml"), *runs, *options]
 
 
 def logged(path: Path) -> list[str]:
-    """Return the images that a log names."""
     return path.read_text().split() if path.exists() else []
 
 

@@ -31,7 +31,6 @@ def phantoms() -> dict[str, Phantom]:
 
 
 def truth() -> dict[str, dict[str, Mask]]:
-    """Regions by image and finding, of the three findings."""
     return {
         image: {finding: phantom.masks[finding] for finding in LABELS.values() if finding in phantom.masks}
         for image, phantom in phantoms().items()
@@ -45,7 +44,6 @@ def box_of(mask: Mask) -> tuple[int, int, int, int]:
 
 
 def boxed(mask: Mask) -> Mask:
-    """The box around a mask, drawn."""
     x, y, width, height = box_of(mask)
     drawn = np.zeros_like(mask)
     drawn[y : y + height, x : x + width] = True
@@ -71,7 +69,6 @@ def compressed(mask: Mask) -> str:
 
 
 def write_images(root: Path) -> Path:
-    """Write the phantoms as PNG files."""
     for image, phantom in phantoms().items():
         path = root / f"{image}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +77,6 @@ def write_images(root: Path) -> Path:
 
 
 def make(folder: Path) -> Path:
-    """Make a folder, and return it."""
     folder.mkdir(parents=True)
     return folder
 
@@ -116,13 +112,11 @@ def coco_content(kind: str = "rle") -> dict[str, Any]:
 
 
 def write_coco(root: Path, content: Any = None, kind: str = "rle") -> Path:
-    """Write `annotations.json`."""
     (root / "annotations.json").write_text(json.dumps(coco_content(kind) if content is None else content))
     return root
 
 
 def label_rows() -> list[list[object]]:
-    """The table of labels, its header first."""
     rows: list[list[object]] = [["image", "patient_id", *LABELS]]
     for image, regions in truth().items():
         flags = [int(finding in regions) for finding in LABELS.values()]
@@ -131,7 +125,6 @@ def label_rows() -> list[list[object]]:
 
 
 def box_rows(fractions: bool = False, corners: bool = False) -> list[list[object]]:
-    """The table of boxes, its header first."""
     sides = ("x1", "y1", "x2", "y2") if corners else ("x", "y", "width", "height")
     rows: list[list[object]] = [["image", "finding", *sides]]
     across, down = (WIDTH, HEIGHT) if fractions else (1, 1)
@@ -145,14 +138,12 @@ def box_rows(fractions: bool = False, corners: bool = False) -> list[list[object
 
 
 def write_table(path: Path, rows: Iterable[Sequence[object]]) -> Path:
-    """Write a CSV file."""
     with open(path, "w", newline="") as file:
         csv.writer(file).writerows(rows)
     return path
 
 
 def write_csv(root: Path, labels: Any = None, boxes: Any = None, **how: bool) -> Path:
-    """Write `labels.csv` and `boxes.csv`."""
     write_table(root / "labels.csv", label_rows() if labels is None else labels)
     write_table(root / "boxes.csv", box_rows(**how) if boxes is None else boxes)
     return root
@@ -203,7 +194,6 @@ def phrase_truth() -> dict[str, dict[str, Mask]]:
 
 
 def write_phrases(root: Path, kind: str = "csv") -> Path:
-    """Write the phrases as tables, or into COCO's JSON."""
     header, *rows = phrase_rows()
     if kind == "csv":
         write_table(root / "labels.csv", [row[:2] for row in label_rows()])

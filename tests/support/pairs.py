@@ -33,7 +33,6 @@ def states(metric: RowMetric) -> dict[str, Tensor]:
 
 
 def assert_same(one: RowMetric, other: RowMetric) -> None:
-    """Compare sums to the bit."""
     found, expected = states(one), states(other)
     assert found.keys() == expected.keys()
     for name, value in expected.items():

@@ -28,8 +28,6 @@ QUERIES = ((DARK, BRIGHT), (), (ABSENT,), (Query("Square", "Square"), DARK))
 
 
 class Phrases(Squares):
-    """Images with phrases."""
-
     findings = ("Square",)
 
     def read_records(self, annotated: bool) -> list[Record]:
@@ -48,8 +46,6 @@ class Phrases(Squares):
 
 
 class PhrasesAlone(Phrases):
-    """Images with the same two phrases each."""
-
     def read_records(self, annotated: bool) -> list[Record]:
         return [replace(record, queries=QUERIES[0]) for record in super().read_records(annotated)]
 

@@ -55,11 +55,9 @@ class Fork:
 
     @property
     def said(self) -> str:
-        """What it has printed, both streams together."""
         return self.output.read_text()
 
     def kill(self, number: int) -> None:
-        """Send it a signal."""
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
 
@@ -159,7 +157,6 @@ def gone(pid: int) -> bool:
 
 
 def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to be so in time"

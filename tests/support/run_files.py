@@ -16,7 +16,6 @@ from xbench.scoring.rows import SCHEMA, Rows
 
 
 def rules(path: Path, thresholds: int, ties: str = "share") -> Path:
-    """Write a configuration by which runs are evaluated by other rules."""
     evaluation = {"thresholds": thresholds, "ties": ties}
     callbacks = {"evaluation.Evaluation": evaluation, "case_keeper.CaseKeeper": {}, "results_writer.ResultsWriter": {}}
     parts = [{"class_path": f"xbench.callbacks.{name}", "init_args": of} for name, of in callbacks.items()]
@@ -25,7 +24,6 @@ def rules(path: Path, thresholds: int, ties: str = "share") -> Path:
 
 
 def read(folder: Path) -> dict[str, bytes | str]:
-    """Files of the one finished run in a working directory, as `files_of` gives them."""
     (path,) = folder.glob("runs/*/*/results.json")
     assert not (path.parent / "journal").exists()
     return files_of(path.parent)

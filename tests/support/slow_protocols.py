@@ -35,7 +35,6 @@ def slow_counts(saliency, region):
 
 
 def slow_numbers(content, pairs, findings):
-    """The numbers of a protocol, as `content` has them, from its table."""
     name, column = content["protocol"], pairs["column"]
     groups = [{key: values[column == c] for key, values in pairs.items()} for c in range(len(findings))]
     numbers = {}

@@ -31,7 +31,6 @@ def mount(folder: Path, *words: str) -> Path:
 
 
 def small(name: str, size: str) -> Path:
-    """Make a disk of a size."""
     return mount(ROOT / name, "-t", "tmpfs", "-o", f"size={size}", "none")
 
 

@@ -23,8 +23,6 @@ Model = TypeVar("Model", bound=VLM)
 
 
 class ShallowViT(ViTB16):
-    """A ViT-B/16 of its first two blocks."""
-
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.blocks = self.blocks[:BLOCKS]
@@ -42,7 +40,6 @@ def shrink(patch: pytest.MonkeyPatch) -> None:
 
 
 def attached(model: Model, *findings: str, classes: Sequence[str] = ()) -> Model:
-    """Set a model up for a dataset, as the trainer does before a run."""
     data = SimpleNamespace(findings=findings, classes=tuple(classes))
     model.trainer = SimpleNamespace(datamodule=data)  # type: ignore[assignment]
     model.setup("test")
@@ -50,7 +47,6 @@ def attached(model: Model, *findings: str, classes: Sequence[str] = ()) -> Model
 
 
 def score(model: VLM, images: Tensor) -> Any:
-    """Score images as a run does."""
     return model.score(SimpleNamespace(images=images))  # type: ignore[arg-type]
 
 

@@ -59,7 +59,6 @@ def vocabulary() -> tuple[dict[str, int], dict[str, int]]:
 
 
 def build(folder: Path) -> Path:
-    """Write the files of a checkpoint, the weights in two parts."""
     folder.mkdir(parents=True)
     phi, tower, between = parts()
     tensors = dict(phi.state_dict())

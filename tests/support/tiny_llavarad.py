@@ -69,7 +69,6 @@ def sentencepiece(words: list[str]) -> bytes:
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """Write the files of LLaVA-Rad and of Vicuna; return both folders."""
     own, vicuna = folder / "llava-rad", folder / "vicuna"
     own.mkdir(parents=True)
     vicuna.mkdir()

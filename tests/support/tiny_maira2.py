@@ -26,7 +26,6 @@ TEMPLATE = (
 
 
 def words_config(**changes: Any) -> dict[str, Any]:
-    """Settings of Vicuna, as config.json has them."""
     return {
         "model_type": "llama",
         "hidden_size": WIDTH,
@@ -42,7 +41,6 @@ def words_config(**changes: Any) -> dict[str, Any]:
 
 
 def tower_config(**changes: Any) -> dict[str, Any]:
-    """Settings of DINOv2."""
     return {
         "model_type": "dinov2",
         "hidden_size": TOWER,
@@ -85,7 +83,6 @@ def tokenizer() -> Tokenizer:
 
 
 def build(folder: Path) -> Path:
-    """Write the files of a checkpoint."""
     folder.mkdir(parents=True)
     words, tower, linear = parts()
     tensors = {

@@ -48,7 +48,6 @@ def tokenizer(special: dict[str, str], bins: int = 0) -> Any:
 
 
 def build(kind: str, folder: Path) -> Path:
-    """Write the model of a type (`model_type` of its config.json) to a folder."""
     torch.manual_seed(0)
     network, processor = _BUILDERS[kind]()
     network.generation_config.eos_token_id = processor.tokenizer.eos_token_id

@@ -121,6 +121,5 @@ class Brightness(VLM):
 
 
 def quiet_trainer(*callbacks: Callback, **options) -> Trainer:
-    """A trainer on one CPU that shows and saves nothing by itself."""
     off = ("logger", "use_distributed_sampler", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
     return Trainer(accelerator="cpu", devices=1, callbacks=[*callbacks], **dict.fromkeys(off, False), **options)

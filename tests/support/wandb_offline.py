@@ -30,8 +30,6 @@ def shut_out(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class OfflineRun:
-    """What an offline run would upload."""
-
     folder: Path
     records: list[dict[str, Any]]
 

@@ -37,18 +37,14 @@ class Coarse(Brightness):
 
 
 def spoils(name: str, spoil: Callable[[ModelOutput], ModelOutput], base: type[Coarse] = Coarse) -> type[Coarse]:
-    """Return a class whose output is spoilt."""
     return type(name, (base,), {"spoilt": lambda self, output: spoil(base.spoilt(self, output))})
 
 
 def spoils_map(name: str, spoil: Callable[[Tensor], Tensor], base: type[Coarse] = Coarse) -> type[Coarse]:
-    """Return a class whose map is spoilt."""
     return spoils(name, lambda output: replace(output, saliency=spoil(output.saliency)), base)
 
 
 def spoils_logits(name: str, spoil: Callable[[Tensor], Tensor]) -> type[Coarse]:
-    """Return a class whose logits are spoilt, and its probabilities with them."""
-
     def spoilt(output: ModelOutput) -> ModelOutput:
         logits = spoil(output.logits)
         return ModelOutput(logits, logits.sigmoid(), output.saliency)
@@ -85,7 +81,6 @@ class DrawsItsText(Coarse):
 
 
 def prepares(name: str, preprocessing: Preprocessing) -> type[Coarse]:
-    """Return a class with another preprocessing."""
     return type(name, (Coarse,), {"other_preprocessing": preprocessing})
 
 

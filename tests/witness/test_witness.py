@@ -35,8 +35,6 @@ QUIET = tuple(
 
 
 class Visible(HTMLParser):
-    """The text of a page that a reader sees, a line for each piece of it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
@@ -54,7 +52,6 @@ class Visible(HTMLParser):
 
 
 def leaves(content: Any, place: str = "") -> Iterator[str]:
-    """Each value of nested JSON on a line, with its place."""
     parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else None
     if parts is None:
         yield f"{place} = {json.dumps(content)}"
@@ -89,7 +86,6 @@ def write_predictions(folder: Path, ids: list[str], findings: list[str]) -> None
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the three runs, with all protocols and a report."""
     root = tmp_path_factory.mktemp("witness")
     quiet = (*QUIET, f"--trainer.default_root_dir={root / 'runs'}")
     assert main(["test", "--config", "whole_image_phantom", *PHANTOMS, *quiet]) == 0

@@ -1,5 +1,3 @@
-"""What a benchmark consists of, what can be wrong with its configuration, and the same benchmark on clusters."""
-
 from __future__ import annotations
 
 import itertools
@@ -41,7 +39,6 @@ def written(folder: Path, text: str, name: str = "mine.yaml") -> str:
 
 
 def jobs(*words: str):
-    """The runs that a command starts."""
     return jobs_of(*command_parser()[0].parse_known_args(["bench", *words]))[1]
 
 

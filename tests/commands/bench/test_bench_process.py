@@ -1,5 +1,3 @@
-"""Processes that are started, read, and ended with everything that they started."""
-
 from __future__ import annotations
 
 import json

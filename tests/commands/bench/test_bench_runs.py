@@ -1,5 +1,3 @@
-"""A benchmark of toys: order, failures, what is run again and what is not, and being stopped."""
-
 from __future__ import annotations
 
 import contextlib
@@ -66,8 +64,6 @@ class Data(Squares):
 
 
 class FakeProcess:
-    """A run in this process."""
-
     def __init__(self, words: Sequence[str], log: Path) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +132,6 @@ def bench(tmp_path: Path, command, parser: RunParser, monkeypatch: pytest.Monkey
 
 
 def write_pinned(folder: Path) -> None:
-    """Write everything that a run of `pinned.yaml` needs."""
     (folder / "root").mkdir()
     for name, text in {
         "pinned.py": PINNED,
@@ -384,7 +379,6 @@ def slow(bench: Bench, variants: str = "{}") -> list[str]:
 
 
 def journaled(bench: Bench) -> int:
-    """Number of runs that have finished two batches."""
     return sum(len(finished_batches(path)) >= 2 for path in bench.folder.glob("runs/*/*/journal"))
 
 

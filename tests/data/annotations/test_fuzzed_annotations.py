@@ -62,7 +62,6 @@ PLACES = st.integers(0, 10**6)
 
 
 def change_bytes(content: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
-    """Put tokens in the place of some bytes."""
     for place, length, token in edits:
         at = int(place * len(content))
         content = content[:at] + token + content[at + length :]
@@ -95,7 +94,6 @@ def change_values(content: bytes, changes: list[tuple[int, Any, bool]]) -> bytes
 
 
 def change_cells(content: bytes, changes: list[tuple[int, int, str]]) -> bytes:
-    """Put other cells into a table."""
     table = [line.split(",") for line in content.decode().splitlines()]
     for row, column, cell in changes:
         cells = table[row % len(table)]

@@ -1,5 +1,3 @@
-"""Which files of a folder are taken, what is said of the others, and what the user may ask for."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Whose images they are, and how well several readers agree."""
-
 from __future__ import annotations
 
 from itertools import combinations

@@ -1,5 +1,3 @@
-"""PhantomCXR: reproducible films, honest masks, and findings of the promised frequency, size and place."""
-
 from __future__ import annotations
 
 import numpy as np

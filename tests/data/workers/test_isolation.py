@@ -1,5 +1,3 @@
-"""What a decoder can do to the process that it runs in, and how little comes of it."""
-
 from __future__ import annotations
 
 import ctypes
@@ -27,8 +25,6 @@ Work = Callable[[Record], Any]
 
 
 class Answers(Dataset):
-    """What becomes of records in a worker: a result, or the exception."""
-
     def __init__(self, work: Work, records: list[Record], timeout: float) -> None:
         self.work, self.records, self.timeout = work, records, timeout
 

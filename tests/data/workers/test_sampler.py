@@ -1,5 +1,3 @@
-"""Batches go to whichever process is free, and who gets them changes nothing."""
-
 from __future__ import annotations
 
 import itertools

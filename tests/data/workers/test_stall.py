@@ -1,5 +1,3 @@
-"""A file system that answers no more ends commands that would otherwise wait for every image of it."""
-
 from __future__ import annotations
 
 import pytest

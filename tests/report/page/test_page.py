@@ -45,7 +45,6 @@ class Page:
 
 
 def shown(cell):
-    """The text of a cell without marks and intervals."""
     parts = [(child.text if child.tag != "span" else "") or "" for child in cell]
     return ((cell.text or "") + "".join(parts)).strip()
 

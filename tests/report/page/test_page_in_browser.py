@@ -1,5 +1,3 @@
-"""The page in a real browser: nothing is asked of a network, and everything works by keyboard, wide and narrow."""
-
 from __future__ import annotations
 
 import shutil
@@ -83,7 +81,6 @@ def strip(page):
 
 
 def press(page, target, *keys):
-    """Focus an element, by its selector or as it is, and press keys."""
     element = page.locator(target) if isinstance(target, str) else target
     element.focus()
     for key in keys:

@@ -40,7 +40,6 @@ def collection(three_runs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def steps():
-    """What the analysis told about its progress."""
     return []
 
 

@@ -1,5 +1,3 @@
-"""AUROC significantly below one half is said at the end of a run and in its report, by one test."""
-
 from __future__ import annotations
 
 import json

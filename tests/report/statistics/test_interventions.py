@@ -1,5 +1,3 @@
-"""Intervals and tests around the numbers of interventions, against plain loops and scipy."""
-
 from __future__ import annotations
 
 import csv

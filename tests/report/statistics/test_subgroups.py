@@ -1,5 +1,3 @@
-"""Numbers of groups of images and the test of their difference: against plain loops, and on known truths."""
-
 from __future__ import annotations
 
 from dataclasses import astuple, replace
@@ -26,8 +24,6 @@ NUMBERS = ("auroc", "pointing_game")
 
 
 class Recorder:
-    """Draws exchanges and remembers them."""
-
     def __init__(self, seed: int) -> None:
         self.random, self.drawn = np.random.default_rng(seed), []
 

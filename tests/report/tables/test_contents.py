@@ -1,5 +1,3 @@
-"""What stands in the tables of a report from three synthetic runs, against their results.json read plainly."""
-
 from __future__ import annotations
 
 import csv

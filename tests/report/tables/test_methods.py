@@ -1,5 +1,3 @@
-"""The methods paragraph and the checklist say what was run, and nothing that was not."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -21,7 +19,6 @@ def analysis(tmp_path_factory):
 
 
 def changed(analysis, **of_provenance):
-    """The analysis with other provenance in its first run."""
     dataset = analysis.datasets[0]
     first, *others = dataset.runs
     provenance = first.run.results.provenance

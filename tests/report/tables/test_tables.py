@@ -1,5 +1,3 @@
-"""How tables are written, by hand-made ones."""
-
 from __future__ import annotations
 
 import csv
@@ -50,7 +48,6 @@ def table(rows: int = 2, columns: int = 3, group: str = "RSNA & co") -> Table:
 
 
 def tabulars(latex: str) -> list[tuple[str, str]]:
-    """Column specification and body of each tabular."""
     found = re.findall(r"\\begin\{tabular\}\{((?:[lr]|p\{[^}]*\})+)\}(.*?)\\end\{tabular\}", latex, re.DOTALL)
     return [(re.sub(r"\{.*?\}", "", columns), body) for columns, body in found]
 

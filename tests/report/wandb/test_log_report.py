@@ -1,5 +1,3 @@
-"""A report as one Weights & Biases run, read back from an offline run."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""A finished run in Weights & Biases, read back from an offline run."""
-
 from __future__ import annotations
 
 import hashlib
@@ -34,7 +32,6 @@ class Logged(OfflineRun):
 
 
 def log(root: Path, *words: str) -> Logged:
-    """Make a run on squares and log it offline, without any network."""
     quiet = ("--data.num_workers", "0", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment_logging, "_EVERY", 0)

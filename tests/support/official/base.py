@@ -58,7 +58,6 @@ class Official:
     tolerance: int = 0
 
     def add(self, image_id: str, image: NDArray[np.uint8], file: Path, *splits: str) -> Path:
-        """Take up an image, and make the folder of its file."""
         self.images[image_id] = image
         self.files[image_id] = file
         for split in splits:
@@ -67,7 +66,6 @@ class Official:
         return file
 
     def annotate(self, image_id: str, labels: Mapping[str, int]) -> None:
-        """Say which findings an image has."""
         self.labels[image_id] = dict(labels)
         self.masks[image_id] = {}
 
@@ -101,7 +99,6 @@ class Official:
 
 
 def write_lines(path: Path, *lines: str) -> None:
-    """Write lines of text, each ended by a line feed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(f"{line}\n" for line in lines).encode())
 
@@ -112,7 +109,6 @@ def scatter(rows: Sequence[str], step: int = 5) -> list[str]:
 
 
 def hexadecimal(text: str) -> str:
-    """32 hexadecimal digits that stand for a text."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 

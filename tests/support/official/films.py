@@ -25,7 +25,6 @@ def place(*seed: object) -> Span:
 
 
 def scaled(span: Span, height: int, width: int) -> Span:
-    """A place in pixels of the image."""
     x1, y1, x2, y2 = span
     return x1 * width, y1 * height, x2 * width, y2 * height
 

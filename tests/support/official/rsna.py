@@ -55,7 +55,6 @@ def write_rsna(root: Path, layout: Literal["kaggle", "mdai"] = "kaggle", outside
 
 
 def write_medklip_list(official: Official, path: Path, images: Sequence[str]) -> None:
-    """Write the test list of MedKLIP and MAVL for some of the images."""
     rows = []
     for number, patient in enumerate(images):
         boxes = official.boxes.get(patient, [])

@@ -78,7 +78,6 @@ def encode_relative_rle(mask: NDArray[np.bool_]) -> str:
 
 
 def rows_of(path: Path) -> Sequence[str]:
-    """Lines of an annotation file after the header."""
     return path.read_text().splitlines()[1:]
 
 

@@ -158,7 +158,6 @@ def _write_kaggle_tables(official: Official, drawn: dict[str, list[Box]]) -> Non
 
 
 def _write_image(official: Official, split: str, name: str, size: tuple[int, int], number: int) -> None:
-    """Write a DICOM file; the kinds take turns."""
     image = draw_film(number, *size)
     # Full range, so that the stretch to 8 bits gives the image back.
     image[0, :2] = 0, 255
