@@ -109,7 +109,6 @@ def phantom_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
-    """Files of a run of the mortal model that nothing happened to."""
     import mortal
     from run_files import read
 
@@ -143,7 +142,6 @@ def three_analysed(three_runs: Path) -> Analysis:
 
 @pytest.fixture(scope="session")
 def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
-    """The datasets as they are downloaded, each written when a test first asks for it."""
     from downloads import Downloads
 
     return Downloads(tmp_path_factory.mktemp("downloads"))
@@ -159,7 +157,6 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def toy_config(tmp_path: Path) -> Path:
-    """A configuration that names a model and a dataset outside the package, in the working directory."""
     path = tmp_path / "brightness_squares.yaml"
     path.write_text(
         "model: {class_path: toys.Brightness}\n"

@@ -233,26 +233,14 @@ def test_a_strangers_results(strangers, command, place, value):
 def finished(tmp_path_factory):
     root = tmp_path_factory.mktemp("finished")
     pair = '{"model": {"class_path": "toys.Brightness"}, "data": {"class_path": "toys.Squares"}}'
-    few = (
-        "--data.num_workers",
-        "0",
-        "--data.limit",
-        "6",
-        "--data.batch_size",
-        "4",
-        "--trainer.logger",
-        "false",
-        "--trainer.accelerator",
-        "cpu",
-    )
-    assert main(["test", "--config", pair, *few, "--trainer.default_root_dir", str(root)]) == 0
+    few = "--data.num_workers=0 --data.limit=6 --data.batch_size=4 --trainer.logger=false --trainer.accelerator=cpu"
+    assert main(["test", "--config", pair, *few.split(), "--trainer.default_root_dir", str(root)]) == 0
     (results,) = root.glob("*/*/results.json")
     return results.parent
 
 
 @pytest.fixture
 def strangers(finished, tmp_path):
-    """A copy of it for a stranger to change."""
     return Path(shutil.copytree(finished, tmp_path / "strangers" / "run"))
 
 

@@ -45,7 +45,6 @@ def scored(stored, tmp_path_factory):
 
 @pytest.fixture
 def done(scored, tmp_path):
-    """A run that was scored by all protocols."""
     return shutil.copytree(scored, tmp_path / "done")
 
 

@@ -44,9 +44,6 @@ def refusal(path: Path) -> str:
     return message
 
 
-# Pictures
-
-
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1"])
 def test_png_modes(tmp_path, mode):
     picture = Image.fromarray(COLOUR).convert(mode)
@@ -61,9 +58,6 @@ def test_png_modes(tmp_path, mode):
     assert np.abs(decoded - expected).max() <= 1
     if mode in ("L", "1"):
         np.testing.assert_array_equal(decoded, rgb[..., 0])
-
-
-# DICOM: encodings
 
 
 @pytest.mark.parametrize("encoding", [name for name in SYNTAXES if name != "jpeg"])
@@ -131,9 +125,6 @@ def test_palette(tmp_path, padding):
     shown = indices != padding
     np.testing.assert_array_equal(decoded[shown], stretched(luma[shown].tolist()))
     assert not decoded[~shown].any()
-
-
-# DICOM: from stored values to grey
 
 
 @pytest.mark.parametrize(
@@ -211,9 +202,6 @@ def test_lut(tmp_path, sequence, bits):
     np.testing.assert_array_equal(decoded.ravel(), stretched(looked_up))
 
 
-# DICOM: padding
-
-
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WINDOWS, st.sampled_from([np.uint8, np.uint16, np.int16, np.int32]), st.integers(0, 99), st.data())
 def test_padding_is_black_and_has_no_part_in_the_rest(tmp_path, tags, kind, seed, data):
@@ -258,9 +246,6 @@ def test_the_sign_of_padding_is_that_of_the_pixels(tmp_path, kind, vr, value):
     assert vr == dcmread(path)["PixelPaddingValue"].VR
     assert decode_image(path)[:, 8:].ravel().tolist() == stretched(DEEP[:, 8:].ravel().tolist())
     assert not decode_image(path)[:, :8].any()
-
-
-# Refusals
 
 
 def test_missing_empty_and_foreign_files(tmp_path):

@@ -38,9 +38,6 @@ def images_of(official: Official, split: str) -> list[str]:
     return sorted(splits[split] if split in splits else splits["stage1_train"] + splits["stage1_test"])
 
 
-# The root
-
-
 @EACH
 def test_the_root_is_a_parent_or_a_child(downloads, name):
     root = downloads(name).root
@@ -54,9 +51,6 @@ def test_the_root_is_a_parent_or_a_child(downloads, name):
         hints = ("did you mean --data.root", "set --data.root to the folder that holds both")
         # Its annotations lie two folders deep.
         assert name == "tbx11k" or any(hint in message for hint in hints)
-
-
-# Annotation files
 
 
 @EACH_FILE

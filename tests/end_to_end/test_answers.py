@@ -27,6 +27,7 @@ from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
 from xbench.runs.summary import numbers_of, summarise
 from xbench.scoring.boxes import pairwise_iou, score_boxes, score_on_grid
+from xbench.scoring.protocols import medground, radfact, radvlm
 
 FILES = ("pairs.parquet", "images.parquet", "predictions.parquet", "truth.parquet")
 
@@ -209,7 +210,6 @@ def test_rescore_reads_again_without_asking(talked, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def ranked(tmp_path_factory) -> Path:
-    """A run of boxes with confidences, scored by all protocols of boxes."""
     folder = tmp_path_factory.mktemp("ranked")
     assert main(words(folder, model="talkers.Ranker", data=PHANTOMS)) == 0
     assert main(["rescore", str(finished(folder)), "--protocol", "all"]) == 0
@@ -218,40 +218,21 @@ def ranked(tmp_path_factory) -> Path:
     return finished(folder)
 
 
-def inside(boxes, xs, ys):
-    mesh = np.meshgrid(xs, ys)
-    return np.any([(x0 <= mesh[0]) & (mesh[0] < x1) & (y0 <= mesh[1]) & (mesh[1] < y1) for x0, y0, x1, y1 in boxes], 0)
-
-
-def test_boxes_are_scored_as_others_do(ranked):
-    """Unions by the cells between all edges, pixels one by one, pairs of boxes in a loop."""
+def test_boxes_are_scored_by_the_protocols_of_boxes(ranked):
     run = FinishedRun.open(ranked)
-    tables = {name: read_protocol_pairs(ranked, name) for name in ("medground", "radvlm", "radfact")}
     answers = {(row.image_id, row.finding): row for rows in run.answers.values() for row in rows if row.annotated}
-    assert [len(table["label"]) for table in tables.values()] == [len(answers)] * 3
-    for place in range(len(answers)):
-        pair = {name: {key: values[place] for key, values in table.items()} for name, table in tables.items()}
-        row = answers[pair["radvlm"]["image_id"], run.results.findings[pair["radvlm"]["column"]]]
-        edges = np.array([*row.boxes, *row.annotated])
-        xs, ys = np.unique(edges[:, 0::2]), np.unique(edges[:, 1::2])
-        area = np.outer(np.diff(ys), np.diff(xs))
-        first, second = (inside(boxes, xs[:-1], ys[:-1]) for boxes in (row.boxes, row.annotated))
-        both = (area * (first & second)).sum()
-        assert pair["medground"]["iou"] == pytest.approx(both / (area * (first | second)).sum(), abs=1e-12)
-        assert pair["medground"]["precision"] == pytest.approx(both / (area * first).sum(), abs=1e-12)
-        assert pair["medground"]["recall"] == pytest.approx(both / (area * second).sum(), abs=1e-12)
-        pixels = [
-            inside(np.trunc(np.array(boxes) * 224), np.arange(224), np.arange(224))
-            for boxes in (row.boxes, row.annotated)
-        ]
-        assert pair["radfact"]["precision"] == (pixels[0] & pixels[1]).sum() / pixels[0].sum()
-        ious = [pairwise_iou([box], [true])[0, 0] for box in row.boxes for true in row.annotated]
-        assert pair["radvlm"]["iou_sum"] == pytest.approx(sum(ious), abs=1e-12)
-        assert pair["radvlm"]["iou_pairs"] == len(ious)
-    numbers = {name: read_protocol(ranked, name)["numbers"] for name in tables}
-    sums = tables["radvlm"]["iou_sum"].sum(), tables["radvlm"]["iou_pairs"].sum()
-    assert numbers["radvlm"]["avg_iou"]["value"] == pytest.approx(sums[0] / sums[1], abs=1e-12)
-    assert numbers["medground"]["iou"]["value"] == pytest.approx(tables["medground"]["iou"].mean(), abs=1e-12)
+    for name, score in {"medground": medground.score_union, "radvlm": radvlm.score, "radfact": radfact.score}.items():
+        table = read_protocol_pairs(ranked, name)
+        assert len(table["label"]) == len(answers)
+        for place, image_id in enumerate(table["image_id"]):
+            row = answers[image_id, run.results.findings[table["column"][place]]]
+            expected = score([*map(list, row.boxes)], [*map(list, row.annotated)])
+            assert {key: table[key][place] for key in expected} == pytest.approx(expected, abs=1e-12)
+        numbers, mean = read_protocol(ranked, name)["numbers"], {key: np.mean(table[key]) for key in expected}
+        if name == "medground":
+            assert {key: numbers[key]["value"] for key in mean} == pytest.approx(mean, abs=1e-12)
+        if name == "radvlm":
+            assert numbers["avg_iou"]["value"] == pytest.approx(mean["iou_sum"] / mean["iou_pairs"], abs=1e-12)
 
 
 def test_boxes_are_ranked_by_their_confidence(ranked, tmp_path, capsys):

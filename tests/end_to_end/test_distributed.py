@@ -75,7 +75,7 @@ def test_phrases_give_the_same_bytes_in_any_number_of_processes(tmp_path):
     files = []
     for processes in (1, 2, 3):
         (folder := tmp_path / str(processes)).mkdir()
-        options = (
+        options = [
             "--data",
             "phrases.Phrases",
             "--data.images",
@@ -84,7 +84,7 @@ def test_phrases_give_the_same_bytes_in_any_number_of_processes(tmp_path):
             "1",
             "--data.num_workers",
             "0",
-        )
+        ]
         place = ("--trainer.default_root_dir", str(folder / "runs"), "--trainer.devices", str(processes))
         command = ["test", "--model", "toys.Brightness", *options, *place, *COMMON, *MANY]
         statuses, said = run_ranks(processes, command, folder)

@@ -72,7 +72,6 @@ def texts_of(run: Path) -> list[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def reported(address, tmp_path_factory) -> Path:
-    """A run of reports that nothing happened to."""
     folder = tmp_path_factory.mktemp("reported")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OPENAI_API_KEY", raising=False)

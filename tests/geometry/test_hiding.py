@@ -24,13 +24,6 @@ def film(*shape: int) -> np.ndarray:
     return np.uint8(np.rint((noise - noise.min()) / np.ptp(noise) * 255))
 
 
-# A point at sides of 200 pixels becomes the 49 pixels within 4 of it. Below a side of 50 it stays a point.
-@pytest.mark.parametrize(("side", "pixels"), [(49, 1), (50, 5), (70, 5), (71, 9), (200, 49)])
-def test_a_point_dilates_to_a_disc(side, pixels):
-    result = dilated(disc((side, 220), 20, 30, 0))
-    assert result.sum() == pixels and np.array_equal(result, disc((side, 220), 20, 30, side / 50))
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(49, 260), st.integers(49, 260), st.integers(0, 2**32), st.integers(1, 30))
 def test_dilated_by_exact_distances(height, width, seed, points):

@@ -37,9 +37,6 @@ def enlarged(cells: Tensor, model: BioViL, height: int, width: int, mode: Any) -
     return maps_on_grid(cells.numpy(), view, (height, width), mode)
 
 
-# Golden vectors
-
-
 @pytest.mark.parity
 def test_golden_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {file: biovil_weights(file, full=True) for file in ("image", "temporal", "text")}
@@ -88,9 +85,6 @@ def test_golden_preprocessing(name: str, files: dict[str, str]) -> None:
     np.testing.assert_array_equal(pixels[::6, ::6], case_of("biovil", "preprocessing").arrays[name])
     assert pixels.sum() == about["sum"]
     assert not model.preprocessing.pixels(np.full_like(image, 77))[0].any()
-
-
-# The authors' package
 
 
 class Tokenizer(CXRBertTokenizer):
@@ -164,9 +158,6 @@ def test_the_authors_own_engine(build: type[BioViL], seed: str, tmp_path: Path) 
         difference = np.abs(enlarged(expected, ours, height, width, mode) - whole)
         assert np.nanmean(difference > 2e-3) < (0.05 if mode == "nearest" else 1e-9)
         assert np.isfinite(whole).sum() == pytest.approx((ours.image_size / 512 * min(film.shape)) ** 2, rel=0.01)
-
-
-# Options, and what goes wrong
 
 
 def test_prompts_and_temperature(files: dict[str, str]) -> None:

@@ -66,9 +66,6 @@ def lead(logits: np.ndarray) -> Tensor:
     return torch.from_numpy(logits[..., 1] - logits[..., 0])
 
 
-# CLIP and BiomedCLIP
-
-
 def check_clip(case: Case, queries: Tensor, output: ModelOutput) -> None:
     assert case.off("text", queries) < 1e-6
     assert case.off("logits", output.logits) < 1e-5
@@ -121,9 +118,6 @@ def test_biomedclip(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
     assert largest(pair.saliency[0, 0], case.arrays["maps"][0, 0]) < 1e-6
 
 
-# CheXzero
-
-
 def test_chexzero(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two checkpoints, each alone and both together."""
     case = case_of("chexzero", "a")
@@ -168,9 +162,6 @@ def test_chexzero_preprocessing() -> None:
             assert largest(steps(image)[0][0, ::4, ::4], arrays[f"{name}/tensor_{kind}_every4"]) < 1e-4
 
 
-# CXR-CLIP
-
-
 def test_cxrclip(build: Callable[..., Any]) -> None:
     tensors = weights_of("cxrclip_r50")
     text = {name: tensor for name, tensor in tensors.items() if not name.startswith("image_")}
@@ -191,9 +182,6 @@ def test_cxrclip(build: Callable[..., Any]) -> None:
         for about in facts("cxrclip_preprocessing"):
             expected = shown[f"{about['seed']}/{'huggingface' if name == 'swint' else 'imagenet'}_every4"]
             assert largest(model.preprocessing(radiograph(**about))[0][0, ::4, ::4], expected) < 1e-6
-
-
-# CARZero
 
 
 def test_carzero(build: Callable[..., Any], once: Callable[..., None]) -> None:
@@ -242,9 +230,6 @@ def test_carzero_preprocessing() -> None:
 def test_carzero_cleaning() -> None:
     for raw, normalised in facts("carzero_cleaning").items():
         assert clean(raw) == normalised
-
-
-# GLoRIA and AFLoc
 
 
 def stub_words() -> WordPieces:
@@ -312,9 +297,6 @@ def test_afloc(build: Callable[..., Any], once: Callable[..., None]) -> None:
         if sigma:
             enlarged = interpolate(output.saliency, (224, 224), mode="bilinear")[0, 0]
             assert case.off("resized_224_every8", enlarged[::8, ::8]) < 1e-5 * np.ptp(case.arrays[name])
-
-
-# KAD and DeViDe
 
 
 @pytest.fixture(scope="module")
@@ -391,12 +373,8 @@ def test_kad_class_names() -> None:
     assert {*official["chexpert5"]} <= ours
 
 
-# MedKLIP and MAVL
-
-
 @pytest.fixture(scope="module")
 def bert() -> BertModel:
-    """The text encoder of the golden vectors of MedKLIP and MAVL."""
     with torch.device("meta"):
         network = BertModel(BertConfig(vocab_size=28996), add_pooling_layer=False)
     network.to_empty(device="cpu").load_state_dict(drawn(network, "text_encoder."))
@@ -487,9 +465,6 @@ def test_preprocessing_of_medklip_and_mavl(name: str, equalise: bool) -> None:
     assert view == (0, 0, 1, 1)
 
 
-# RadZero
-
-
 def test_radzero(build: Callable[..., Any], once: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"size": 518, "interpolation": "bicubic", "mean": [0.0] * 3, "std": [1.0] * 3}
     monkeypatch.setattr(radzero, "_settings", lambda *_: settings)
@@ -517,9 +492,6 @@ def test_radzero(build: Callable[..., Any], once: Callable[..., None], monkeypat
             enlarged = interpolate(output.saliency[:, :1], (83, 97), mode="bilinear")[0, 0]
             assert case.off("resized", enlarged) < 5e-5
             assert divmod(int(enlarged.argmax()), 97) == (59, 96)
-
-
-# Dual encoders of transformers
 
 
 @pytest.mark.parametrize("name", ["siglip", "siglip_128", "clip"])

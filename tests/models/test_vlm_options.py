@@ -19,8 +19,6 @@ from xbench.types import ModelOutput, Query
 
 
 class Tiny(VLM):
-    """A convolution for images and a checksum for prompts."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.preprocessing = Preprocessing(stretch((8, 8)), mean=(0, 0, 0), std=(1, 1, 1))

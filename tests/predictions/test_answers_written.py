@@ -31,7 +31,6 @@ CASES = [
 def oracle_answer(
     family: Family, boxes: list[Box], finding: str, convention: Convention, size: tuple[int, int]
 ) -> Answer:
-    """Write the true boxes as a model of the family would, and read them back."""
     return family.read(family.write(boxes, finding, convention, size), "stop", convention, size)
 
 

@@ -88,7 +88,6 @@ def _starts(words: list[str]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def resolvers() -> dict[str, RunParser]:
-    """The parser of `test`, which `intervene`, `prepare` and `check` share, and that of `predict`."""
     return {command: run_parser(command) for command in ("test", "predict")}
 
 

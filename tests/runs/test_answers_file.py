@@ -12,9 +12,8 @@ from xbench.predictions import FAMILIES
 from xbench.predictions.answer import Answer, Box, Counts
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import Convention
-from xbench.runs.answers import AnswerRow, answers_table, excerpt, read_answers, rows_of
+from xbench.runs.answers import AnswerRow, answers_table, excerpt, read_answers
 from xbench.runs.files import PREDICTIONS
-from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.tables import write_tables
 from xbench.runtime.errors import UserError
 
@@ -68,14 +67,6 @@ def test_rows_come_back_as_they_were(tmp_path_factory, given_rows):
         sized = row.read_again(FAMILIES["endpoint"], Convention.named("pixels_resized"))[0].frame
         assert sized == (None if row.frame is None else "pixels_resized@70x90")
         assert len(excerpt(row.raw).encode()) <= 4 * 401
-
-
-@given(st.lists(rows(), max_size=3))
-def test_the_journal_keeps_them(tmp_path_factory, given_rows):
-    folder = tmp_path_factory.mktemp("journal")
-    append_record(folder, BatchRecord(0, {PREDICTIONS: answers_table(given_rows)}, (), ()))
-    found = rows_of(read_record(finished_batches(folder)[0]).tables[PREDICTIONS])
-    assert [replace(row, escaped=False) for row in found] == given_rows
 
 
 @pytest.mark.parametrize("wrong", [{"mass": 1.1}, {"confidence": 2.0}, {"finish": "bored"}])

@@ -8,16 +8,13 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from on_grid import saliency_on_grid
 from run_files import rows_of
 from synthetic import saved_tables
 
@@ -31,21 +28,8 @@ from xbench.runs.tables import read_rows, write_tables
 from xbench.runtime.errors import UserError
 from xbench.scoring.numbers import box_sums, pointing_sums, scored_on, sweep_sums
 from xbench.scoring.rows import SCHEMA, Rows, fixed_only
-from xbench.scoring.sweep import normalise
 
 FINDINGS = ("Square", "Disc")
-
-
-def test_rows_come_back_as_they_were_written(phantom_run):
-    """All of a run at once, and in the groups of any number of batches."""
-    run = FinishedRun.open(phantom_run)
-    table = pq.read_table(phantom_run / PAIRS)
-    assert table.schema.equals(SCHEMA)
-    rows = Rows.of(table, run.results.findings)
-    assert rows.index.tolist() == sorted(rows.index.tolist()) and len(rows) == len(table)
-    for finding, name, label in zip(*(table[key].to_pylist() for key in ("finding", "image_id", "label")), strict=True):
-        place = rows.image_ids.index(name), rows.findings.index(finding)
-        assert rows.matrix("label")[place] == label
 
 
 @pytest.mark.parametrize("rows_at_a_time", [1, 5, 1000])
@@ -205,48 +189,6 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
         np.testing.assert_array_equal(again.region, region)
         # JPEG keeps grey levels to within a few.
         assert np.abs(again.display.astype(int) - film).max() <= 6
-
-
-def test_every_number_of_a_run_follows_from_its_rows(phantom_run):
-    """Plain arithmetic on the table gives what the metrics gave."""
-    run = FinishedRun.open(phantom_run)
-    table = [row for row in pq.read_table(phantom_run / PAIRS).to_pylist() if row["scored"]]
-    for finding in run.results.findings:
-        scores, own = run.results.grounding.per_class[finding], [row for row in table if row["finding"] == finding]
-        assert scores.count == len(own)
-        if not own:
-            continue
-        mask, overlap = (np.array([row[name] for row in own]) for name in ("mask_pixels", "overlap_pixels"))
-        region = np.array([[row["region_pixels"]] for row in own])
-        dice = 2 * overlap / (mask + region)
-        # Sums of the metrics are multiples of 2**-40.
-        assert scores.pointing_game == pytest.approx(np.mean([row["pointing_hit"] for row in own]), abs=1e-12)
-        np.testing.assert_allclose(scores.dice_curve, dice.mean(0), atol=1e-12)
-        np.testing.assert_allclose(scores.iou_curve, (overlap / (mask + region - overlap)).mean(0), atol=1e-12)
-        np.testing.assert_array_equal([row["dice"] for row in own], dice[:, 50])
-        np.testing.assert_array_equal(
-            [row["region_area"] for row in own], [row["region_pixels"] / row["grid_pixels"] for row in own]
-        )
-
-
-def test_cases_of_a_run_give_its_scores_again(phantom_run):
-    run = FinishedRun.open(phantom_run)
-    rows, counts, cases = run.image_scores, run.rows.counts, run.scored_pairs
-    findings, places = run.results.findings, (run.rows.image[counts.row], run.rows.finding[counts.row])
-    pairs = [(rows.image_ids[i], findings[c]) for i, c in zip(*places, strict=True)]
-    assert list(cases) == pairs and len(pairs) > 8
-    for place, pair in enumerate(pairs):
-        case = cases.read(*pair)
-        on_grid = saliency_on_grid(torch.from_numpy(case.saliency)[None], [case.view], (40, 40))
-        mask = normalise(on_grid)[0].numpy() >= 0.5
-        assert mask.sum() == counts.mask[place, 50]
-        assert (mask & case.region).sum() == counts.overlap[place, 50]
-        image, column = (part[place] for part in places)
-        for axis, peak, centre in ((0, rows.peak_y, rows.region_y), (1, rows.peak_x, rows.region_x)):
-            tied = (on_grid[0] == on_grid.max()).numpy().nonzero()[axis]
-            assert peak[image, column] == pytest.approx((tied + 0.5).mean() / 40, abs=1e-12)
-            assert centre[image, column] == pytest.approx((case.region.nonzero()[axis] + 0.5).mean() / 40, abs=1e-12)
-        assert case.display.shape == (40, 40) and cv2.meanStdDev(case.display)[1] > 10
 
 
 @given(arrays.arrays(np.bool_, st.tuples(st.integers(1, 9), st.integers(1, 9))))

@@ -102,15 +102,6 @@ def test_points_hit_by_their_share_and_nothing_misses() -> None:
     assert score_on_grid([[0.75, 0.5, 1, 1]], region, [[0, 0]]) == (1, 1, 1)
 
 
-def test_many_boxes_are_drawn_in_bands_as_in_one() -> None:
-    edges = np.random.default_rng(5).integers(0, 1024, (700, 2)) / 1024
-    boxes = np.concatenate([edges, edges + 1 / 128], axis=1).clip(max=1)
-    grid = np.zeros((1024, 1024), np.bool_)
-    for x0, y0, x1, y1 in (boxes * 1024).astype(int):
-        grid[y0:y1, x0:x1] = True
-    assert np.array_equal(draw_boxes(boxes, (64, 64)), Coverage.of(grid, (64, 64)).at(0.5))
-
-
 def _drawn_plainly(boxes: Any, size: tuple[int, int], gamma: float) -> Any:
     """Every cell between all edges painted box by box, part by part, on the whole grid."""
     corners, scale = np.asarray(boxes).reshape(-1, 4), [size[1], size[0], size[1], size[0]]

@@ -71,17 +71,6 @@ def test_pointing_hits_equal_loop(data: st.DataObject, ties: str) -> None:
     assert hits.tolist() == expected
 
 
-def test_pointing_hits_of_large_maps_with_late_ties() -> None:
-    maps = torch.zeros(3, 224, 224)
-    maps[0, 100, 200] = maps[0, 101, 3] = 1.0
-    maps[1, 223, 223] = 1.0
-    regions = torch.zeros(3, 224, 224, dtype=torch.bool)
-    regions[0, 101, 3] = regions[1, 223, 223] = regions[2, 0, 0] = True
-    assert pointing_hits(maps, regions, "share").tolist() == [0.5, 1.0, 1 / 224**2]
-    assert pointing_hits(maps, regions, "any").tolist() == [1.0, 1.0, 1.0]
-    assert pointing_hits(maps, regions, "first").tolist() == [0.0, 1.0, 1.0]
-
-
 def test_pointing_hits_refuse() -> None:
     maps, regions = torch.zeros(1, 2, 2), torch.ones(1, 2, 2, dtype=torch.bool)
     with pytest.raises(ValueError, match="'share', 'any', 'first'"):

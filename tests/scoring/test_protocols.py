@@ -211,19 +211,6 @@ def test_chexlocalize_tunes_on_another_split():
                 )
 
 
-def test_chexlocalize_pools_the_pixels_of_a_finding():
-    for finding, table in chexlocalize_tables("test").items():
-        overlap, mask, region, pixels = (
-            int(table[key].sum()) for key in ("overlap_otsu", "mask_otsu", "region", "pixels")
-        )
-        assert SETS["chexlocalize"]["otsu"]["pooled_counts"][finding] == {
-            "tp": overlap,
-            "fp": mask - overlap,
-            "fn": region - overlap,
-            "tn": pixels - mask - region + overlap,
-        }
-
-
 def test_aep_averages_over_categories():
     data = SETS["aep"]
     by_category: dict[str, list[dict[str, float]]] = {}
@@ -278,21 +265,6 @@ def test_no_number_depends_on_how_a_library_enlarges_maps(monkeypatch):
     monkeypatch.setattr("cv2.resize", refuse)
     for name, protocol in PROTOCOLS.items():
         assert "map" not in protocol.takes or measured("014", name, "logit")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_maps_are_enlarged_as_others_do_but_for_the_rounding_of_places(name):
-    made = case(name)
-    cells, size = made.raw.astype(np.float64), made.map.shape
-    found = saliency_on_grid(torch.from_numpy(made.raw)[None], [FULL_VIEW], size)[0].numpy()
-    # PyTorch rounds the scale, its product and the difference in float32, each by up to 2**-24 of a place below the
-    # number of cells; along both axes that moves a value by that share of a step between neighbours. Weights that do
-    # not add up to 1, and values, are rounded as well.
-    steps = sum(float(np.abs(np.diff(cells, axis=axis)).max(initial=0)) for axis in (0, 1))
-    tolerance = (3 * max(cells.shape) * steps + 6 * float(np.abs(cells).max())) * 2**-24
-    np.testing.assert_allclose(found, made.map, rtol=0, atol=tolerance)
-    usual = torch.nn.functional.interpolate(torch.from_numpy(made.raw)[None, None], size, mode="bilinear")[0, 0]
-    np.testing.assert_allclose(found, usual.numpy(), rtol=0, atol=tolerance)
 
 
 def test_sigmoids_are_rounded_once():

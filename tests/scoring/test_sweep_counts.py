@@ -5,8 +5,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from xbench.scoring.sweep import PixelCounts, count_pixels, threshold_values
@@ -78,19 +76,6 @@ def test_every_float_between_two_thresholds() -> None:
         first, last = (int(np.float32(end).view(np.int32)) for end in (low, high))
         pixels = torch.arange(first, last, dtype=torch.int32).view(torch.float32)
         assert_sorted(pixels, 101)
-
-
-@settings(max_examples=60)
-@given(data=st.data(), thresholds=st.sampled_from([2, 11, 101, 1001]))
-def test_counts_of_adversarial_maps(data: st.DataObject, thresholds: int) -> None:
-    shape = data.draw(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 5)))
-    size = int(np.prod(shape))
-    awkward = st.sampled_from(neighbours(thresholds).tolist())
-    pixel = awkward | st.floats(0, 1, width=32)
-    maps = torch.tensor(data.draw(st.lists(pixel, min_size=size, max_size=size)), dtype=torch.float32).view(shape)
-    bits = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
-    regions = torch.tensor(bits, dtype=torch.bool).view(shape)
-    assert_exact(count_pixels(maps, regions, thresholds), maps, regions, thresholds)
 
 
 @pytest.mark.parametrize(

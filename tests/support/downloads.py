@@ -138,7 +138,6 @@ class Downloads:
 
 
 def records_of(data: DownloadedDataset) -> dict[str, Record]:
-    """The records as a test run reads them, by image."""
     data.setup("test")
     return {record.image_id: record for record in data.records}
 

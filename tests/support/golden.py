@@ -92,7 +92,6 @@ def facts(name: str) -> Any:
 
 @cache
 def manifest(name: str) -> dict[str, dict[str, Any]]:
-    """Return what is known of every tensor in the authors' file, by name."""
     return json.loads(gzip.decompress((GOLDEN / f"{name}_manifest.json.gz").read_bytes()))
 
 

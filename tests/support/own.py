@@ -63,7 +63,6 @@ def plain_counts(mask: Mask) -> list[int]:
 
 
 def compressed(mask: Mask) -> str:
-    """COCO's compressed run lengths."""
     text: str = coco.encode(np.asfortranarray(mask, np.uint8))["counts"].decode()
     return text
 
@@ -166,7 +165,6 @@ PHRASES = {"nod": "A small nodule", "cardio": "the heart is  enlarged", "eff": "
 
 
 def phrase_of(label: str, present: bool) -> str:
-    """What is said of a finding, on one line."""
     return " ".join(PHRASES[label].split()) if present else f"no {PHRASES[label]}".replace("  ", " ")
 
 
@@ -184,7 +182,6 @@ def phrase_rows() -> list[list[object]]:
 
 
 def phrase_truth() -> dict[str, dict[str, Mask]]:
-    """Regions by image and the name of a phrase."""
     found: dict[str, dict[str, Mask]] = {}
     for image, regions in truth().items():
         found[image] = {f"{finding} 1": boxed(mask) for finding, mask in regions.items()}

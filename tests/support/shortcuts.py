@@ -95,7 +95,6 @@ def lesion_of(name: str) -> tuple[slice, slice]:
 
 
 def drawn(name: str, both: bool = False) -> Grey:
-    """Draw an image (120, 120) by its name."""
     image = _random(f"{name} grain".encode()).integers(GREY - 5, GREY + 6, (SIDE, SIDE), dtype=np.uint8)
     if is_positive(name):
         for side in (image, image[:, ::-1])[: 1 + both]:

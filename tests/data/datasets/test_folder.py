@@ -16,7 +16,6 @@ GREY = np.arange(48, dtype=np.uint8).reshape(6, 8)
 
 @pytest.fixture
 def films(tmp_path):
-    """A folder with every kind of image, and with what is none."""
     root = tmp_path / "films"
     for place in ("ward 3", "scan/1.2.840", ".hidden"):
         (root / place).mkdir(parents=True)

@@ -34,9 +34,6 @@ def small(root: Path, *rows: str, files: tuple[str, ...] = ("a", "b"), header: s
     return root
 
 
-# The official layout
-
-
 def test_the_published_test_list_repeats_images(official, tmp_path):
     chosen = write_mavl_list(official, tmp_path / "test.csv")
     data = SIIMPneumothorax(str(official.root), image_list=str(tmp_path / "test.csv"))
@@ -52,9 +49,6 @@ def test_an_image_list_and_a_split_are_refused_together(official):
         SIIMPneumothorax(str(official.root), image_list="list.txt", split="stage1_test")
 
 
-# Malformed annotations
-
-
 @pytest.mark.parametrize("mask", ["1", "-1 2", "x y", "0 1048577"])
 def test_malformed_masks_fail_with_their_image(tmp_path, mask):
     root = small(tmp_path, "a,-1", f"b,{mask}")
@@ -67,9 +61,6 @@ def test_malformed_masks_fail_with_their_image(tmp_path, mask):
     assert f"{root / 'stage_2_train.csv'}, image b, Pneumothorax: The run-length encoding" in failure.reason
 
 
-# Missing and unfit images
-
-
 def test_missing_files_are_noted_where_the_folder_decides(official, tmp_path):
     table = tmp_path / "more.csv"
     table.write_text("\n".join(["ImageId,EncodedPixels", *rows_of(official.root / TABLE), "gone,-1\n"]))
@@ -77,9 +68,6 @@ def test_missing_files_are_noted_where_the_folder_decides(official, tmp_path):
     assert list(records_of(data)) == sorted(official.splits["stage1_test"])
     said = "an annotated image without a file; it is in neither split, which go by the folder"
     assert notes_of(data) == {said: ["gone"]}
-
-
-# Real rows
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")

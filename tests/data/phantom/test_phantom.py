@@ -66,7 +66,6 @@ def test_a_planted_shortcut_marks_the_finding_and_changes_nothing_else(size: tup
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Phantom, Phantom]]:
-    """Films with and without their lesions."""
     return [
         (draw_phantom(21, index, 128, 128), draw_phantom(21, index, 128, 128, with_lesions=False))
         for index in range(100)

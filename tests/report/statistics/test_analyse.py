@@ -234,13 +234,9 @@ def test_quadrants_by_plain_loops(analysis):
 def test_correlation_is_a_line_of_least_squares(analysis):
     by = {(line.scope, line.dataset): line for line in analysis.correlations}
     line = by["models", "chestxray14"]
-    labels, x, y = zip(*line.points, strict=True)
-    assert labels == ("CARZero", "CLIP", "KAD")
+    assert [label for label, *_ in line.points] == ["CARZero", "CLIP", "KAD"]
     kad = run_of(analysis, "KAD").macro
     assert line.points[2][1:] == (kad["auroc"].value, kad["pointing_game"].value)
-    slope, intercept = np.polyfit(x, y, 1)
-    assert (line.slope, line.intercept) == pytest.approx((slope, intercept))
-    assert line.r_squared == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2)
     for one in analysis.correlations:
         if one.r_squared is not None:
             fit = linregress(*zip(*(point[1:] for point in one.points), strict=True))
@@ -306,7 +302,6 @@ def test_studies_correct_for_the_choice_of_extremes_and_for_their_rows(study, mo
 
 
 def fewer(run, images):
-    """The run without the images from `images` on."""
     table = pq.read_table(run.folder / "pairs.parquet")
     rows = Rows.of(table.filter(pc.field("index") < images), run.results.findings)
     return replace(run, images=Images(rows), rows=rows)

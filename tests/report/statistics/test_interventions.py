@@ -130,17 +130,6 @@ def test_a_test_needs_thirty_pairs_and_two_patients(pairs, patients, tested):
     assert len(contributions(intervened(np.ones(pairs), np.arange(pairs) % patients), "mean", "use")) == 2 * tested
 
 
-def test_null_runs_are_significant_in_five_of_a_hundred():
-    """Pairs of a patient alike, so that a test that takes pairs for independent fails."""
-    p_values = []
-    for seed in range(100):
-        random = np.random.default_rng(seed)
-        patients = np.arange(90) // 3
-        values = random.standard_t(3, 30)[patients] + 0.3 * random.normal(size=90)
-        p_values += exchange_tests([weighed(contributions(intervened(values, patients), "mean", "use"))], 1, seed, "")
-    assert abs(np.mean(np.array(p_values) < 0.05) - 0.05) <= 0.044
-
-
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_mcnemar_is_exact(first, second):
     expected = binomtest(first, first + second).pvalue if first + second else 1

@@ -35,7 +35,6 @@ def tables(three_analysed):
 
 
 def expected(name, result):
-    """The numbers of a model by column of a table, from its results."""
     grounding, recognition = result["grounding"], result["classification"]
     if name in ("grounding", "classification"):
         titles, of = (GROUNDING, grounding) if name == "grounding" else (RECOGNITION, recognition)

@@ -24,8 +24,6 @@ LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
 
 @dataclass(frozen=True)
 class Logged(OfflineRun):
-    """The offline W&B run of a finished run in `finished`, with its results and its scored pairs."""
-
     finished: Path
     results: dict[str, Any]
     rows: dict[tuple[str, str], dict[str, Any]]

@@ -83,7 +83,6 @@ class Official:
             self.fill(image_id, Box(query.name, *edges, reader))
 
     def mark(self, image_id: str, finding: str, mask: NDArray[np.bool_]) -> None:
-        """Join a mask to the region of a finding."""
         regions = self.masks[image_id]
         regions[finding] = mask | regions[finding] if finding in regions else mask.copy()
 
