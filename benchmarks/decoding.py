@@ -47,8 +47,7 @@ FIGURES = (
     Figure(
         "decoding / reading a prepared image, least of six formats",
         target=at_least(200),
-        note="Small files decode in milliseconds, and reading still checks that the prepared image is whole and up to "
-        "date.",
+        note="Reading checks that a prepared image is whole and up to date.",
     ),
     Figure("preparing / decoding the same files"),
     Figure(f"start-up of a store of {RECORDS:,} images", "s"),

@@ -20,33 +20,32 @@ from workload import STAGES, Timing, build, evaluate, prepared, resnet, vit, war
 from xbench.models.base import VLM
 
 BATCH, SIDE, WHOLE = 8, 512, 12_600
-_REST = "Workers that read prepared images share the cores with the network; the rest is scoring and writing. "
+_REST = "Workers share the cores with the network; the rest is scoring and writing."
 FIGURES = (
     Figure(
         "`test` / bare forward, ViT-B/16, float32",
         target=at_most(1.05),
-        note=_REST + "Fewer passes over the grid would help.",
+        note=_REST,
     ),
     Figure(
         "`test` / bare forward, ViT-B/16, bf16-true",
         target=at_most(1.05),
-        note="The network takes a quarter of its time in float32, so the milliseconds around it weigh four times as "
-        "much. A spare core for the workers would help.",
+        note="The network takes a quarter of its time in float32, so the rest weighs four times as much.",
     ),
     Figure(
         "`test` / bare forward, ResNet-50, 2 pairs an image",
         target=at_most(1.10),
-        note=_REST + "Fewer passes over the grid would help.",
+        note=_REST,
     ),
     Figure(
         "`test` / bare forward, ResNet-50, 10 pairs an image",
         target=at_most(1.15),
-        note=_REST + "Scoring grows with the pairs; a fused kernel for upsampling, sweep and peak would lower it.",
+        note=_REST + " Scoring grows with the pairs.",
     ),
     Figure(
         f"whole command / bare forward, ViT-B/16, bf16-true, {WHOLE:,} images",
         target=at_most(1.05),
-        note="See the row on bf16-true; start-up is a small part of it.",
+        note="See the row on bf16-true.",
     ),
 )
 

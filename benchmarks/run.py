@@ -131,9 +131,9 @@ def render(outcomes: Mapping[str, Measured | str], seconds: float, details: bool
             *sections,
             "## How to repeat\n",
             "`make bench` writes this page in half an hour on an idle machine. Ratios carry over to other machines, "
-            "seconds do not. `python benchmarks/run.py PART` measures one part, such as `sweep`, and prints how, with "
-            "further tables. `python benchmarks/models.py` measures the speed and memory of each model, "
-            "`python benchmarks/precision.py` how far half precision and compiling move numbers.\n",
+            "seconds do not. `python benchmarks/run.py PART` measures one part, such as `sweep`, and prints details. "
+            "`python benchmarks/models.py` measures the speed and memory of models, `python benchmarks/precision.py` "
+            "how far half precision and compiling move numbers.\n",
         )
     )
 

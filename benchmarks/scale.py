@@ -34,8 +34,7 @@ FIGURES = (
     Figure(
         "whole loop at 1,001 thresholds / at 11",
         target=at_most(1.15),
-        note="A run keeps the counts of every pair at every threshold, so that it can be verified and scored again. "
-        "Beside a real network it does not show.",
+        note="A run keeps the counts of every pair at every threshold, so that it can be verified.",
     ),
     Figure(
         "memory of the main process, among 5,000 images / among 1,000",
