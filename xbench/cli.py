@@ -19,10 +19,10 @@ from xbench.runtime.start_up import import_lean_torchmetrics
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command of the words after `xbench`, by default those of the process.
+    """Run a command, by default with the arguments of the process.
 
     Returns:
-        The exit status: 0 done, 2 wrong arguments or configuration, 130 stopped by Ctrl-C, 1 anything else.
+        The exit status: 0 done, 2 wrong arguments or configuration, 130 stopped by Ctrl-C, 1 other errors.
     """
     words = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
     forgive_output()
@@ -33,11 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refused = refused_output()
         if refused is not None:
             print(
-                f"warning: standard output cannot be written ({refused.strerror}), so what stands there is incomplete; "
+                f"warning: standard output cannot be written ({refused.strerror}), so the text there is incomplete; "
                 "files and exit status are not affected.",
                 file=sys.stderr,
             )
-    # These do nothing but print.
+    # Commands that only print fail if they cannot.
     return status or int(refused is not None and words[0] in ("list", "completion", "-h", "--help", "--version"))
 
 
@@ -54,7 +54,7 @@ def _run(words: Sequence[str]) -> int:
         except SystemExit:  # after help
             return 0
         command, run = COMMANDS[given.command], getattr(given, "run", None)
-        # Wrong words and missing files are told before torch is imported, which takes seconds.
+        # Find wrong arguments and missing files before importing torch, which takes seconds.
         if builds := command["function"].startswith("run:run_"):
             more = ["--help" if word == "--help-all" else word for word in words[1:]]
             if given.command == "intervene":
@@ -69,7 +69,7 @@ def _run(words: Sequence[str]) -> int:
 
             with reading(run.expanduser()):
                 (run.expanduser() / RESULTS).stat()
-        # What libraries make stays, and looking through it for garbage takes a quarter of a short run.
+        # Objects of imported libraries live on, and scanning them for garbage takes a quarter of a short run.
         gc.disable()
         try:
             function = resolve_name(f"xbench.commands.{command['function']}")
@@ -78,11 +78,11 @@ def _run(words: Sequence[str]) -> int:
         if not gc.get_freeze_count():
             gc.freeze()
             gc.set_threshold(10_000, 10, 10)
-            atexit.register(gc.freeze)  # nor is it taken apart when the process ends
+            atexit.register(gc.freeze)  # skips the collection at exit
         function(*([] if builds else [given]), *([more] if command.get("open") else []))
         return 0
     except KeyboardInterrupt:
-        # commands/run.py, prepare.py and bench say what is kept, and how to go on; this is for all others.
+        # commands/run.py, prepare.py and bench explain how to resume; this is for all other commands.
         explained = UserError("Stopped by Ctrl-C.", exit_status=130)
     except Exception as error:
         found = error if isinstance(error, UserError) else explain_machine_error(error)
@@ -94,14 +94,14 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _check_text(words: Sequence[str]) -> None:
-    """Refuse an argument that is no text: the files of a run are UTF-8, and name their command."""
+    """Raise a UsageError for arguments that are not valid text, because the files of a run are UTF-8."""
     for word in words:
-        # Python keeps a byte that it cannot decode as a surrogate of its own.
+        # Python decodes an invalid byte as a lone surrogate.
         if re.search("[\ud800-\udfff]", word):
             shown = ascii(word).replace("\\udc", "\\x")
             raise UsageError(
                 f"The argument {shown} holds bytes that are not text in {sys.getfilesystemencoding()}, and the files "
-                "of a run are UTF-8: rename the file or folder, or give a link to it with another name."
+                "of a run are UTF-8: rename the file or folder, or use a link with another name."
             )
 
 

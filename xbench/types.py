@@ -1,4 +1,4 @@
-"""What crosses the borders between data, models and metrics."""
+"""Types that data, models and metrics exchange."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ from xbench.predictions.asking import Question, Reply
 
 
 class Note(NamedTuple):
-    """Something odd about an image or its annotations that does not keep it from being scored.
+    """Something odd about an image or its annotations that does not prevent scoring.
 
-    A named tuple, for Lightning refuses frozen dataclasses when it moves a batch to a device.
+    A named tuple because Lightning cannot move batches that hold frozen dataclasses.
     """
 
-    text: str  # what it is, in the same words for every image that it applies to
+    text: str  # the same words for every image that it applies to
     image_id: str
 
 
-# Whoever lets go of shared memory last takes its pages apart. That is not to be the process that has the network, so a
-# worker keeps as many small batches as may be on their way.
+# The process that releases shared memory last pays for unmapping it. Workers keep their latest small batches so that
+# the process with the network does not.
 _handed_over: deque[Tensor] = deque(maxlen=4)
-_SMALL = 2**24  # bytes; the memory that a container shares may be 64 MB
+_SMALL = 2**24  # bytes; containers may limit shared memory to 64 MB
 _BY_IMAGE = ("index", "image_ids", "patient_ids", "views", "image_sizes")
 
 
 @dataclass(slots=True)
 class Truth:
-    """What a dataset says about P pairs of an image and a query, image by image: all that scoring needs of it.
+    """Ground truth of P pairs of an image and a query, grouped by image.
 
-    All but `regions` stays on the host, and in numpy, so that no precision plug-in rounds it with the images.
+    Only `regions` are tensors: a precision plug-in would round the rest.
     """
 
     # Of B images.
     index: NDArray[np.int64]  # position in the dataset, 0-based (B,)
-    image_ids: list[str]  # the dataset's own names
-    patient_ids: list[str | None]  # whose image each is; None where the dataset does not say
+    image_ids: list[str]
+    patient_ids: list[str | None]  # None if unknown
     views: list[View]  # part of each radiograph that the model input shows
-    image_sizes: list[tuple[int, int] | None]  # height and width as decoded; None where that is not known
+    image_sizes: list[tuple[int, int] | None]  # height and width as decoded; None if unknown
     # Of P pairs.
-    image: NDArray[np.int64]  # place of each pair's image in the batch (P,)
-    queries: list[Query]  # what is looked for
+    image: NDArray[np.int64]  # position of each pair's image in the batch (P,)
+    queries: list[Query]
     labels: NDArray[np.int8]  # 1 present, 0 absent, -1 unknown (P,)
-    regions: list[Tensor | None]  # the region cut at the run's gamma (H, W), bool; None without one
-    shapes: list[tuple[Shape, ...]]  # what the region is the union of; empty where no item is known
-    places: NDArray[np.float64]  # share of the grid that the region covers, and its centre of mass from 0 to 1 (P, 3)
-    digests: NDArray[np.bytes_]  # of the region on the grid (P,), 16 bytes; none without a region
-    agreement: NDArray[np.float64]  # mean Dice and IoU between any two readers (P, 2); NaN unless there are several
+    regions: list[Tensor | None]  # on the grid, cut at the run's gamma (H, W), bool; None without annotation
+    shapes: list[tuple[Shape, ...]]  # items that make up the region; empty if unknown
+    places: NDArray[np.float64]  # share of the grid that the region covers, and its center of mass in [0, 1] (P, 3)
+    digests: NDArray[np.bytes_]  # of the region on the grid (P,), 16 bytes; empty without a region
+    agreement: NDArray[np.float64]  # mean Dice and IoU of any two readers (P, 2); NaN unless there are several
 
     @classmethod
     def of_image(
@@ -80,7 +80,7 @@ class Truth:
         shapes: Sequence[tuple[Shape, ...]] | None = None,
         agreement: Sequence[tuple[float, float]] | NDArray[np.float64] | None = None,
     ) -> Truth:
-        """Cut the regions of one image at `gamma`, the share of a grid pixel that a region must cover."""
+        """Return the truth of one image; regions are cut at `gamma`, the share of a grid pixel that must be covered."""
         count = len(queries)
         regions = [None if covered is None else covered.at(gamma) for covered in coverage]
         places, digests = np.full((count, 3), np.nan), np.zeros(count, "S16")
@@ -97,7 +97,7 @@ class Truth:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Truth]) -> Truth:
-        """Put images one after the other."""
+        """Join the images of several parts."""
         parts = parts or [cls.of_image(0, "", None, (0, 0, 1, 1), None, [], [], [], 0.5).only([])]
         joined: dict[str, Any] = {}
         for part in fields(cls):
@@ -109,7 +109,7 @@ class Truth:
         return cls(**joined)
 
     def only(self, rows: Sequence[int], wanted: NDArray[np.bool_] | bool = True) -> Truth:
-        """Return some of the images, in the given order, with their pairs, or with those of these that are `wanted`."""
+        """Return images `rows`, in that order, with their pairs, or only the `wanted` pairs (P,)."""
         pairs = [np.flatnonzero((self.image == row) & wanted).tolist() for row in rows]
         places = [place for of_image in pairs for place in of_image]
         chosen: dict[str, Any] = {}
@@ -126,14 +126,13 @@ class Truth:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Pairs that grounding is scored on, present with a region (P,)."""
+        """Pairs that grounding is scored on: present, with a region (P,)."""
         return np.asarray(self.has_region & (self.labels == 1))
 
     def boxes(self, pair: int) -> tuple[list[Box], bool]:
-        """Return the annotated boxes of a pair that has a region, and whether each is one lesion.
+        """Return the annotated boxes of a pair with a region, and whether each box is one lesion.
 
-        Of outlines and masks they are the boxes around them. Where several readers drew, or where a dataset gives
-        regions alone, only the union of what is annotated is known.
+        Outlines and masks give their bounding boxes. With several readers, or only a region, boxes are not lesions.
         """
         items, region = self.shapes[pair], self.regions[pair]
         if boxes := [box for item in items if (box := item.box()) is not None]:
@@ -141,35 +140,35 @@ class Truth:
         return [] if region is None else outline_boxes(region.cpu().numpy()), False
 
     def outlined(self, pair: int) -> bool:
-        """Tell whether the annotated boxes of a pair are those around outlines or masks."""
+        """Tell whether the boxes of a pair are derived from outlines or masks."""
         return not self.shapes[pair] or any(item.kind != "box" for item in self.shapes[pair])
 
 
 @dataclass(slots=True)
 class Change:
-    """A changed version of an image: the model input where it differs from that of the image as it is."""
+    """A changed version of an image, stored as the part of the model input that differs."""
 
-    condition: str  # the name of the change
-    pairs: tuple[int, ...]  # places of the pairs that it is asked about; all are of the image
+    condition: str
+    pairs: tuple[int, ...]  # positions of the image's pairs to score
     corner: tuple[int, int]  # first row and column of the pixels in the model input
-    # Before mean and standard deviation (h, w), of models that answer in the radiograph; h and w are 0 where the model
-    # input does not differ. In numpy, so that no precision plug-in rounds them with the images.
+    # Before mean and standard deviation (h, w); empty if nothing differs; of models that answer in the radiograph. In
+    # numpy because a precision plug-in would round tensors.
     pixels: NDArray[np.uint8] | NDArray[np.float32]
-    facts: dict[str, Any]  # what rows say of it, by the columns `CHANGED` of `pairs.parquet`
+    facts: dict[str, Any]  # values for the columns `CHANGED` of `pairs.parquet`
 
 
 @dataclass(slots=True)
 class Sample:
-    """One radiograph, ready for a model, with its ground truth. A `Batch` has several side by side."""
+    """One radiograph, ready for a model, with its ground truth."""
 
-    image: Tensor  # (3, h, w); of a model that answers the radiograph itself (H, W), uint8
+    image: Tensor  # (3, h, w); for models that answer, the radiograph (H, W), uint8
     display: Tensor  # (H, W)
     image_sha256: str | None  # None if the image was not decoded
     truth: Truth
     notes: tuple[Note, ...] = ()
     seconds: float = 0.0
-    regions: Sequence[tuple[Any, ...]] = ()  # what `truth_table` takes of the annotated ones
-    picture: bytes | None = None  # the radiograph as a JPEG file, of an image with a scored pair
+    regions: Sequence[tuple[Any, ...]] = ()  # input of `truth_table`
+    picture: bytes | None = None  # the radiograph as a JPEG file, if a pair is scored
     changes: Sequence[Change] = ()
 
 
@@ -177,38 +176,38 @@ class Sample:
 class Failure:
     """An image that could not be read."""
 
-    index: int  # position of the image in the dataset
+    index: int  # position in the dataset
     image_id: str
-    reason: str  # the paragraph that says why
-    timed_out: bool = False  # whether reading it took too long
+    reason: str  # a paragraph
+    timed_out: bool = False
 
 
 @dataclass(slots=True)
 class Batch:
-    """B images side by side, what the dataset says about them, and the images of the batch that could not be read.
+    """B images with their ground truth, and the images of the batch that could not be read.
 
-    When every image of the batch failed, B is 0, and arrays and tensors lack their other dimensions.
+    If every image failed, B is 0, and arrays and tensors lack their other dimensions.
     """
 
-    images: Tensor  # model input (B, 3, h, w), float32, normalised as the model asks; of models that answer (B, 0)
-    display: list[Tensor]  # the grey radiographs on the evaluation grid (H, W), uint8, for pictures
-    image_sha256: list[str | None]  # of the model input, before mean and standard deviation
+    images: Tensor  # model input (B, 3, h, w), float32, normalized; (B, 0) for models that answer
+    display: list[Tensor]  # gray radiographs on the evaluation grid (H, W), uint8, for pictures
+    image_sha256: list[str | None]  # of the model input before mean and standard deviation
     truth: Truth
     notes: list[Note] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    seconds: float = 0.0  # that it took to make the images, in the process that loaded them
+    seconds: float = 0.0  # spent making the images, in the process that loaded them
     radiographs: list[Tensor] = field(default_factory=list)  # for models that answer: whole (H, W), uint8, on the host
-    condition: str = ""  # name of the change that was made to the images; empty for the images as they are
-    kept: dict[str, Tensor] = field(default_factory=dict)  # tables of a run that `Samples` made, as bytes
-    cut: bool = False  # whether images were taken out of it after they were made
-    changes: list[Change] = field(default_factory=list)  # changed versions of its images, to be scored too
+    condition: str = ""  # name of the change made to the images; empty for the originals
+    kept: dict[str, Tensor] = field(default_factory=dict)  # encoded tables of the run, made by `Samples`
+    cut: bool = False  # whether images were removed later
+    changes: list[Change] = field(default_factory=list)  # changed versions of the images
 
     def __len__(self) -> int:
         return len(self.images)
 
     @classmethod
     def collate(cls, items: list[Sample | Failure]) -> Batch:
-        """Stack samples, in their order, and set failures apart."""
+        """Stack samples in order, and collect failures."""
         samples = [item for item in items if isinstance(item, Sample)]
         images = [sample.image for sample in samples]
         radiographs = images if images and images[0].ndim == 2 else []
@@ -230,7 +229,7 @@ class Batch:
         )
 
     def only(self, rows: Sequence[int], wanted: NDArray[np.bool_] | bool = True) -> Batch:
-        """Return some of the images, in the given order, and all failures; of their pairs those that are `wanted`."""
+        """Return images `rows`, in that order, with their `wanted` pairs, and all failures."""
         kept = {*(self.truth.image_ids[row] for row in rows)}
         pairs = [pair for row in rows for pair in np.flatnonzero((self.truth.image == row) & wanted).tolist()]
         place = {pair: place for place, pair in enumerate(pairs)}
@@ -253,12 +252,11 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         """Put all tensors into one storage.
 
-        A worker hands over each storage in a file descriptor. That takes longer than its content, and a process may
-        open about a thousand of them.
+        A worker passes each storage through a file descriptor, which is slow and limited to about a thousand.
         """
         places = [place for place, region in enumerate(self.truth.regions) if region is not None]
         drawn = [region for region in self.truth.regions if region is not None]
-        # What may be of floats goes first, because only its place in the storage matters.
+        # Pixels of changes may be floats. They go first because only their position in the storage matters.
         changed = [torch.from_numpy(change.pixels) for change in self.changes]
         tensors = [self.images, *changed, *self.display, *self.radiographs, *self.kept.values(), *drawn]
         runs = [(*kind, len([*run])) for kind, run in groupby(tensors, lambda one: (one.dtype, one.shape))]
@@ -275,11 +273,11 @@ class Batch:
 
     @property
     def first(self) -> int:
-        """Position in the dataset of the first image, readable or not."""
+        """Dataset position of the first image, readable or not."""
         return min([*map(int, self.truth.index), *(failure.index for failure in self.failures)])
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the batch with its tensors on a device, for Lightning, which would look for them behind every name."""
+        """Return the batch on a device. Lightning calls this instead of searching every field."""
         if torch.device(device) == self.images.device:
             return self
         moved = partial(Tensor.to, device=device, non_blocking=torch.device(device).type == "cuda")
@@ -297,39 +295,38 @@ class Batch:
 
 @dataclass(slots=True)
 class ModelOutput:
-    """What the `forward` of a model that draws maps gives for B images and C queries."""
+    """Output of the `forward` of a model that draws maps, for B images and C queries."""
 
-    logits: Tensor  # the model's official raw score (B, C), float
-    probabilities: Tensor  # the official score that AUROC is computed from, in [0, 1] (B, C), float
-    saliency: Tensor  # raw maps in the frame of the model input (B, C, h, w), float, any scale, before upsampling
+    logits: Tensor  # official raw score (B, C), float
+    probabilities: Tensor  # official score for AUROC, in [0, 1] (B, C), float
+    saliency: Tensor  # raw maps in the frame of the model input (B, C, h, w), float, any scale, not upsampled
 
 
 @dataclass(slots=True)
 class Maps:
-    """Raw maps of P pairs; those that nobody drew, of predictions made elsewhere, are misses by every rule."""
+    """Raw maps of P pairs. Missing maps, possible in external predictions, are misses under every rule."""
 
-    values: Tensor  # in the frame of the model input (P, h, w), float, any scale; NaN where nobody drew a map
-    missing: Tensor | None = None  # which of them nobody drew (P,), bool; None if there are none
+    values: Tensor  # in the frame of the model input (P, h, w), float, any scale; NaN where missing
+    missing: Tensor | None = None  # (P,), bool; None if every map exists
 
 
 @dataclass(slots=True)
 class Answers:
-    """What a model said about P pairs."""
+    """Answers of a model about P pairs."""
 
-    answers: list[Answer | None]  # where what is looked for is (P); None where it was not asked
-    replies: list[tuple[Question, Reply]] = field(default_factory=list)  # what it was asked, and what came back
-    repeated: list[Answer] = field(default_factory=list)  # to what was asked again, in that order; not scored
+    answers: list[Answer | None]  # (P); None if not asked
+    replies: list[tuple[Question, Reply]] = field(default_factory=list)
+    repeated: list[Answer] = field(default_factory=list)  # to repeated questions, in their order; not scored
 
 
 @dataclass(slots=True)
 class Prediction:
-    """What a model says about the P pairs of a batch; `test_step` returns it."""
+    """Predictions for the P pairs of a batch; `test_step` returns it."""
 
-    logits: Tensor | None  # (P,), float; None of a model that does not say whether findings are there, NaN if unread
+    logits: Tensor | None  # (P,), float; None if the model gives no scores, NaN if its score could not be read
     probabilities: Tensor | None  # in [0, 1] (P,), float; None and NaN as for `logits`
-    shown: Maps | Answers | None  # where it looked
-    # Replies in words, to questions of the kinds `TEXTS`.
-    texts: list[tuple[Question, Reply]] = field(default_factory=list)
+    shown: Maps | Answers | None
+    texts: list[tuple[Question, Reply]] = field(default_factory=list)  # replies to questions of the kinds `TEXTS`
 
     @property
     def given(self) -> tuple[bool, bool]:
@@ -337,13 +334,13 @@ class Prediction:
         return self.logits is not None, self.probabilities is not None
 
     def scores(self, pairs: int) -> tuple[Tensor, Tensor]:
-        """Return logits and probabilities (P,) of so many pairs, NaN where there are none."""
+        """Return logits and probabilities (P,), NaN where there are none."""
         given = self.logits, self.probabilities
         logits, probabilities = (torch.full((pairs,), torch.nan) if one is None else one for one in given)
         return logits, probabilities
 
     def only(self, pairs: Sequence[int]) -> Prediction:
-        """Return what it says about some of the pairs, in the given order; of a model that draws maps."""
+        """Return the prediction for some of the pairs, in the given order; not for answers."""
         logits, probabilities = (None if one is None else one[[*pairs]] for one in (self.logits, self.probabilities))
         shown = self.shown
         if isinstance(shown, Maps):
@@ -352,7 +349,7 @@ class Prediction:
 
 
 def _unpacked(content: Tensor, runs: Sequence[tuple[torch.dtype, torch.Size, int]], rest: dict[str, Any]) -> Batch:
-    """Make a batch from what `Batch.__reduce__` gives: runs of tensors alike, and how many there are of each field."""
+    """Rebuild a batch from the storage, runs of equal tensors, and number of tensors by field of `Batch.__reduce__`."""
     tensors: list[Tensor] = []
     for dtype, shape, count in runs:
         part, content = content.tensor_split([count * dtype.itemsize * shape.numel()])

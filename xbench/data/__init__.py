@@ -1,4 +1,4 @@
-"""LightningDataModules: one per dataset, each reading the official download as it is."""
+"""LightningDataModules, one per dataset; each reads the official download without conversion."""
 
 from __future__ import annotations
 

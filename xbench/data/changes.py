@@ -26,17 +26,17 @@ def changes_of(
     interventions: Sequence[Intervention],
     preprocessing: Preprocessing,
 ) -> list[Change]:
-    """Change a radiograph for some of the pairs that have a region: names of queries by place in the record.
+    """Return changed versions of a radiograph for `pairs`, names of queries with a region by their position.
 
-    Raise a UserError where the model's preprocessing does not place the changed radiograph like the original.
+    Raise a UserError if the model's preprocessing places the changed radiograph differently.
     """
     changes = []
     for condition, places, hidden, changed in _changed(record, radiograph, pairs, interventions):
         pixels, view = preprocessing.pixels(changed)
         if view != prepared.view or pixels.shape != prepared.pixels.shape:
             raise UserError(
-                f"The model's preprocessing places {record.image_id} elsewhere once pixels of it are hidden, so the "
-                "two do not compare: leave out --data.interventions."
+                f"The model's preprocessing crops {record.image_id} differently once pixels are hidden, so scores "
+                "cannot be compared: leave out --data.interventions."
             )
         differs = pixels != prepared.pixels
         rows, columns = (np.flatnonzero(differs.any(axis)) for axis in (1, 0))
@@ -51,7 +51,7 @@ def changes_of(
 def _changed(
     record: Record, radiograph: Radiograph, pairs: Mapping[int, str], interventions: Sequence[Intervention]
 ) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.bool_], NDArray[np.uint8]]]:
-    """Yield conditions, the places that are asked about under each, hidden pixels (H, W), and the radiograph (H, W)."""
+    """Yield each condition with the positions to score, hidden pixels (H, W), and the changed radiograph (H, W)."""
     if not pairs:
         return
     size = (radiograph.image.shape[0], radiograph.image.shape[1])
@@ -66,7 +66,7 @@ def _changed(
             yield f"{HIDE}{fill}", (place,), hidden, hiding.fill(hidden, hidden, fill)
             if control is not None:
                 yield f"{CONTROL}{fill}", (place,), control, hiding.fill(control, hidden, fill)
-        # Of a region that is the whole image nothing is left to hide.
+        # A region that fills the image leaves nothing to hide.
         if "keep" in interventions and not hidden.all():
             yield KEEP, (place,), ~hidden, hiding.keep(hidden)
     if "no_image" in interventions:
@@ -74,7 +74,7 @@ def _changed(
 
 
 def _share_in_view(hidden: NDArray[np.bool_], view: tuple[float, float, float, float]) -> float:
-    """Return the share of hidden pixels (H, W) whose centers lie in the part of the radiograph that a model sees."""
+    """Return the share of hidden pixels (H, W) whose centers lie in the model's view."""
     y, x = ((np.arange(side) + 0.5) / side for side in hidden.shape)
     left, top, right, bottom = view
     return float(hidden[np.ix_((top <= y) & (y <= bottom), (left <= x) & (x <= right))].sum() / hidden.sum())

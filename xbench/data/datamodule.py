@@ -1,4 +1,4 @@
-"""What the harness asks of a dataset, and everything that datasets share."""
+"""Base class of the datasets."""
 
 from __future__ import annotations
 
@@ -44,44 +44,43 @@ from xbench.types import Batch, Failure, Note, Sample
 
 
 class ChestXrayDataModule(pl.LightningDataModule, ABC):
-    """A chest radiograph dataset for evaluation.
+    """Base class of a chest radiograph dataset for evaluation.
 
-    A subclass sets `findings` and gives `read_records` and `load`.
+    A subclass sets `findings` and implements `read_records` and `load`.
 
     Args:
         split: Name of the split, one of `splits`.
-        limit: Take only the first so many images.
-        batch_size: Images per batch. The forward pass depends on it in its last bits, and therefore so do results.
-        num_workers: Processes that load images; None for as many as there are cores, four at most.
-        on_error: `stop` ends the run at the first image that cannot be read; `skip` leaves such images out, counts them
-            and names them in the results.
+        limit: Use only this many images, the first ones.
+        batch_size: Images per batch. It changes results in their last bits.
+        num_workers: Processes that load images; None for one per core, at most four.
+        on_error: `stop` ends the run at the first unreadable image; `skip` leaves such images out, and counts and names
+            them in the results.
         grid: Height and width of the evaluation grid in pixels, one number for both; or `native`, to score each image
-            on its own pixels, which takes as much more time and memory as there are more of them.
+            on its own pixels, which takes time and memory in proportion.
         gamma: Share of a grid pixel that an annotation must cover for the pixel to belong to the region.
-        cache: Folder of the images that `prepare` has decoded and resized, which are then read from there; true for
-            `$XBENCH_CACHE`, or `xbench` in the user's folder for caches; false to decode every image in every run.
-        timeout: Seconds after which an image that is still being decoded counts as one that cannot be read, as on a
-            network file system that hangs. On Linux and with `num_workers` above 0, which also keep a decoder that
-            crashes apart from the run: each worker decodes in a process of its own that can be replaced.
-        wordings: Other words in which phrases are scored again, for reports that say whether maps follow the words:
-            `name` of the finding, the package's `phrase` for it, `negation` of the phrase, and the phrase of `other`
-            regions of the same image.
-        interventions: What is done to see whether scores depend on the region: fills that hide it, and an equal patch
+        cache: Folder of prepared images, which `prepare` decodes and resizes once; true for `$XBENCH_CACHE`, or
+            `xbench` in the user's folder for caches; false to decode every image in every run.
+        timeout: Seconds after which an image that is still being decoded counts as unreadable, as on a network file
+            system that hangs. Needs Linux and `num_workers` above 0; each worker then decodes in a process of its own,
+            which can also crash without ending the run.
+        wordings: Other words in which phrases are scored again, to test whether maps follow the words: `name` of the
+            finding, the package's `phrase` for it, `negation` of the phrase, and the phrase of `other` regions of the
+            same image.
+        interventions: Changes that test whether scores depend on the region: fills that hide it or an equal patch
             elsewhere (`mean`, `blur`, `inpaint`, `noise`, `black`), `keep` nothing but the region, `no_image`, other
-            `prompts`; and of maps `deletion`, `insertion`, `road` and `randomisation`. docs/interventions.md has each.
-        pairs: At most so many pairs of an image and what it shows are changed, in equal shares of the findings; None
-            for all.
-        curve_pairs: At most so many pairs, the first of the same draw, for `deletion`, `insertion`, `road` and
-            `randomisation`.
+            `prompts`; for maps `deletion`, `insertion`, `road` and `randomisation`. See docs/interventions.md.
+        pairs: Largest number of pairs to change, in equal shares of the findings; None for all.
+        curve_pairs: Largest number of pairs for `deletion`, `insertion`, `road` and `randomisation`, the first of the
+            same draw.
     """
 
-    name: str = ""  # short name in results and run folders; the class name in lower case unless the class sets it
+    name: str = ""  # short name in results and run folders; by default the class name in lower case
     findings: tuple[str, ...]  # in the order of the results
-    # All classes that its labels know, the findings among them; empty if it has no others. A model whose scores depend
-    # on what is asked together may ask for all of them.
+    # All classes that are labeled, including the findings; empty if there are no others. Models whose scores depend on
+    # the other prompts may ask for all of them.
     classes: tuple[str, ...] = ()
     splits: tuple[str, ...] = ("test",)  # the first is the default
-    # Options that move no number: runs that differ in these alone are the same run. A class adds its own to these.
+    # Options that do not change numbers; runs that differ only in these are the same run. A class adds its own.
     neutral_options: ClassVar[frozenset[str]] = frozenset({"cache", "num_workers", "timeout"})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -117,7 +116,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             f"gamma {gamma} must lie in (0, 1]": not 0 < gamma <= 1,
             f"grid {grid}: each side must be at least 1 pixel": min(sides) < 1,
             f"pairs {pairs} leaves nothing to change: give at least 1": pairs is not None and pairs < 1,
-            f"pairs {pairs} has no use without interventions: name some, such as [mean,keep]": pairs
+            f"pairs {pairs} has no effect without interventions: name some, such as [mean,keep]": pairs
             and not interventions,
             f"curve_pairs {curve_pairs} leaves no pair: give at least 1": curve_pairs < 1,
             f"timeout {timeout}: give a number of seconds above 0": not 0 < timeout < math.inf,
@@ -136,18 +135,18 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.interventions: Sequence[Intervention] = interventions or []
         self.pairs = pairs
         self.curve_pairs = curve_pairs
-        self.chosen: Mapping[str, frozenset[str]] = {}  # by image, names of the queries that interventions are about
-        self.records: Sequence[Record] = ()  # the images of the split, from `setup` on
-        self.notes: list[Note] = []  # what is odd about the annotation files; `read_records` fills it
+        self.chosen: Mapping[str, frozenset[str]] = {}  # names of the queries to change, by image
+        self.records: Sequence[Record] = ()  # filled by `setup`
+        self.notes: list[Note] = []  # about the annotation files; filled by `read_records`
         self.prepared: PreparedStore | None = None
-        self.batch_arrived = 0.0  # when the last batch was there, before it went to the device
-        self.finished: frozenset[int] = frozenset()  # numbers of the batches that an earlier attempt has done
+        self.batch_arrived = 0.0  # time at which the last batch arrived, before its transfer to the device
+        self.finished: frozenset[int] = frozenset()  # numbers of the batches finished by an earlier attempt
 
     def options(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the options that may move a number, as plain values, for the results to tell runs apart by them.
+        """Return the options that may change a number, as plain values; results use them to tell runs apart.
 
-        Those that name a file or a folder are left out, for what lies there is digested. `given` is all options as a
-        configuration has them; by default what the constructor has kept under their own names.
+        Files and folders are left out because their contents are digested. `given` is all options of a configuration;
+        by default the attributes named like arguments of the constructor.
         """
         if given is None:
             owners = [owner for owner in type(self).__mro__ if issubclass(owner, ChestXrayDataModule)]
@@ -158,9 +157,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     @abstractmethod
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """Read the annotation files and list the images of the split, in a fixed order.
+        """Read the annotation files and return the images of the split, in a fixed order.
 
-        Prediction (`annotated` is False) must do without annotations. Raise a `UserError` where files are missing or
+        Prediction (`annotated` is False) must work without annotations. Raise a `UserError` if files are missing or
         malformed.
         """
 
@@ -168,59 +167,59 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def load(self, record: Record) -> Radiograph:
         """Decode the image of a record and draw its annotated regions. Runs in worker processes.
 
-        Raise a `UserError` where the image or its annotation cannot be read.
+        Raise a `UserError` if the image or its annotation cannot be read.
         """
 
     def annotation_files(self) -> Sequence[Path]:
-        """Return the files that the ground truth comes from; their digests go into the results."""
+        """Return the files with the ground truth; their digests go into the results."""
         return ()
 
     def where_images_are(self) -> str:
-        """Return a sentence that says where images are expected, for the message that they are missing."""
+        """Return a sentence about where images are expected, for error messages."""
         return ""
 
     def checked_records(self, annotated: bool) -> Sequence[Record]:
-        """Read the records up to the limit; UserError where a name is none or there twice, or a label is none."""
+        """Read the records up to the limit; UserError for invalid or duplicate names and invalid labels."""
         if not is_folder_name(self.name) or not is_name(self.split):
             raise UserError(
-                f"A dataset is called {self.name!r:.60}, its split {self.split!r:.60}: set `name` and `splits` in its "
-                "class to printable characters, with none of = + - @ as the first; `name` is that of a folder."
+                f"The dataset name {self.name!r:.60} or the split name {self.split!r:.60} is invalid: set `name` and "
+                "`splits` in its class to printable characters, not starting with = + - @; `name` becomes a folder."
             )
-        # Of a text, which ("Nodule") is, each letter would be one.
-        problem = f"{self.findings!r:.60} is a text, and no tuple" if isinstance(self.findings, str) else None
+        # Iterating over a string, such as ("Nodule"), would yield letters.
+        problem = f"{self.findings!r:.60} is a string, not a tuple" if isinstance(self.findings, str) else None
         problem = problem or (findings_problem(self.findings) if self.findings else None)
         records = () if problem else self.read_records(annotated)[: self.limit]
         if not problem and not self.findings and any(record.queries is None for record in records):
             problem = findings_problem(())
         if PHRASES in self.findings:
-            problem = f"{PHRASES!r} is what results call the phrases without a finding"
+            problem = f"{PHRASES!r} is the name for phrases without a finding"
         if problem:
-            raise UserError(f"{self.name}: among its `findings`, {problem}. Set `findings` in its class accordingly.")
-        # They go into tables, messages and pages: line breaks and what steers a terminal must not.
+            raise UserError(f"{self.name}: among its `findings`, {problem}. Correct `findings` in its class.")
+        # Names go into tables, messages and pages, which line breaks and control characters would break.
         for name in (*(record.image_id for record in records), *(note.image_id for note in self.notes)):
             if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 255:
                 raise UserError(
-                    f"{self.name}: an image is called {name!r:.60}, which is no name of an image: give it 1 to 255 "
+                    f"{self.name}: the image name {name!r:.60} is invalid: give each image a name of 1 to 255 "
                     "printable characters."
                 )
         kept, seen = list[Record](), set[str]()
         for record in records:
             name, labels = record.image_id, record.labels
             if name in seen:
-                problem = "two records have this `image_id`: give one record to each image, with all its annotations"
+                problem = "two records have this `image_id`: give each image one record, with all its annotations"
             elif record.queries is not None and (problem := _queries_problem(record.queries, self.findings)):
                 pass
             elif not isinstance(record.patient_id, str | None):
-                problem = f"its patient_id, {record.patient_id!r:.60}, is no text"
-            # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
+                problem = f"its patient_id, {record.patient_id!r:.60}, is not a string"
+            # Other mappings compute labels on demand, as for phantoms, which are only drawn then.
             elif isinstance(labels, (dict, MappingProxyType)):
-                # Nearly all are plain numbers, and asking numpy for the dimensions of one takes longest here.
+                # Skip numpy, which is slow, for plain numbers: nearly all labels.
                 other = (finding for finding, label in labels.items() if type(label) is not int or abs(label) > 1)
                 wrong = (finding for finding in other if np.ndim(labels[finding]) or labels[finding] not in (1, 0, -1))
                 if (finding := next(wrong, None)) is not None:
                     problem = (
-                        f"it has the label {labels[finding]!r:.60} for {finding}: give 1 where the finding is present, "
-                        "0 where it is absent, and -1 or no key where that is unknown"
+                        f"it has the label {labels[finding]!r:.60} for {finding}: give 1 if the finding is present, "
+                        "0 if it is absent, and -1 or no key if that is unknown"
                     )
             if problem:
                 raise UserError(f"{self.name}: image {name}: {problem}.")
@@ -233,15 +232,15 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return kept
 
     def setup(self, stage: str) -> None:
-        """Read the records; UserError where none is left to score, or images are missing and `on_error` is `stop`."""
+        """Read the records; UserError if there are none, or if images are missing and `on_error` is `stop`."""
         self.notes = []
         self.finished = frozenset()
         self.stall_guard = StallGuard(self.name)
         self.records = self.checked_records(annotated=stage != "predict")
         if not self.records:
-            raise UserError(f"{self.name}: the split {self.split!r} holds no image, so there is nothing to score.")
+            raise UserError(f"{self.name}: the split {self.split!r} has no images, so there is nothing to score.")
         missing = [record.image_id for record in self.records if record.missing]
-        # Found now and not when their turn comes, hours into a run.
+        # Checked now because the images may come hours into the run.
         if missing and self.on_error == "stop":
             raise UserError(
                 f"{self.name}: {len(missing)} of {len(self.records)} annotated images have no file (first: "
@@ -253,19 +252,19 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """What numbers are grouped by: the findings, and `PHRASES` if the images have phrases without one."""
+        """Groups of the numbers: the findings, and `PHRASES` if there are phrases without a finding."""
         queries = (query for record in self.records for query in record.queries or ())
         return (*self.findings, *([PHRASES] if any(query.finding is None for query in queries) else ()))
 
     def leave_out(self, findings: Collection[str]) -> None:
-        """Score without some findings. Predictions that say nothing of them call this in their `setup`."""
+        """Score without some findings. External predictions that lack them call this in their `setup`."""
         self.findings = tuple(finding for finding in self.findings if finding not in findings)
 
     def test_dataloader(self) -> DataLoader[Sample | Failure]:
-        """Return the loader of this process's batches, with images as the trainer's model wants them.
+        """Return the loader of this process's batches, preprocessed for the trainer's model.
 
-        Without a trainer all batches come, with images stretched to the evaluation grid (the native one: to 224 x 224),
-        in [0, 1].
+        Without a trainer, return all batches, with images in [0, 1] stretched to the evaluation grid (`native`: to
+        224 x 224).
         """
         trainer = self.trainer
         if trainer is None:
@@ -279,8 +278,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             self.samples(preprocessing),
             batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes, self.finished, dealt),
             num_workers=self.num_workers,
-            # One batch per worker and not the usual two: those that wait are large on the native grid, and what a slow
-            # process has taken the others have to wait for.
+            # One batch per worker instead of two: batches are large on the native grid, and with several processes the
+            # others wait for the batches that a slow one has taken.
             prefetch_factor=1 if self.num_workers and (self.grid == "native" or processes > 1) else None,
             collate_fn=Samples.collate,
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
@@ -290,15 +289,15 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     predict_dataloader = test_dataloader
 
     def samples(self, preprocessing: Preprocessing) -> Samples:
-        """Return the records as samples for a model with the given preprocessing, from the store if there is one."""
+        """Return the samples for a model's preprocessing, read from the store if there is one."""
         self.prepared = None if preprocessing.undecoded else self.find_store(preprocessing)
         how = preprocessing, self.grid, self.gamma, self.prepared, self.timeout, self.interventions, self.chosen
         return Samples(self.records, self.load, self.findings, *how)
 
     def store_for(self, preprocessing: Preprocessing) -> PreparedStore:
-        """Return the store of the prepared images for a model with the given preprocessing, whether it exists or not.
+        """Return the store of prepared images for a model's preprocessing, even if it does not exist yet.
 
-        Raises a UserError with `--data.cache false`, or if images of this dataset or for this model cannot be prepared.
+        Raise a UserError with `--data.cache false`, or if the images cannot be prepared.
         """
         if self.cache is False:
             raise UsageError("--data.cache false leaves no place for prepared images.")
@@ -306,8 +305,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return PreparedStore(self._cache_folder() / f"{self.name}-{digest(description)[:16]}", description)
 
     def find_store(self, preprocessing: Preprocessing) -> PreparedStore | None:
-        """Return the store of the prepared images if there is one to read, else None."""
-        # A look at the folder first: those who never prepared anything do not pay for a description.
+        """Return the store of prepared images, or None if it is empty or missing."""
+        # Check the folder first, because `describe` is slow.
         if self.cache is not False and any(self._cache_folder().glob(f"{escape(self.name)}-*")):
             with suppress(UserError):
                 store = self.store_for(preprocessing)
@@ -318,9 +317,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return expand(self.cache) if isinstance(self.cache, str) else cache_folder()
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Note when the batch arrived; UserError for an unreadable image unless asked to skip it, or for a stall."""
+        """Record when the batch arrived; UserError for stalled reading, or unreadable images with `on_error` `stop`."""
         self.batch_arrived = time.perf_counter()
-        # Raised here and not in the worker, which would wrap the message in its traceback.
+        # Raised here because a worker would wrap the message in its traceback.
         if batch.failures and self.on_error == "stop":
             failure = batch.failures[0]
             raise UserError(
@@ -334,10 +333,10 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
 
 def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -> dict[str, frozenset[str]]:
-    """Draw at most so many pairs of an image and what is present in it; return the names of queries by image.
+    """Draw at most `most` pairs of an image and a present query; return the names of queries by image.
 
-    Each finding gives an equal share, and one that has fewer pairs gives all; phrases belong to their finding. The
-    order of `draw` decides within a finding, so that more pairs are those of a smaller draw and others.
+    Findings have equal shares; one with fewer pairs gives all. Phrases count for their finding. Pairs are taken in the
+    order of `draw`, so that a larger draw includes a smaller one.
     """
     groups: dict[str | None, list[tuple[bytes, str, str]]] = {}
     for record in records:
@@ -346,7 +345,7 @@ def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -
                 key = draw(record.image_id, query.name), record.image_id, query.name
                 groups.setdefault(query.finding, []).append(key)
     drawn: dict[str, set[str]] = {}
-    # Of findings with equally many pairs the name decides which gets one more, and not the order of the records.
+    # Ties are broken by name, so that the order of the records does not matter.
     in_turn = sorted(groups, key=lambda finding: (len(groups[finding]), finding or ""))
     for before, group in enumerate(groups[finding] for finding in in_turn):
         share = min(len(group), most // (len(groups) - before))
@@ -357,7 +356,7 @@ def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -
 
 
 def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str | None:
-    """Return why these cannot be the queries of an image; None if they can."""
+    """Return why these are not valid queries of an image; None if they are."""
     for number, (name, finding, text, language) in enumerate(queries):
         is_text = text is None or (isinstance(text, str) and text.strip() and text.isprintable())
         if not is_name(name) or not is_text:
@@ -374,7 +373,7 @@ def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str |
 
 
 def _is_place(value: Any) -> bool:
-    """Tell whether a value names a file or a folder that is there, or several."""
+    """Tell whether a value is an existing path, or a list of them."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(map(_is_place, value))
     return isinstance(value, (str, Path)) and os.path.exists(expand(value))

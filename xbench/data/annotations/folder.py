@@ -1,4 +1,4 @@
-"""The files of a download, found wherever below its folder they lie."""
+"""Index of the files of a download, in any folder below its root."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", *(f"{table}.gz" f
 
 
 def names_in(split: str, names: Sequence[str]) -> list[str]:
-    """Return the names of files of a split: `{split}` stands for it, and what ends in @SPLIT is of that split alone."""
+    """Return the file names for a split: replace `{split}`, and keep names that end in @SPLIT for that split only."""
     return [name.format(split=split) for name, _, only in (one.partition("@") for one in names) if only in ("", split)]
 
 
 def absent(root: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Return the lists of names, such as `jsons/*.json`, without a single match below a folder; skip empty lists."""
+    """Return the lists of names, such as `jsons/*.json`, without a match below a folder; skip empty lists."""
     missing = {key: names for key, names in wanted.items() if names}
     for place, files in _walk(root):
         paths = [f"{place}/{file}".lower() for file in files]
         for key in [key for key in missing if any(fnmatch.filter(paths, f"*/{one.lower()}") for one in missing[key])]:
             del missing[key]
-        # A download may have a hundred thousand files more.
+        # Stop early: a download may have a hundred thousand more files.
         if not missing:
             break
     return missing
@@ -39,18 +39,18 @@ def absent(root: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Sequenc
 class Folder:
     """Index of the files below a folder.
 
-    Images are looked up in the index and no name is ever joined to a path, so that nothing in an annotation file can
-    lead out of the folder. Links are followed, for parts of a download often lie on another disk. Hidden files and
-    folders are left aside.
+    Images are looked up in the index, and names are never joined to a path, so that an annotation file cannot point
+    outside the folder. Links are followed, because parts of a download often lie on another disk. Hidden files and
+    folders are skipped.
 
     Args:
         root: The folder.
-        key: What annotation files call an image, told from its path; None for a file that is no image of the dataset.
+        key: Returns an image's name in the annotation files from its path; None for a file that is not an image.
         suffixes: Endings of image files, in lower case.
 
     Attributes:
         images: Files of each image by its key, in the order of their paths.
-        archives: Archives.
+        archives: Files that look like archives.
     """
 
     def __init__(self, root: Path, key: Callable[[Path], str | None], suffixes: Sequence[str] = IMAGE_SUFFIXES) -> None:
@@ -72,11 +72,11 @@ class Folder:
         self.images = dict(images)
 
     def find(self, *names: str) -> list[Path]:
-        """Return the CSV, JSON and text files of these names, in capitals or not."""
+        """Return the CSV, JSON and text files with these names; case does not matter."""
         return [path for name in names for path in self._tables.get(name.lower(), ())]
 
     def packed(self, *names: str) -> list[Path]:
-        """Return the archives that are called after one of these files, such as `table.csv.gz`."""
+        """Return the archives named after one of these files, such as `table.csv.gz`."""
         return [path for path in self.archives if path.name.lower().startswith(tuple(map(str.lower, names)))]
 
     def ending(self, suffix: str) -> list[Path]:
@@ -84,7 +84,7 @@ class Folder:
         return [path for name in sorted(self._tables) if name.endswith(suffix) for path in self._tables[name]]
 
     def in_folder(self, *names: str) -> dict[str, list[Path]]:
-        """Return the images that lie in a folder of one of these names below the root, or in the root if it is one."""
+        """Return the images in folders with one of these names below the root, or in the root if it has such a name."""
         chosen: dict[str, list[Path]] = {}
         top = self.root.absolute().name
         for image, paths in self.images.items() if names else ():
@@ -95,10 +95,10 @@ class Folder:
     def choose(
         self, dataset: str, names: Sequence[str], layout: str, option: str = "", splits: Sequence[str] = ()
     ) -> Path:
-        """Return the one file that has one of these names, or the first of several of the same content.
+        """Return the file with one of these names, or the first of several with equal content.
 
-        The `UserError` that there is none has the `layout` that is expected, the option that may name the file, and
-        where else it may be, given all splits, its own first.
+        Raise a `UserError` otherwise: it shows the expected `layout`, the option that may name the file, and where else
+        the file may be. `splits` starts with the current split.
         """
         found = self.find(*names)
         if len(found) > 1 and not _equal(found):
@@ -109,20 +109,20 @@ class Folder:
             )
         if found:
             return found[0]
-        elsewhere = f" A file elsewhere is named with --data.{option}." if option else ""
+        elsewhere = f" Name a file elsewhere with --data.{option}." if option else ""
         raise UserError(
             f"{dataset}: no {' or '.join(names)} lies under {self.root}. {self.hint(names, splits)}Expected in "
             f"--data.root: {layout}.{elsewhere}"
         )
 
     def hint(self, names: Sequence[str], splits: Sequence[str] = ()) -> str:
-        """Say where else a file of the first split may be: of another, in a folder above, or still in an archive."""
+        """Suggest where a file of the first split may be: under another split, in a folder above, or in an archive."""
         if packed := self.packed(*names):
             return f"There is {packed[0]}: unpack it. "
         for split in splits:
             for path in self.find(*(name.replace(splits[0], split) for name in names)):
                 return f"There is {path}, of the split {split}: --data.split {split} takes it. "
-        # Not further up: a stranger's file of the same name would be the likelier find.
+        # Stop after three folders, because further up a file of the same name is probably unrelated.
         for above in [*self.root.absolute().parents][:3]:
             if near := [above / name for name in names if (above / name).is_file()]:
                 return f"There is {near[0]}: did you mean --data.root {above}? "
@@ -134,15 +134,15 @@ class Folder:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the folders below a folder, itself first, each with its files; hidden ones are left aside."""
+    """Yield the folders below a folder, including itself, each with its files; skip hidden ones."""
     seen = set()
     for place, folders, files in os.walk(root, followlinks=True):
-        # A link may lead back up.
+        # A link may lead back to a parent.
         if (real := os.path.realpath(place)) in seen:
             folders.clear()
             continue
         seen.add(real)
-        # Folders before links, which may lead to one of them: it is to be found where it lies.
+        # Folders before links to them, so that a folder is reported under its own path.
         folders[:] = sorted(
             (folder for folder in folders if not folder.startswith(".")),
             key=lambda folder: (os.path.islink(os.path.join(place, folder)), folder),
@@ -151,7 +151,7 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _equal(paths: Sequence[Path]) -> bool:
-    """Tell whether files are copies of each other."""
+    """Tell whether the files have equal content."""
     try:
         for path in paths:
             check_file(path)

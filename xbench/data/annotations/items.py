@@ -1,7 +1,7 @@
-"""Annotations as their owners publish them, each drawn in the pixels that it refers to.
+"""Annotations as published, in the pixels of their own frame.
 
-Nothing is resized or merged while files are parsed; masks are decoded only when their image is loaded, so that a
-malformed one fails with its image.
+Parsing does not resize, merge or decode anything. A mask is decoded when its image is loaded, so that a malformed one
+fails with its image.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from xbench.scoring import numbers
 
 @dataclass(frozen=True)
 class RunLengths:
-    """A mask in run lengths, as text.
+    """A run-length encoded mask, as text.
 
-    With a size (height, width) it is COCO's compressed form; without one the pairs of SIIM-ACR, for the image at hand.
+    With a size (height, width) it is COCO's compressed form; without one, the number pairs of SIIM-ACR.
     """
 
     text: str
@@ -36,10 +36,10 @@ class RunLengths:
 
     @classmethod
     def of_coco(cls, counts: object, height: object, width: object) -> RunLengths:
-        """Return the mask of COCO's counts: compressed, or a list of pixels off, on, off ... column by column.
+        """Return the mask for COCO's counts: compressed, or a list of pixels off, on, off ... column by column.
 
-        Raises a UserError for an impossible size, a text that is not COCO's, and a list unless it holds whole numbers
-        >= 0 that add up to the pixels.
+        Raise a UserError for an impossible size, invalid characters, or a list that is not whole numbers >= 0 that add
+        up to the number of pixels.
         """
         size = height, width = image_size(height, width)
         if isinstance(counts, list):
@@ -49,20 +49,20 @@ class RunLengths:
                     f"{height * width} pixels of a mask of {width} x {height}."
                 )
             counts = coco.frPyObjects({"counts": counts, "size": [*size]}, *size)["counts"].decode()
-        # Six bits to a character from 0 on; whatever else stands there would be read as some count all the same.
+        # COCO's decoder accepts any character; valid ones hold six bits, starting at "0".
         if not isinstance(counts, str) or not counts or re.search(r"[^0-o]", counts):
             raise UserError(f"{str(counts)[:40]!r} is not a COCO run-length encoding.")
         return cls(counts, size)
 
     @property
     def empty(self) -> bool:
-        """Whether no pixel of a mask of COCO's is set. A malformed mask is not empty: to decode it fails."""
+        """Whether a COCO mask has no pixel. A malformed mask is not empty: decoding it raises an error."""
         with suppress(UserError):
             return self.size is not None and not coco_runs(self.text, *self.size)[1::2].any()
         return False
 
     def decode(self, height: int, width: int) -> Mask:
-        """Decode the mask (H, W); UserError if it is malformed, or does not fit an image of this size."""
+        """Return the mask (H, W); UserError if it is malformed or does not fit an image of this size."""
         if self.size is None:
             return mask_of(_siim_runs(self.text, height * width), height, width)
         if self.size != (height, width):
@@ -73,8 +73,8 @@ class RunLengths:
 
 
 Drawn = Shape | tuple[Shape, ...] | RunLengths | Path
-"""An annotated item: a shape; several that are one item, such as a lesion that something hides in the middle; a mask in
-run lengths; or the path of a mask image, whose pixels above 0 belong to the item."""
+"""An annotated item: a shape; several shapes of one item, such as a lesion interrupted in the middle; a run-length
+encoded mask; or the path of a mask image, whose pixels above 0 belong to the item."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Annotation:
     drawn: Drawn
 
     def parts(self, height: int, width: int) -> Sequence[Shape]:
-        """Return what is drawn on an image of this size; UserError if it is malformed or does not fit."""
+        """Return the item as shapes on an image of this size; UserError if it is malformed or does not fit."""
         if isinstance(self.drawn, RunLengths):
             return [Shape.from_mask(self.drawn.decode(height, width))]
         if isinstance(self.drawn, Path):
@@ -95,21 +95,21 @@ class Annotation:
 
 
 def one_item(parts: Sequence[Shape]) -> Shape:
-    """Return a shape of the pixels of all parts: their mask if there are several."""
+    """Return the union of the parts as one shape, a mask if there are several."""
     return parts[0] if len(parts) == 1 else Shape.from_mask(union(parts, *parts[0].size))
 
 
 def image_size(height: object, width: object) -> tuple[int, int]:
-    """Return height and width that an annotation file states; UserError if no image has such a size."""
+    """Return the height and width stated in an annotation file; UserError if they are impossible."""
     if type(height) is not int or type(width) is not int or min(height, width) < 1 or height * width > MAX_PIXELS:
         raise UserError(f"An image of {width!r:.20} x {height!r:.20} pixels is not possible.")
     return height, width
 
 
 def reader_agreement(items: Iterable[Shape]) -> tuple[float, float] | None:
-    """Return how well the readers of one finding agree: the mean Dice and IoU between the regions of any two.
+    """Return the mean Dice and IoU between any two readers' regions, the unions of their items.
 
-    A reader's region is the union of what that reader drew. None unless several drew something.
+    None with fewer than two readers.
     """
     by_reader: defaultdict[str, list[Shape]] = defaultdict(list)
     for item in items:
@@ -130,27 +130,26 @@ def _read_mask(path: Path, height: int, width: int) -> Mask:
     mask = decode_image(path) > 0
     if mask.shape != (height, width):
         raise UserError(
-            f"{path} is {mask.shape[1]} x {mask.shape[0]} pixels, the image that it annotates {width} x {height}: one "
-            "of the two was resized. Take both in their original size."
+            f"{path} is {mask.shape[1]} x {mask.shape[0]} pixels, but its image is {width} x {height}: one "
+            "of them was resized. Use both in their original size."
         )
     return mask
 
 
 def _siim_runs(row: str, pixels: int) -> NDArray[np.int64]:
-    """Run lengths of SIIM-ACR's relative encoding; UserError if malformed.
+    """Return the run lengths of SIIM-ACR's relative encoding; UserError if malformed.
 
-    The row is pairs `offset length`: so many pixels off since the end of the previous run, then so many on, over the
-    image read column by column, each from top to bottom. Followed by the remainder of the image, these numbers are the
-    uncompressed counts of COCO. (They are not the absolute, 1-based starts of other Kaggle competitions, which decode
-    without an error into a wrong mask.)
+    The row is pairs `offset length`: pixels off since the previous run, then pixels on, column by column from top to
+    bottom. With the rest of the image appended, these are COCO's uncompressed counts. (Other Kaggle competitions use
+    absolute, 1-based starts; decoding those raises no error but gives a wrong mask.)
     """
     numbers = row.split()
     said = f"The run-length encoding {row if len(row) <= 40 else f'{row[:40]}...'!r}"
-    # `int` raises its own ValueError for numbers of thousands of digits.
+    # `int` raises ValueError for numbers with thousands of digits.
     if not numbers or not all(number.isascii() and number.isdecimal() and len(number) < 20 for number in numbers):
         raise UserError(f"{said} is not a list of whole numbers >= 0.")
     if len(numbers) % 2:
-        raise UserError(f"{said} has {len(numbers)} numbers; pairs of an offset and a length would be even.")
+        raise UserError(f"{said} has {len(numbers)} numbers, which are not pairs of an offset and a length.")
     counts = [int(number) for number in numbers]
     end = sum(counts)
     if end > pixels:

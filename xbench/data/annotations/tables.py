@@ -1,4 +1,4 @@
-"""Reading of annotation files: CSV and JSON from anywhere, with a clear paragraph for whatever is wrong in them."""
+"""Read annotation files, CSV and JSON, with clear errors for everything that may be wrong in them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from xbench.runtime.errors import UserError
 from xbench.runtime.files import check_readable
 from xbench.runtime.strict import check_distinct, decimal, unique_keys
 
-AGAIN = "Take the file as its owners publish it."
-"""What to do about a damaged annotation file, unless the dataset advises otherwise."""
+AGAIN = "Use the file as its owners publish it."
+"""Default advice about a damaged annotation file."""
 
-# Ten times the largest file of the seven datasets. Small values take up to twenty times their room when they are read.
+# Ten times the largest file of the seven datasets. Parsed, small values take up to twenty times their size in memory.
 _MAX_BYTES = 2**27
-# Nine times the rows of any dataset; they take five seconds.
+# Nine times the rows of any dataset; reading them takes five seconds.
 _MAX_LINES = 1_000_000
 # Brackets and colons. The largest file of the seven datasets has room for a million outline points.
 _MAX_PARTS = 3_000_000
-_number = lru_cache(2**14)(decimal)  # most coordinates are there many times
+_number = lru_cache(2**14)(decimal)  # most coordinates occur many times
 _LIST_HEADERS = {
     *("imageid", "image_id", "id", "image index", "filepath"),
     *("path", "patientid", "file_name", "image", "name"),
 }
 
 
-@dataclass(slots=True)  # frozen takes three times as long to make, and every box has one
+@dataclass(slots=True)  # frozen dataclasses take three times as long to create, and every box has a row
 class Row:
-    """A row of a table: the line of its file, from 1, and stripped values by stripped column name.
+    """A row of a table: its line number, 1-based, and stripped values by stripped column name.
 
-    `ended` is False for the last row of a file without a line end, which may have been cut off within its last value.
+    `ended` is False for a last row without a line end, whose last value may be cut off.
     """
 
     dataset: str
@@ -47,11 +47,11 @@ class Row:
     advice: str = AGAIN
 
     def __getitem__(self, column: str) -> str:
-        """Return a value, stripped; empty where the file has none."""
+        """Return a value, stripped; KeyError if the file has no such column."""
         return self.values[column]
 
     def get(self, column: str) -> str:
-        """Return a value, stripped; empty where the file has no such column."""
+        """Return a value, stripped; empty if the file has no such column."""
         return self.values.get(column, "")
 
     def name(self, column: str) -> str:
@@ -61,26 +61,26 @@ class Row:
         return self.values[column]
 
     def number(self, column: str) -> float:
-        """Return a value as a finite number; UserError if it is none."""
+        """Return a value as a finite number; UserError if it is not one."""
         try:
             return _number(self.values[column])
         except ValueError:
             raise self.error(f"{column} is {self.values[column][:40]!r}, not a number") from None
 
     def flag(self, column: str) -> int | None:
-        """Return a label: 1, 0, or None for unknown (empty or -1); UserError if it is anything else."""
+        """Return a label: 1, 0, or None for unknown (empty or -1); UserError for other values."""
         if not self.values[column]:
             return None
         if self.values[column] in ("0", "1"):  # nearly all of them
             return int(self.values[column])
         value = self.number(column)
         if value not in (1, 0, -1):
-            raise self.error(f"{column} is {self.values[column]!r}; a label is 1, 0 or, unknown, -1")
+            raise self.error(f"{column} is {self.values[column]!r}; a label is 1, 0, or -1 for unknown")
         return None if value == -1 else int(value)
 
     def blamed(self) -> Row:
-        """Turn a `UserError` into one about this row."""
-        # A generator as a context manager takes five times as long, and every box enters two of them.
+        """Return a context in which a `UserError` becomes one about this row."""
+        # Five times as fast as a generator context manager, and every box enters two.
         return self
 
     def __enter__(self) -> None:
@@ -91,8 +91,8 @@ class Row:
             raise self.error(reason(error)) from None
 
     def error(self, problem: str) -> UserError:
-        """Return an error about this row, to be raised."""
-        # A quoted value may hold line breaks, and a hundred thousand characters.
+        """Return an error about this row."""
+        # A quoted value may hold line breaks or a hundred thousand characters.
         said = " ".join(problem.split())
         said = said if len(said) <= 500 else f"{said[:497]}..."
         return UserError(f"{self.dataset}: {self.path}, line {self.line}: {said}. {self.advice}")
@@ -101,26 +101,26 @@ class Row:
 def read_csv(
     dataset: str, path: Path, columns: Sequence[str], header: Sequence[str] | None = None, advice: str = AGAIN
 ) -> Iterator[Row]:
-    """Read a table row by row, empty lines left out.
+    """Read a table row by row, skipping empty lines.
 
     Args:
-        dataset: Whose table it is, for messages.
+        dataset: Name of the dataset, for messages.
         path: The file.
-        columns: Columns that it must have; it may have more.
-        header: Names by position where the file's own header, of the same first two, cannot be split at its commas;
-            a row may lack values of the columns after these.
-        advice: What to do about a file that is wrong. A `UserError` ends with it: for one that cannot be read, lacks a
-            column or a value, or ends without a line end within its header or the values of a row.
+        columns: Required columns.
+        header: Names by position, for a file whose own header cannot be split at its commas; the first two names must
+            match, and rows may lack values after these columns.
+        advice: Last sentence of every `UserError`. One is raised for a file that cannot be read, lacks a column or a
+            value, or is cut off within its header or a row.
     """
     try:
         _check_table(dataset, path, advice)
         with open(path, "rb") as binary:
             binary.seek(max(0, os.path.getsize(path) - 1000))
-            # A last line of blanks and commas is no row.
+            # A last line of blanks and commas is not a row.
             rest = binary.read().rstrip(b" \t,")
         ended = not rest or rest.endswith((b"\n", b"\r"))
         with open(path, newline="", encoding="utf-8-sig") as file:
-            # Strict, for a quotation mark that is never closed would swallow the rest of the file.
+            # Strict, because an unclosed quotation mark would swallow the rest of the file.
             reader = csv.reader(file, strict=True)
             names = [name.strip() for name in next(reader, [])]
             while names and not names[-1]:
@@ -142,9 +142,9 @@ def read_csv(
             for (values, line), (after, _) in pairwise(chain(filled, [([], 0)])):
                 row = Row(dataset, path, line, dict(zip(all_names, values, strict=False)), ended or bool(after), advice)
                 if not row.ended and len(values) < width:
-                    raise row.error(f"the file is cut off: {len(values)} values, and {width} in the row before")
+                    raise row.error(f"the file is cut off: {len(values)} values, {width} in the row before")
                 width = len(values)
-                # A row that was cut off must not pass for one of empty values.
+                # A row that was cut off must not pass for one with empty values.
                 if len(values) < len(names) or (header is None and any(values[len(names) :])):
                     raise row.error(f"{len(values)} values for the {len(names)} columns {', '.join(names[:20])}")
                 yield row
@@ -155,12 +155,12 @@ def read_csv(
 
 
 def read_json(dataset: str, path: Path, advice: str = AGAIN) -> Any:
-    """Read a JSON file; UserError, which ends with the advice, if it cannot be read."""
+    """Read a JSON file; a `UserError` ends with the advice."""
     try:
         check_file(path)
         content = path.read_bytes()
-        # An empty list takes thirty times its room, and deep nests and new keys take longest. Those within texts count
-        # too: compressed masks, which hold them, are texts of a few million characters.
+        # Limit the parts, because an empty list takes thirty times its size in memory. Brackets within texts count too:
+        # compressed masks hold a few million.
         if (parts := sum(map(content.count, (b"[", b"{", b":")))) > _MAX_PARTS:
             raise ValueError(f"it has {parts:,} lists and entries; more than {_MAX_PARTS:,} are not read")
         return json.loads(content.decode("utf-8-sig"), object_pairs_hook=unique_keys)
@@ -171,7 +171,7 @@ def read_json(dataset: str, path: Path, advice: str = AGAIN) -> Any:
 def read_image_list(dataset: str, path: Path) -> list[str]:
     """Return the first column of a text or CSV file, without a header such as published lists have.
 
-    Raises a UserError for a list that cannot be read or names no image.
+    Raise a UserError if the list cannot be read or is empty.
     """
     try:
         _check_table(dataset, path, AGAIN)
@@ -179,14 +179,14 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
             entries = [row[0].strip(" \t\"'") for row in csv.reader(file, skipinitialspace=True) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(
-            f"{dataset}: the list of images {path} cannot be read: {error}. It is to be a text or CSV file in UTF-8 "
+            f"{dataset}: the list of images {path} cannot be read: {error}. Give a text or CSV file in UTF-8 "
             "with an image in the first column of each line."
         ) from error
     if entries and entries[0].casefold() in _LIST_HEADERS:
         del entries[0]
     if not any(entries):
         raise UserError(
-            f"{dataset}: the list of images {path} names none. It is to name one in the first column of each line."
+            f"{dataset}: the list of images {path} is empty. Name an image in the first column of each line."
         )
     return [entry for entry in entries if entry]
 
@@ -200,13 +200,13 @@ def _check_table(dataset: str, path: Path, advice: str) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return what an error says, as part of a sentence."""
+    """Return an error's message as part of a sentence."""
     return f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
 
 
 def check_file(path: Path) -> None:
-    """Raise an OSError at what is packed, or would be read without end: a device, a pipe, a file far too large."""
+    """Raise an OSError for archives, and for devices, pipes and oversized files, which would be read without end."""
     check_readable(path, _MAX_BYTES)
     with open(path, "rb") as file:
         if file.read(4).startswith((b"\x1f\x8b", b"PK\x03\x04")):
-            raise OSError("it is packed (gzip or zip): unpack it, and give what was in it")
+            raise OSError("it is packed (gzip or zip): unpack it, and name the file inside")

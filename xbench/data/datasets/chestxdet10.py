@@ -17,12 +17,12 @@ _FRAME = (1024, 1024)
 
 
 class ChestXDet10(DownloadedDataset):
-    """ChestX-Det10, as it is downloaded; github.com/Deepwise-AILab/ChestX-Det10-Dataset.
+    """ChestX-Det10 as downloaded; github.com/Deepwise-AILab/ChestX-Det10-Dataset.
 
     Boxes are whole pixels [x1, y1, x2, y2] of the 1024 x 1024 image, read half-open: columns x1 to x2 - 1. (The owners'
-    script counts them inclusively, which makes each a pixel wider and higher.) A finding's region is the union of its
-    boxes; one rectangle may stand under two findings, and belongs to both. A finding that an image does not list is
-    negative, and so is every finding of the many images with empty lists.
+    script includes x2 and y2, so its boxes are a pixel wider and higher.) A region is the union of a finding's boxes; a
+    rectangle listed under two findings belongs to both. Findings that an image does not list are negative, so images
+    with empty lists are negative for all.
 
     Args:
         root: Folder of the download, with the images of `test_data.zip` and `train_data.zip` unpacked.
@@ -44,12 +44,12 @@ class ChestXDet10(DownloadedDataset):
             raise UserError(f"{self.name}: {path} is not a list of images. {AGAIN}")
         cases = []
         for number, entry in enumerate(entries, start=1):
-            with self.blamed(path, f"entry {number}", f"Each is to have {self.entry_in_words}."):
+            with self.blamed(path, f"entry {number}", f"Each needs {self.entry_in_words}."):
                 cases.append(self._read_entry(entry))
         return cases
 
     def shapes(self, entry: dict[str, Any]) -> Sequence[Shape]:
-        """Return what is drawn for each of the `syms` of an image."""
+        """Return the shape of each of the `syms` of an image."""
         return [Shape.from_corners(x0, y0, x1, y1) for x0, y0, x1, y1 in entry["boxes"]]
 
     def _read_entry(self, entry: dict[str, Any]) -> ImageAnnotations:
@@ -60,7 +60,7 @@ class ChestXDet10(DownloadedDataset):
         for label, shape in zip(entry["syms"], self.shapes(entry), strict=True):
             finding = canonical(str(label))
             if finding not in self.findings:
-                raise ValueError(f"{str(label)[:60]!r} is none of the findings")
+                raise ValueError(f"{str(label)[:60]!r} is not one of the findings")
             annotations.append(Annotation(finding, shape))
         present = {annotation.finding for annotation in annotations}
         return ImageAnnotations(
@@ -69,11 +69,11 @@ class ChestXDet10(DownloadedDataset):
 
 
 class ChestXDet(ChestXDet10):
-    """ChestX-Det, as it is downloaded; github.com/Deepwise-AILab/ChestX-Det-Dataset.
+    """ChestX-Det as downloaded; github.com/Deepwise-AILab/ChestX-Det-Dataset.
 
-    Each lesion has a box, read as in ChestX-Det10, and a polygon, rasterised by Pillow with its outline and closed
-    where it is not. A finding's region is the union of one or the other. Most images are those of ChestX-Det10, in the
-    same splits, so the two are never to be pooled; an image that is empty there may have one of the new findings here.
+    Each lesion has a box, read as in ChestX-Det10, and a polygon, rasterized by Pillow with its outline and closed if
+    it is open. A region is the union of either. Most images are also in ChestX-Det10, in the same splits, so never pool
+    the two datasets. An image without findings there may have one of the new findings here.
 
     Args:
         root: Folder of the download, with the images of `test_data.zip` and `train_data.zip` unpacked.

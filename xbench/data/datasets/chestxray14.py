@@ -16,21 +16,20 @@ from xbench.runtime.errors import UserError
 
 _LABELS = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
 _FRAME = (1024, 1024)
-# The file's own header has commas within a name and ends in empty ones.
+# The file's own header has a comma within a name and ends in empty names.
 _HEADER = ("Image Index", "Finding Label", "x", "y", "w", "h")
 
 
 class ChestXray14(DownloadedDataset):
-    """ChestX-ray14, as it is downloaded; nihcc.app.box.com/v/ChestXray-NIHCC.
+    """ChestX-ray14 as downloaded; nihcc.app.box.com/v/ChestXray-NIHCC.
 
-    The split `boxes` is the 880 images with boxes of eight findings; all lie in the official test list. The split
-    `test` is that list, 25,596 images.
+    The split `test` is the official test list, 25,596 images. The split `boxes` is the 880 of them with boxes.
 
-    Boxes are x, y, width and height in fractional pixels of the released 1024 x 1024 images, not of the originals whose
-    size the table of labels states; they take the columns int(x) to int(x) + int(width) - 1, rows as well. They
-    are a sample of what there is to see: a finding with a label but without a box is positive without a region, scored
-    for recognition and not for grounding. Labels were mined from reports. Without the table of labels
-    (`Data_Entry_2017_v2020.csv`), a finding without a box is unknown, never negative.
+    Boxes are x, y, width and height in fractional pixels of the released 1024 x 1024 images (the table of labels states
+    the size of the originals). A box covers columns int(x) to int(x) + int(width) - 1; rows are analogous. Not every
+    lesion has a box: a finding with a label but no box is positive without a region, and scored for recognition only.
+    Labels were mined from reports. Without the table of labels (`Data_Entry_2017_v2020.csv`), findings without a box
+    are unknown, not negative.
 
     Args:
         root: Folder of the download; the twelve archives may share one `images` folder or have one each.
@@ -39,7 +38,7 @@ class ChestXray14(DownloadedDataset):
 
     name = "chestxray14"
     names_patients = True
-    exhaustive = False  # the download holds far more images than a split
+    exhaustive = False  # the download has far more images than a split
     findings = FINDINGS["chestxray14"]
     classes = CHESTXRAY14_CLASSES
     splits = ("boxes", "test")
@@ -58,7 +57,7 @@ class ChestXray14(DownloadedDataset):
             listed = [self.listed_key(entry) for entry in read_image_list(self.name, path)]
             if not any(name in labels or name in boxes or name in folder.images for name in listed):
                 raise UserError(
-                    f"{self.name}: {path} names no image of this dataset (first: {listed[0]!r:.60}). Take the file as "
+                    f"{self.name}: {path} names no image of this dataset (first: {listed[0]!r:.60}). Use the file as "
                     "its owners publish it."
                 )
             names = listed
@@ -89,18 +88,18 @@ class ChestXray14(DownloadedDataset):
         return dict(boxes)
 
     def _read_labels(self, folder: Folder) -> dict[str, frozenset[str]]:
-        """Findings of each image; empty if there is no table."""
+        """Return the findings of each image; empty if there is no table."""
         path = self.optional_file(folder, *_LABELS)
         if path is None:
             return {}
-        # These and what the images are stand before the columns whose names have commas.
+        # The columns needed come before those whose names contain commas.
         columns = ("Image Index", "Finding Labels")
         labels: dict[str, frozenset[str]] = {}
         for row in self.rows(path, columns, header=columns):
             name = self.listed_key(row.name("Image Index"))
             if name in labels:
-                raise row.error(f"{name} is there a second time")
-            # Of the other names, which no box has, nothing is asked.
+                raise row.error(f"{name} is listed twice")
+            # Findings without boxes in this dataset are dropped.
             names = row.name("Finding Labels").split("|")
             self._stated[name] = row.get("Patient Gender"), row.get("Patient Age"), row.get("View Position")
             labels[name] = frozenset(finding for label in names if (finding := canonical(label)))

@@ -16,21 +16,21 @@ from xbench.runtime.errors import UserError
 
 
 class CheXlocalize(DownloadedDataset):
-    """CheXlocalize, as it is downloaded; Stanford AIMI, 23c56a0d-15de-405b-87c8-99c30138950c.
+    """CheXlocalize as downloaded; Stanford AIMI, 23c56a0d-15de-405b-87c8-99c30138950c.
 
-    The images of the split are those of the CheXpert table of labels, frontal and lateral. Labels come from that table.
-    Regions come from `gt_segmentations_*.json`, or without it from the contours of `gt_annotations_*.json`, rasterised
-    with Pillow as the owners do, which gives the same masks. A segmentation without a pixel is none: that finding is
-    positive without a region if the table says so (it cannot be seen in this view).
+    Images, frontal and lateral, and labels come from the CheXpert table of labels. Regions come from
+    `gt_segmentations_*.json`, or without it from the contours in `gt_annotations_*.json`, rasterized with Pillow as the
+    owners do, which gives the same masks. A finding with an empty segmentation and a positive label is positive without
+    a region, because it cannot be seen in this view.
 
-    Fracture, Pleural Other and Pneumonia have labels; whether the files of the test split segment them as well is not
-    documented. They are used if they are there, and are otherwise scored for recognition only. A segmentation of a
-    finding that the table calls absent counts as present, and is counted in the results.
+    Fracture, Pleural Other and Pneumonia have labels; whether the files of the test split also segment them is not
+    documented. Their segmentations are used if present; otherwise these findings are scored for recognition only. A
+    segmented finding counts as present even if its label is negative; the results count such cases.
 
     Args:
-        root: Folder that holds both the segmentations and the radiographs, the CheXpert test and validation images in
-            full resolution. (The small CheXpert images have other proportions by a rounding; within it they are taken.)
-        views: `all` radiographs, or the `frontal` ones alone.
+        root: Folder with both the segmentations and the radiographs, the CheXpert test and validation images in full
+            resolution. (The small CheXpert images differ in proportions by a rounding error and are accepted.)
+        views: `all` radiographs, or only `frontal` ones.
         **kwargs: `annotations`, `image_list` and the options of every dataset.
     """
 
@@ -43,7 +43,7 @@ class CheXlocalize(DownloadedDataset):
         "CheXpert/test/<patient>/<study>/<view>.jpg (for the split val: val instead of test, and val_labels.csv or "
         "CheXpert's valid.csv)"
     )
-    # What CheXlocalize calls val_labels.csv, CheXpert has as valid.csv.
+    # CheXpert's name for val_labels.csv is valid.csv.
     files: ClassVar = {
         "annotations": ("gt_segmentations_{split}.json", "gt_annotations_{split}.json"),
         "labels": ("{split}_labels.csv", "valid.csv@val"),
@@ -60,7 +60,7 @@ class CheXlocalize(DownloadedDataset):
         return "_".join([*folders, path.stem]) if folders and folders[0].startswith("patient") else None
 
     def listed_key(self, entry: str) -> str:
-        """Return the image of a path (whatever stands before the patient) or of a name."""
+        """Return the image for a path, ignoring folders above the patient, or for a name."""
         name = super().listed_key(entry)
         return self.image_key(Path(*PureWindowsPath(entry).parts[-3:-1], f"{name}.jpg")) or name
 
@@ -72,7 +72,7 @@ class CheXlocalize(DownloadedDataset):
         for row in self.rows(path, ["Path"]):
             name = self.listed_key(row.name("Path"))
             if name in seen:
-                raise row.error(f"{name} is there a second time")
+                raise row.error(f"{name} is listed twice")
             seen.add(name)
             lateral = "lateral" in (row.get("Frontal/Lateral").casefold(), name.rpartition("_")[2])
             self._stated[name] = row.get("Sex"), row.get("Age"), "lateral" if lateral else row.get("AP/PA")
@@ -95,7 +95,7 @@ class CheXlocalize(DownloadedDataset):
         content = read_json(self.name, path)
         cases = {}
         if not isinstance(content, dict):
-            raise UserError(f"{self.name}: {path} does not hold segmentations by image. {AGAIN}")
+            raise UserError(f"{self.name}: {path} has no segmentations by image. {AGAIN}")
         for name, entry in content.items():
             with self.blamed(path, f"{name!r:.80}"):
                 cases[name] = self._read_entry(name, entry)
@@ -104,14 +104,14 @@ class CheXlocalize(DownloadedDataset):
     def _read_entry(self, name: str, entry: Mapping[str, Any]) -> ImageAnnotations:
         drawn: list[Annotation] = []
         size: tuple[int, int] | None = None
-        # Contours have the size among them.
+        # Entries of contours include the image's size.
         shapes: Sequence[Shape | RunLengths]
         stated = image_size(*entry["img_size"]) if "img_size" in entry else None
         for label, value in entry.items():
             if stated is None:
                 height, width = value["size"]
                 mask = RunLengths.of_coco(value["counts"], height, width)
-                # Each finding has a mask, and one without a pixel is none.
+                # Each finding has a mask; an empty one means no segmentation.
                 own, shapes = mask.size, [] if mask.empty else [mask]
             elif label == "img_size":
                 continue

@@ -20,13 +20,13 @@ from xbench.runtime.errors import UsageError, UserError
 (_FINDING,) = FINDINGS["covid"]
 _IMAGES, _OUTLINES, _MASKS = "jpgs", "jsons", "pngs_masks"
 _BEYOND = "a mask image that goes far beyond the polygons: more of it lies outside of them than they cover"
-# "groud" is how the files write it.
+# "groud" is the files' own spelling.
 _OPACITIES = ("subtle_hazy", "consolidation", "groud_glass_opacity", "ground_glass_opacity")
 
 
 @dataclass(frozen=True)
 class _OutlinedMask(Annotation):
-    """A mask image, with the polygons of the same lesions on an image of their size."""
+    """A mask image, with the polygons of the same lesions and the size of their image."""
 
     outlines: tuple[Shape, ...]
 
@@ -34,19 +34,18 @@ class _OutlinedMask(Annotation):
 class COVID19Rural(DownloadedDataset):
     """COVID-19 Rural with its opacity annotations; github.com/haimingt/opacity_segmentation_covid_chest_X_ray.
 
-    The split `all` is the 221 annotated radiographs. The test list of 45 that published evaluations use comes with the
-    MAVL repository and not with the download: give it as `image_list`.
+    The split `all` is the 221 annotated radiographs. Published evaluations use a test list of 45 images, which comes
+    with the MAVL repository: give it as `image_list`.
 
-    An image is positive if a polygon of its LabelMe file outlines anything but a lung (labels that end in `_lung`), and
-    its region is the union of these polygons. All patients have COVID-19: a negative image is one without visible
-    opacity. Whether the mask images hold the opacities alone is not documented, and 28 of the 221 have none, so masks
-    are used on request only; an image without a polygon of opacity stays negative whatever its mask image shows, a
-    positive one without a mask image is positive without a region, and masks that go far beyond the polygons are
-    counted in the results. Where there is no LabelMe file, the mask image decides.
+    An image is positive if its LabelMe file has a polygon of anything but a lung (labels that end in `_lung`); its
+    region is the union of these polygons. All patients have COVID-19: a negative image has no visible opacity. Masks
+    are used on request only, because 28 of the 221 images have none and their contents are not documented. With masks,
+    an image without a polygon of opacity stays negative, a positive one without a mask is positive without a region,
+    and the results count masks that go far beyond the polygons. Without a LabelMe file, the mask decides.
 
     Args:
         root: Folder of the download, `covid_rural_annot` or one above it.
-        regions: Take regions from the `polygons` or from the `masks`.
+        regions: Whether regions come from the `polygons` or the `masks`.
         **kwargs: `image_list` and the options of every dataset.
     """
 
@@ -61,11 +60,11 @@ class COVID19Rural(DownloadedDataset):
     def __init__(self, root: str, regions: Literal["polygons", "masks"] = "polygons", **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
         if self.annotations is not None:
-            raise UsageError("--data.annotations: COVID-19 Rural has a file of annotations per image.")
+            raise UsageError("--data.annotations: COVID-19 Rural has one annotation file per image.")
         self.regions = regions
 
     def image_key(self, path: Path) -> str | None:
-        # Neither masks nor the predictions of a model, which lie beside them.
+        # Skip masks and a model's predictions, which lie beside the images.
         if path.suffix.lower() == ".png" and (path.name.lower().endswith(".jpg.png") or path.parent.name == _MASKS):
             return None
         return path.stem
@@ -82,7 +81,7 @@ class COVID19Rural(DownloadedDataset):
             )
         if several := next((image for image, paths in masks.items() if len(paths) > 1), None):
             paths = ", ".join(map(str, masks[several]))
-            raise UserError(f"{self.name}: {several} has several masks: {paths}. Leave one there.")
+            raise UserError(f"{self.name}: {several} has several masks: {paths}. Keep one there.")
         cases = [self._read_labelme(path) for path in files]
         if self.regions == "masks":
             outlined = {case.image_id for case in cases}

@@ -1,4 +1,4 @@
-"""What the datasets share that are downloads: finding files, matching them with annotations, drawing regions."""
+"""Base class of downloaded datasets: find files, match them with annotations, draw regions."""
 
 from __future__ import annotations
 
@@ -34,54 +34,54 @@ _CUT_OFF = "an annotation reaches over the edge of the image and is cut off ther
 
 @dataclass(frozen=True)
 class ImageAnnotations:
-    """Labels of one image as in `Record`, and everything that anyone drew on it.
+    """Labels of one image as in `Record`, and all annotations.
 
-    `size` is the height and width that the annotations refer to; None for those of the image file. Labels and
-    annotations go by the names of `queries`, if the image has its own.
+    `size` is the height and width that the annotations refer to; None for those of the image file. Keys of labels and
+    findings of annotations are names of `queries`, if the image has its own.
     """
 
     image_id: str
     labels: Mapping[str, int]
     annotations: tuple[Annotation, ...] = ()
     size: tuple[int, int] | None = None
-    queries: tuple[Query, ...] | None = None  # as in `Record`
-    others: tuple[Annotation, ...] = ()  # of further readers, whose agreement counts and who draw no region
+    queries: tuple[Query, ...] | None = None
+    others: tuple[Annotation, ...] = ()  # by further readers; used for agreement, not for regions
 
 
 @dataclass(frozen=True)
 class Source:
-    """What an image of a download is loaded from (`Record.source`): its file, if there is one, and its annotations."""
+    """`Record.source` of a download: the image file, or None if missing, and its annotations."""
 
     path: Path | None
     annotations: tuple[Annotation, ...] = ()
     size: tuple[int, int] | None = None
     others: tuple[Annotation, ...] = ()
-    percentiles: tuple[float, float] | None = None  # of its window, if it has more than 8 bits
+    percentiles: tuple[float, float] | None = None  # window of an image with more than 8 bits
 
 
 class DownloadedDataset(ChestXrayDataModule):
-    """A dataset as it is downloaded: images in some folder, annotations in files that name them.
+    """A dataset as downloaded: images in some folder, and annotation files that name them.
 
-    Images are found by name anywhere below `root`, or below the folder of the split where the download has one;
-    annotated images without a file count as missing, files that no annotation names are left out and counted.
+    Images are found by name anywhere below `root`, or below the split's folder if the download has one. Annotated
+    images without a file count as missing; unannotated images are left out and counted.
 
     Args:
         root: Folder of the download. `~` and environment variables are expanded.
-        annotations: The file of annotations, where it does not lie under `root` or is called otherwise.
-        image_list: A text or CSV file that names an image in the first column of each line: exactly these images of
-            the split are taken, each once.
+        annotations: Annotation file, if it lies outside of `root` or has another name.
+        image_list: Text or CSV file that names an image in the first column of each line: use exactly these images of
+            the split, each once.
         **kwargs: The options of every dataset.
 
     Attributes:
-        layout: What is expected in `root`, in words, for messages.
-        suffixes: Endings of its image files, in lower case.
-        phrases: Whether images have phrases of their own, so that prediction needs the annotation files, too.
-        exhaustive: Whether the annotation files name every image of the split, so that any other is worth a note.
-        percentiles: Window of images in PNG with more than 8 bits, as `decode_image` takes it.
-        advice: What to do about an annotation file that is wrong, for messages.
-        folders: Names of the folders that hold the images of a split, where the download separates them.
-        files: Names of the annotation files that must be there, by the option that names such a file elsewhere: one of
-            each list, as `names_in` reads them. A literal: before PyTorch is imported, it is read from the source.
+        layout: Files expected in `root`, in words, for messages.
+        suffixes: Endings of the image files, in lower case.
+        phrases: Whether images have their own phrases, so that prediction needs the annotation files, too.
+        exhaustive: Whether the annotation files name every image of the split, so that each other image gets a note.
+        percentiles: Window of PNG images with more than 8 bits, as in `decode_image`.
+        advice: What to do about a wrong annotation file, for messages.
+        folders: Names of the image folders of each split, if the download separates them.
+        files: Names of required annotation files (one of each list, see `names_in`), by the option that names such a
+            file elsewhere. Must be a literal: it is read from the source before PyTorch is imported.
     """
 
     layout: ClassVar[str]
@@ -92,8 +92,8 @@ class DownloadedDataset(ChestXrayDataModule):
     advice: ClassVar[str] = AGAIN
     folders: ClassVar[Mapping[str, Sequence[str]]] = {}
     files: ClassVar[Mapping[str, Sequence[str]]] = {}
-    states_sizes: ClassVar[bool] = False  # whether annotation files state the size of each image, which may differ
-    names_patients: ClassVar[bool] = False  # whether images are called after their patient, up to the first `_`
+    states_sizes: ClassVar[bool] = False  # whether annotation files state image sizes, which may differ from the files'
+    names_patients: ClassVar[bool] = False  # whether image names start with the patient's, up to the first `_`
 
     def __init__(self, root: str, annotations: str | None = None, image_list: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -106,18 +106,18 @@ class DownloadedDataset(ChestXrayDataModule):
         self._files_read: list[Path] = []
         self._archives: list[Path] = []
         self._elsewhere: list[Path] = []
-        self._patients: dict[str, str] = {}  # whose an image is, where an annotation file says so
-        self._stated: dict[str, Sequence[Any]] = {}  # its sex, age and projection, as an annotation file has them
+        self._patients: dict[str, str] = {}  # by image, from the annotation files
+        self._stated: dict[str, Sequence[Any]] = {}  # sex, age and projection by image, from the annotation files
 
     @abstractmethod
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the annotation files of the split, each image once; UserError where files are missing or malformed.
+        """Read the annotation files of the split, each image once; UserError if files are missing or malformed.
 
-        Calls `note` for whatever is odd, and `file` or `reading` for each file that is read.
+        Call `note` for anything odd, and `file` or `reading` for each file.
         """
 
     def image_key(self, path: Path) -> str | None:
-        """Return what the annotation files call the image in a file: by default the file's name without its ending."""
+        """Return an image's name in the annotation files: by default its file name without the ending."""
         return path.stem
 
     def note(self, text: str, image_id: str) -> None:
@@ -125,9 +125,9 @@ class DownloadedDataset(ChestXrayDataModule):
         self.notes.append(Note(text if len(text) <= 200 else f"{text[:197]}...", image_id))
 
     def file(self, folder: Folder, option: str = "annotations", names: Sequence[str] = ()) -> Path:
-        """Return a file to be read: the one that an option names, or else the one under `root` with one of the names.
+        """Return a file to read: the one given as an option, or else the one under `root` with one of the names.
 
-        By default these are those in `files`, the first alone if it is there. UserError unless there is just one file.
+        The default names are those in `files`; the first one is preferred. UserError unless exactly one file fits.
         """
         given: Path | None = getattr(self, option, None)
         if given is None:
@@ -139,11 +139,11 @@ class DownloadedDataset(ChestXrayDataModule):
         return self.reading(given)
 
     def optional_file(self, folder: Folder, *names: str) -> Path | None:
-        """Return the file under `root` with one of these names; None if there is none, not even in an archive."""
+        """Return the file under `root` with one of these names; None if it is not even in an archive."""
         return self.file(folder, "", names) if folder.find(*names) or folder.packed(*names) else None
 
     def rows(self, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
-        """Read a table row by row as `read_csv` does, its first column being the image, and note a doubtful end."""
+        """Read a table whose first column is the image as `read_csv` does, and note a possibly cut-off end."""
         for row in read_csv(self.name, path, columns, header, self.advice):
             if not row.ended:
                 self.note(_NOT_ENDED, self.listed_key(row.name(columns[0])))
@@ -151,31 +151,31 @@ class DownloadedDataset(ChestXrayDataModule):
 
     @contextmanager
     def blamed(self, path: Path, entry: str, advice: str = "") -> Iterator[None]:
-        """Turn an error about what an entry of a file holds into a `UserError` about that entry."""
+        """Turn an error about an entry of a file into a `UserError` that names the entry."""
         try:
             yield
         except (UserError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UserError(f"{self.name}: {path}, {entry}: {reason(error):.500}. {advice or self.advice}") from None
 
     def compare(self, found: Mapping[str, int], published: Mapping[str, int]) -> None:
-        """Print where counts of the annotation files differ from what their owners or users report."""
+        """Warn if counts of the annotation files differ from published counts."""
         wrong = {what: (found.get(what, 0), count) for what, count in published.items() if found.get(what, 0) != count}
         if wrong:
             listed = "; ".join(f"{what}: {there:,} instead of {count:,}" for what, (there, count) in wrong.items())
             rank_zero_warn(
-                f"{self.name}: the annotation files do not hold what is reported of them ({listed}). Are they another "
-                "release, or a part? They are read as they are."
+                f"{self.name}: the annotation files do not match their published counts ({listed}). They may be "
+                "another release, or incomplete; they are read unchanged."
             )
 
     def reading(self, path: Path) -> Path:
-        """Remember an annotation file, whose digest goes into the results; return it."""
+        """Record that an annotation file was used, for the digests in the results; return it."""
         self._files_read.append(path)
         return path
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """List the images of the split by name, an annotated one without a file as missing.
+        """Return the images of the split by name, including missing ones.
 
-        Raises a `UserError` for missing or malformed annotation files, and an image annotated twice or with two files.
+        Raise a `UserError` for missing or malformed annotation files, and for an image with two annotations or files.
         """
         self._files_read, self._patients, self._stated = [], {}, {}
         folder = Folder(self.root, self.image_key, self.suffixes)
@@ -201,31 +201,31 @@ class DownloadedDataset(ChestXrayDataModule):
             if unknown := sorted(listed - names):
                 raise UserError(
                     f"{self.name}: {len(unknown)} of {len(listed)} images of {self.image_list} are not in the split "
-                    f"{self.split!r} (first: {unknown[0]!r}). Give another --data.image_list or --data.split."
+                    f"{self.split!r} (first: {unknown[0]!r}). Correct --data.image_list or --data.split."
                 )
             names = listed
         self._elsewhere = [folder.images[name][0] for name in sorted(names - images.keys()) if name in folder.images]
-        # Notes count images, so each counts once for an image.
+        # Notes count images, not occurrences.
         self.notes = [*dict.fromkeys(self.notes)]
         return [self._record(name, cases.get(name, ImageAnnotations(name, {})), images) for name in sorted(names)]
 
     def load(self, record: Record) -> Radiograph:
-        """Decode an image and draw each finding's region, the union of its annotations, in the size they refer to.
+        """Decode an image and draw each finding's region, the union of its annotations, in their own frame.
 
-        Raises a `UserError` for a missing or unreadable file, other proportions than those of the annotations, and a
+        Raise a `UserError` for a missing or unreadable file, proportions that differ from the annotations', and a
         malformed annotation.
         """
         source: Source = record.source
         if source.path is None:
-            raise UserError(f"No file of the image {record.image_id} lies under {self.root}.")
+            raise UserError(f"The image {record.image_id} has no file under {self.root}.")
         image = decode_image(source.path, source.percentiles)
         height, width = source.size or image.shape
-        # Resized it shows the same extent, with a pixel of either for rounding.
+        # Resized copies may differ in proportions by one pixel of rounding.
         off = abs(height * image.shape[1] - width * image.shape[0])
         if source.annotations and off > max(height, width, *image.shape):
             raise UserError(
                 f"{source.path} is {image.shape[1]} x {image.shape[0]} pixels, and its annotations are drawn for "
-                f"{width} x {height}: they do not fit a copy of other proportions. Take the original image."
+                f"{width} x {height}, which has other proportions. Use the original image."
             )
         regions: dict[str, Mask] = {}
         items: dict[str, list[Shape]] = {}
@@ -255,14 +255,14 @@ class DownloadedDataset(ChestXrayDataModule):
         return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several, items)
 
     def is_cut_off(self, shape: Shape) -> bool:
-        """Tell whether a shape reaches over the edge of its image, which is worth a note."""
+        """Tell whether a shape reaches beyond its image, which is worth a note."""
         return shape.leaves()
 
     def where_images_are(self) -> str:
         if self._elsewhere:
             return (
                 f"{len(self._elsewhere)} of them lie outside the folder of the split {self.split!r} (first: "
-                f"{self._elsewhere[0]}): are the annotations those of another --data.split?"
+                f"{self._elsewhere[0]}): do the annotations belong to another --data.split?"
             )
         first = ", ".join(map(str, self._archives[:3]))
         unpack = f"Archives that are not unpacked lie there ({first}): unpack them. " if first else ""
@@ -281,7 +281,7 @@ class DownloadedDataset(ChestXrayDataModule):
                 f"{self.name}: image {name!r:.80} has several files: {', '.join(map(str, paths))}; set --data.root to "
                 "a folder that holds one copy."
             )
-        # A link may lead nowhere.
+        # A link may be broken.
         path = paths[0] if paths and os.path.exists(paths[0]) else None
         masks = tuple(a.drawn for a in case.annotations if isinstance(a.drawn, Path))
         source = Source(path, case.annotations, case.size, case.others, self.percentiles)
@@ -291,11 +291,11 @@ class DownloadedDataset(ChestXrayDataModule):
         return Record(name, case.labels, source, path is None, files, patient, case.queries, attributes)
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
-        # Where there is a folder of the split, nothing else is taken: a copy or mask elsewhere may have the same name.
+        # Use only the split's folder if there is one: copies or masks elsewhere may have the same name.
         return folder.in_folder(*self.folders.get(self.split, ())) or folder.images
 
     def listed_key(self, entry: str) -> str:
-        """Return the image that an entry of an image list names: a path or a name, with or without an ending."""
+        """Return the image for an entry of an image list: a path or a name, with or without an ending."""
         file = PureWindowsPath(entry).name
         return file.rpartition(".")[0] if file.lower().endswith(IMAGE_SUFFIXES) else file
 

@@ -1,4 +1,4 @@
-"""Any folder of radiographs, without annotations: what `predict` looks at."""
+"""A folder of radiographs without annotations, for `predict`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.paths import expand
 from xbench.types import Note
 
-_LEFT_OUT = "a file that is no PNG, JPEG or DICOM, left out"
+_LEFT_OUT = "a file that is not PNG, JPEG or DICOM, left out"
 
 
 class ImageFolder(ChestXrayDataModule):
-    """A folder of radiographs in PNG, JPEG or DICOM, or one such file, of which nothing else is known.
+    """A folder of radiographs in PNG, JPEG or DICOM, or one such file, without annotations.
 
-    All images below the folder are taken in the order of their paths, which are their names. DICOM files need no
-    ending. Other files are left out and counted; hidden ones are not looked at. There is nothing to score maps against,
-    so `predict` takes such a folder and `test` refuses it.
+    Includes all images below the folder, named by their paths and in that order. DICOM files need no ending. Other
+    files are left out and counted; hidden ones are ignored. `test` refuses such a folder because there is nothing to
+    score; use `predict`.
 
     Args:
         root: The folder or file. `~` and environment variables are expanded.
-        findings: What to ask the model for: names in a list or with commas between, in any spelling that
-            `list findings` shows, or in words of your own. By default the eight findings of the phantoms, which every
-            model of the package knows.
-        grid: As in every dataset, but by default each image's own pixels, for pictures in its own proportions.
+        findings: Findings to ask the model for, as a list or separated by commas, in any spelling that `list findings`
+            shows or in words of your own. By default the eight findings of the phantoms, which every model of the
+            package knows.
+        grid: As in every dataset, but by default each image's own pixels, so that pictures keep their proportions.
         **kwargs: The options of every dataset.
     """
 
@@ -88,10 +88,10 @@ class ImageFolder(ChestXrayDataModule):
 
 
 def _is_image(path: Path) -> bool:
-    """Tell an image by its ending or its first bytes; one that cannot be opened is taken for one, to be named later."""
+    """Recognize an image by its ending or first bytes; include unreadable files, so that they are reported later."""
     if path.name.lower().endswith(IMAGE_SUFFIXES):
         return True
-    # The table of contents of a disk of DICOM files is one itself.
+        # The index file of a DICOM disk has the same first bytes.
     if path.name.upper() == "DICOMDIR" or not os.path.isfile(path):
         return False
     try:

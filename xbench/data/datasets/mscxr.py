@@ -16,7 +16,7 @@ from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 _NUMBERS = ("x", "y", "w", "h", "image_height", "image_width")
-# Of version 1.1.0, as its users report them: pairs of an image and a phrase, by finding and in all.
+# Counts reported for version 1.1.0: pairs of an image and a phrase, by finding and in all.
 _REPORTED = {
     **{"Atelectasis": 61, "Cardiomegaly": 333, "Consolidation": 117, "Edema": 46, "Lung Opacity": 82},
     **{"Pleural Effusion": 96, "Pneumonia": 182, "Pneumothorax": 245, "phrases": 1162},
@@ -25,11 +25,11 @@ _REPORTED = {
 
 
 class MSCXR(DownloadedDataset):
-    """MS-CXR 1.1.0, as it is downloaded; physionet.org/content/ms-cxr.
+    """MS-CXR 1.1.0 as downloaded; physionet.org/content/ms-cxr.
 
-    A row of the table is a box of a phrase: x, y, width and height in pixels of the MIMIC-CXR image, whose size the row
-    states. A pair is an image, a category and a phrase; its region is the union of its boxes. There are no negatives.
-    Smaller copies of the images are taken, and noted, if their proportions are the same, and refused otherwise.
+    Each row of the table is a box of a phrase: x, y, width and height in pixels of the MIMIC-CXR image, with the
+    image's size. A pair is an image, a category and a phrase; its region is the union of its boxes. There are no
+    negatives. Smaller copies of the images are accepted, and noted, if they have the same proportions.
 
     Args:
         root: Folder with the table and the images of MIMIC-CXR-JPG or MIMIC-CXR, in any folders, one file of each.
@@ -58,7 +58,7 @@ class MSCXR(DownloadedDataset):
                 self._patients[image] = patient[0]
             boxes += 1
             pairs.add((image, finding, " ".join(text.split()).casefold()))
-            # Whether it says val or validation is not documented.
+            # Either val or validation: the spelling is not documented.
             if self.split != "all" and not row["split"].casefold().startswith(self.split):
                 continue
             if finding not in self.findings:
@@ -67,7 +67,7 @@ class MSCXR(DownloadedDataset):
             with row.blamed():
                 phrases[image].add(text, finding, 1, [Shape.from_corner_and_size(*box)])
                 if sizes.setdefault(image, size := image_size(int(height), int(width))) != size:
-                    raise UserError(f"{image} has another size here than in a row further up")
+                    raise UserError(f"{image} has another size here than in an earlier row")
         found = Counter(str(finding) for _, finding, _ in pairs) | {"boxes": boxes, "phrases": len(pairs)}
         found |= {"images": len({image for image, *_ in pairs}), "patients": len({*self._patients.values()})}
         found |= {"phrases whatever their category": len({(image, text) for image, _, text in pairs})}

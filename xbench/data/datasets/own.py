@@ -1,4 +1,4 @@
-"""What the datasets share that YAML alone configures: names of findings, images by path, a table of labels."""
+"""Base class of the datasets that YAML configures: names of findings, images by path, a table of labels."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from xbench.runtime.paths import expand
 
 
 class OwnDataset(DownloadedDataset):
-    """Images and annotations of the user's own, in a common format.
+    """The user's own images and annotations in a common format.
 
-    An annotation file names an image by its path below `root`, or by as many of the last parts of the path as only one
-    image has; endings do not matter. Labels that `findings` does not name are left out, counted and named.
+    An annotation file names an image by its path below `root`, or by the last parts of the path if they are unique;
+    endings do not matter. Labels that `findings` does not name are left out, counted and listed.
 
     Args:
         root: Folder of the images. `~` and environment variables are expanded.
-        findings: What the annotation files call each finding, and the name that models and results know it by, as
-            `{nodule: Nodule, eff: Pleural Effusion}`; several may stand for one finding. A list if both are the same.
-            Any spelling that `list findings` shows becomes the name there.
+        findings: Name of each finding in the annotation files, and its name for models and results, as
+            `{nodule: Nodule, eff: Pleural Effusion}`; several labels may have the same finding. A list if the names are
+            equal. Any spelling that `list findings` shows becomes the name there.
         name: Name of the dataset in results and run folders.
         split: Name of the split in results.
-        recognition_only: Findings that are labelled and not drawn: they are scored for recognition alone, and what is
-            drawn of one is left aside and counted.
-        patient: Column of the labels, or key of COCO's images, that says whose image it is. Without one, each image
-            counts by itself.
-        **kwargs: `annotations`, `image_list` and the options of every dataset. A file that is not in the working
-            directory is looked for in `root`.
+        recognition_only: Findings that have labels but no annotations: they are scored for recognition only, and
+            annotations of them are left out and counted.
+        patient: Column of the labels, or key of COCO's images, with the patient. Without one, each image counts as a
+            patient.
+        **kwargs: `annotations`, `image_list` and the options of every dataset. Files are looked for in the working
+            directory, then in `root`.
     """
 
     advice: ClassVar[str] = "Correct it there."
     states_sizes = True
-    text: str | None = None  # what the annotation files call a phrase; None for findings
+    text: str | None = None  # column or key of the phrases in the annotation files; None for findings
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class OwnDataset(DownloadedDataset):
         if not is_folder_name(name) or not is_name(split):
             problem = f"--data.name {name} --data.split {split}: give printable characters, no slash, no = + - @ first"
         elif name in FINDINGS:
-            problem = f"--data.name {name} is what a dataset of the package is called: give another"
+            problem = f"--data.name {name} is the name of a dataset of the package: give another"
         elif (self.findings or self.text is None) and (wrong := findings_problem(self.findings)):
             problem = f"--data.findings: {wrong}"
         elif unknown := [finding for finding in self.recognition_only if finding not in self.findings]:
-            problem = f"--data.recognition_only {unknown[0]} is none of the findings, {', '.join(self.findings)}"
+            problem = f"--data.recognition_only {unknown[0]} is not one of the findings, {', '.join(self.findings)}"
         if problem:
             raise UsageError(f"{problem}.")
         super().__init__(root, split=split, **kwargs)
@@ -79,7 +79,7 @@ class OwnDataset(DownloadedDataset):
         self._images: Mapping[str, Sequence[Path]] = {}
 
     def place(self, path: str | Path | None) -> Path | None:
-        """Return the path of a file or folder that an option names: in the working directory, or else in `root`."""
+        """Return the path of a file or folder given as an option: in the working directory, or else in `root`."""
         given = None if path is None else expand(path)
         return given if given is None or given.exists() or not (self.root / given).exists() else self.root / given
 
@@ -87,7 +87,7 @@ class OwnDataset(DownloadedDataset):
         return path.as_posix().removeprefix(self._root_prefix).rpartition(".")[0]
 
     def listed_key(self, entry: str) -> str:
-        """Return the image that an annotation file means; UserError if several images end in that path."""
+        """Return the image for a name in an annotation file; UserError if several images fit."""
         path = entry.strip().replace("\\", "/").removeprefix(self._root_prefix).removeprefix("./")
         path = path.rpartition(".")[0] if path.lower().endswith(IMAGE_SUFFIXES) else path
         if path in self._images:
@@ -101,9 +101,9 @@ class OwnDataset(DownloadedDataset):
         return near[0] if near else path
 
     def finding_of(self, label: str, image_id: str) -> str | None:
-        """Return the finding that a label stands for; None, and a note, if it is to be left out.
+        """Return the finding of a label; None, with a note, if it is not named.
 
-        Raises a UserError if the label differs from one that is named by capitals, spaces or underscores alone.
+        Raise a UserError if the label differs from a named one only in capitals, spaces, hyphens or underscores.
         """
         if label in self.names:
             return self.names[label]
@@ -114,24 +114,24 @@ class OwnDataset(DownloadedDataset):
         return None
 
     def drawn(self, finding: str, drawn: Drawn, image_id: str) -> list[Annotation]:
-        """Return the annotation; none, and a note, if the finding is scored for recognition only."""
+        """Return the annotation; empty, with a note, if the finding is scored for recognition only."""
         if finding not in self.recognition_only:
             return [Annotation(finding, drawn)]
         self.note(f"something drawn of {finding}, which is scored for recognition only, left aside", image_id)
         return []
 
     def check_drawn(self, path: Path, drawn: Iterable[str]) -> None:
-        """Raise a UserError for a finding without an annotation on any image, unless none is expected."""
+        """Raise a UserError if a finding, unless in `recognition_only`, has no annotation on any image."""
         if never := [f for f in self.findings if f not in {*drawn, *self.recognition_only}]:
             raise UserError(
-                f"{self.name}: {path} has nothing drawn of {never[0]}, on any image. If that is as it should be, add "
+                f"{self.name}: {path} has no annotation of {never[0]}, on any image. If that is intended, add "
                 f"it to --data.recognition_only; else correct its name in --data.findings."
             )
 
     def check_sizes(self, path: Path, cases: Iterable[ImageAnnotations], advice: str) -> None:
-        """Raise a UserError, which ends with the advice, if boxes that are read as x, y, width and height are corners.
+        """Raise a UserError, ending with the advice, if boxes read as x, y, width and height must be corners.
 
-        Of a hundred boxes, 19 in 20 then lie inside as corners, while a quarter reaches over an edge as sizes.
+        That is so if, of about a hundred boxes, 19 in 20 fit as corners while a quarter reach over an edge as sizes.
         """
         shapes = ((case, annotation.drawn) for case in cases for annotation in case.annotations)
         boxes = [(case, shape) for case, shape in shapes if isinstance(shape, Shape) and shape.kind == "box"]
@@ -153,7 +153,7 @@ class OwnDataset(DownloadedDataset):
             )
 
     def read_labels(self, path: Path, image_column: str) -> dict[str, dict[str, int]]:
-        """Read a table of labels: a row an image, a column a finding, in each 1, 0, or empty or -1 for unknown."""
+        """Read a table of labels: a row per image, a column per finding with 1, 0, or empty or -1 for unknown."""
         labels: dict[str, dict[str, int]] = {}
         columns: dict[str, list[str]] = {}
         for row in self.rows(path, [image_column]):
@@ -168,7 +168,7 @@ class OwnDataset(DownloadedDataset):
             with row.blamed():
                 image = self.listed_key(name)
             if image in labels:
-                raise row.error(f"{image} is there a second time")
+                raise row.error(f"{image} is listed twice")
             if patient := row.get(self.patient):
                 self._patients[image] = patient
             self._stated[image] = row.get("sex"), row.get("age"), row.get("projection")
