@@ -1,4 +1,4 @@
-"""Decoding of DICOM images into 8-bit grey; not in `decoding`, because pydicom takes time to import."""
+"""Decode DICOM files into 8-bit gray images; separate from `decoding` because importing pydicom takes time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pydicom.pixels.utils import pixel_array
 
 from xbench.data.grey import MAX_DECODED, NOT_OURS_TO_GUESS, RefusalError, check_size, distinct, stretch
 
-# Bytes of run lengths; each byte becomes up to 64.
+# Bytes of run lengths; each decodes to up to 64 bytes.
 _MAX_RUNS = 2**25
 _LUMA = (0.299, 0.587, 0.114)
 _DAMAGED = "the compressed image inside is damaged"
 
-# One decoder a format, never whichever happens to be installed: decoders of lossy JPEG differ by a grey level, and
-# results must not depend on the machine. Values are pydicom's name of the decoder and the package that brings it.
+# One fixed decoder per format, because decoders of lossy JPEG differ by a gray level and results must not depend on the
+# installation. Values are pydicom's name of the decoder and the packages that provide it.
 _CODECS: dict[uid.UID, tuple[str, str]] = {
     uid.RLELossless: ("pydicom", "pydicom"),
     uid.JPEGBaseline8Bit: ("pillow", "pillow"),
@@ -41,7 +41,7 @@ _CODECS: dict[uid.UID, tuple[str, str]] = {
 
 
 def decode_dicom(path: Path) -> NDArray[np.uint8]:
-    """Read a DICOM file as `decode_image` says; a `RefusalError`, or whatever pydicom raises, for a wrong one."""
+    """Read a DICOM file as documented in `decode_image`; invalid files raise a `RefusalError` or pydicom's errors."""
     try:
         meta = read_file_meta_info(path)
     except InvalidDicomError:
@@ -53,7 +53,7 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
         if header.get(tag) is None:
             raise RefusalError(f"the DICOM header lacks {tag}")
     if int(header.get("NumberOfFrames") or 1) != 1:
-        raise RefusalError(f"it holds {header.NumberOfFrames} frames, {NOT_OURS_TO_GUESS}")
+        raise RefusalError(f"it has {header.NumberOfFrames} frames, {NOT_OURS_TO_GUESS}")
     rows, columns, samples = int(header.Rows), int(header.Columns), int(header.get("SamplesPerPixel") or 1)
     check_size(rows, columns, samples * -(-int(header.get("BitsAllocated") or 8) // 8))
     _check_stored(header, decoder, rows, columns, samples)
@@ -66,14 +66,14 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
     eight_bits = int(header.BitsStored) == 8 and stored.dtype.kind == "u" and stored.max() < 256
     if colour:
         luma = np.empty(stored.shape[:2])
-        # A few rows at a time: as float64 the colours take eight times their room.
+        # A few rows at a time, because float64 takes eight times the memory.
         for top in range(0, rows, 64):
             luma[top : top + 64] = stored[top : top + 64] @ _LUMA
         return np.rint(luma, out=luma).astype(np.uint8) if eight_bits else stretch(luma)
     levels, places = distinct(stored)
     shown = ~_padding(levels, stored.dtype.kind == "i", header)
     if not shown.any():
-        raise RefusalError(f"all its pixels are padding, says its PixelPaddingValue, {header.PixelPaddingValue}")
+        raise RefusalError(f"all its pixels are padding (PixelPaddingValue {header.PixelPaddingValue})")
     levels = levels[shown]
     if photometric.startswith("PALETTE"):
         grey = stretch(apply_color_lut(levels.astype(stored.dtype), header) @ _LUMA)
@@ -82,7 +82,7 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
         as_stored = eight_bits and values is levels
         grey = values.astype(np.uint8) if as_stored else stretch(values)
         if photometric == "MONOCHROME1" and (as_stored or grey.any()):
-            # The same as max - value before the stretch.
+            # Equal to inverting before the stretch.
             grey = 255 - grey
     all_grey = np.zeros(len(shown), np.uint8)
     all_grey[shown] = grey
@@ -91,12 +91,12 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
 
 
 def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
-    """Read a deflated DICOM file up to a limit: a byte may inflate to a thousand, and pydicom itself sets none."""
+    """Read a deflated DICOM file up to a size limit, which pydicom lacks: a byte may inflate to a thousand."""
     with open(path, "rb") as file:
-        # What is deflated begins after the preamble, the element with the length of the group, and the group.
+        # The deflated part follows the preamble, the element with the group's length, and the group.
         file.seek(144 + meta.FileMetaInformationGroupLength)
         content = file.read()
-    # First without keeping anything.
+    # Measure the size first, without keeping the output.
     inflater, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), 0, content
     while rest and not inflater.eof:
         size += len(inflater.decompress(rest, 2**20))
@@ -110,12 +110,12 @@ def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
 
 
 def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDArray[np.bool_]:
-    """Which stored values stand for no part of the image (DICOM PS3.3, C.7.5.1.1.2)."""
+    """Return which stored values are padding (DICOM PS3.3, C.7.5.1.1.2)."""
     value, limit = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit")
     if value is None:
         return np.zeros(levels.shape, np.bool_)
-    # The same two bytes are a number with a sign if the pixels have one, whatever the file calls them. The limit lies
-    # above the value, and below it in MONOCHROME1.
+    # The value's two bytes are signed if the pixels are, whatever the file's tag says. The limit is above the value, or
+    # below it in MONOCHROME1.
     ends = np.array([value, value if limit is None else limit], np.int64).astype(np.int16 if signed else np.uint16)
     padding: NDArray[np.bool_] = (levels >= ends.min()) & (levels <= ends.max())
     return padding
@@ -123,7 +123,7 @@ def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDAr
 
 def _find_decoder(syntax: uid.UID | None) -> str:
     if syntax is None:
-        raise RefusalError("the DICOM header does not say how its pixels are encoded (no TransferSyntaxUID)")
+        raise RefusalError("the DICOM header lacks the encoding of its pixels (TransferSyntaxUID)")
     if syntax in uid.UncompressedTransferSyntaxes:
         return ""
     if syntax not in _CODECS:
@@ -136,16 +136,16 @@ def _find_decoder(syntax: uid.UID | None) -> str:
 
 def _check_stored(header: Dataset, decoder: str, rows: int, columns: int, samples: int) -> None:
     if not decoder:
-        # Whatever the header says, pydicom would take twice as many bytes for two frames; one byte is padded to two.
+        # pydicom decodes two frames if there are enough bytes, despite the header. One byte may be padded to two.
         if len(header.PixelData) >= max(4, 2 * rows * columns * samples * -(-int(header.BitsAllocated) // 8)):
-            raise RefusalError(f"it holds several frames, {NOT_OURS_TO_GUESS}")
+            raise RefusalError(f"it has several frames, {NOT_OURS_TO_GUESS}")
         return
     frame = get_frame(header.PixelData, 0, number_of_frames=1)
     if decoder == "pydicom":
         if len(frame) > _MAX_RUNS:
             raise RefusalError(f"its run lengths take {len(frame)} bytes, more than the {_MAX_RUNS} that are read")
         return
-    # The decoders allocate what a frame claims, whatever the header says, and fill what is missing with grey.
+    # The decoders trust the size in the frame instead of the header, and fill missing data with gray.
     height, width, components = _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else _jpeg2000_size(frame)
     if (height, width) != (rows, columns):
         inside = f"the compressed image inside {width} x {height}"
@@ -159,21 +159,21 @@ def _check_stored(header: Dataset, decoder: str, rows: int, columns: int, sample
 
 
 def _jpeg_size(frame: bytes) -> tuple[int, int, int]:
-    """Height, width and components in the frame header of a JPEG or JPEG-LS image (ITU-T T.81, B.2.2)."""
+    """Return height, width and components from the frame header of a JPEG or JPEG-LS image (ITU-T T.81, B.2.2)."""
     at = 2
     while at + 10 <= len(frame) and frame[at] == 0xFF:
         marker = frame[at + 1]
         if marker in (0xC0, 0xC1, 0xC2, 0xC3, 0xF7):
             return int.from_bytes(frame[at + 5 : at + 7]), int.from_bytes(frame[at + 7 : at + 9]), frame[at + 9]
-        # Any number of fill bytes may precede a marker.
+        # Fill bytes may precede a marker.
         at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4])
     raise RefusalError(_DAMAGED)
 
 
 def _jpeg2000_size(frame: bytes) -> tuple[int, int, int]:
-    """Height, width and components in the main header of a JPEG 2000 image (ISO/IEC 15444-1, A.5.1 and I.4)."""
+    """Return height, width and components from a JPEG 2000 main header (ISO/IEC 15444-1, A.5.1 and I.4)."""
     start = 0
-    # In a JP2 file the image is one of the boxes. Any other may hold bytes that look like an image.
+    # In a JP2 file, find the box with the image; other boxes may hold bytes that look like one.
     while frame[start : start + 2] != b"\xff\x4f":
         length, kind = int.from_bytes(frame[start : start + 4]), frame[start + 4 : start + 8]
         if kind != b"jp2c" and length < 8:
@@ -184,12 +184,12 @@ def _jpeg2000_size(frame: bytes) -> tuple[int, int, int]:
     if frame[start : start + 4] != b"\xff\x4f\xff\x51":
         raise RefusalError(_DAMAGED)
     right, bottom, left, top = np.frombuffer(frame, ">u4", 4, start + 8).tolist()
-    # Ahead of the number of components stand the size and place of the tiles.
+    # Skip the size and position of the tiles.
     return bottom - top, right - left, int.from_bytes(frame[start + 40 : start + 42])
 
 
 def _modality(stored: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
-    """Apply the modality LUT or rescale (DICOM PS3.3, C.11.1); return `stored` itself where there is none."""
+    """Apply the modality LUT or rescale (DICOM PS3.3, C.11.1); return `stored` itself if there is none."""
     if header.get("ModalityLUTSequence"):
         return _look_up(stored, header.ModalityLUTSequence[0], header)
     slope, intercept = header.get("RescaleSlope"), header.get("RescaleIntercept")
@@ -199,13 +199,13 @@ def _modality(stored: NDArray[np.float64], header: Dataset) -> NDArray[np.float6
 
 
 def _voi(values: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
-    """Apply the first VOI LUT or window (DICOM PS3.3, C.11.2); return `values` itself where there is none."""
+    """Apply the first VOI LUT or window (DICOM PS3.3, C.11.2); return `values` itself if there is none."""
     if header.get("VOILUTSequence"):
         return _look_up(values, header.VOILUTSequence[0], header)
     window = header.get("WindowCenter"), header.get("WindowWidth")
     if None in window:
         return values
-    # Alternative windows are further values of the same two tags.
+    # Each tag may hold several alternative windows; use the first.
     centre, width = (float(np.ravel(value)[0]) for value in window)
     function = str(header.get("VOILUTFunction") or "LINEAR").strip().upper()
     if function == "LINEAR":
@@ -217,15 +217,15 @@ def _voi(values: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
     if function in ("LINEAR", "LINEAR_EXACT"):
         return np.clip((values - centre) / width + 0.5, 0, 1)
     if function == "SIGMOID":
-        # 1 / (1 + exp(-4 x)), written so that no exponential overflows.
+        # 1 / (1 + exp(-4 x)), without overflow.
         return 0.5 + 0.5 * np.tanh(2 * (values - centre) / width)
     raise RefusalError(f"the window function {function} is not defined")
 
 
 def _look_up(values: NDArray[np.float64], item: Dataset, header: Dataset) -> NDArray[np.float64]:
-    """Map values through a LUT; those off its ends take its first and last entry (DICOM PS3.3, C.11.1.1)."""
+    """Map values through a LUT; values beyond its ends get its first or last entry (DICOM PS3.3, C.11.1.1)."""
     count, first, _ = (int(number) for number in item.LUTDescriptor)
-    # 0 stands for 65536, and a signed reading of the count wraps.
+    # 0 means 65536; a count read as signed wraps around.
     count = count % 65536 or 65536
     entries = item.LUTData
     if isinstance(entries, bytes):

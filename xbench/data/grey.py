@@ -1,4 +1,4 @@
-"""What the decoders share: what they refuse, and the step to 8 bits."""
+"""Limits and the step to 8 bits, shared by the decoders."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_PIXELS = 2**27
-"""Images of more pixels are refused before any memory is taken for them."""
+"""Larger images are refused before memory is allocated."""
 
 MAX_DECODED = 2 * MAX_PIXELS  # bytes, 16 bits a pixel
-NOT_OURS_TO_GUESS = "and which one to score is not for us to guess"
+NOT_OURS_TO_GUESS = "and which one to score is ambiguous"
 
 
 class RefusalError(Exception):
-    """A sentence about what is wrong with a file."""
+    """A file cannot be decoded; the message is a sentence about the reason."""
 
 
 def distinct(stored: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
-    """Return the distinct values, so that the tags are applied once to each, and the index of each pixel's value."""
+    """Return the distinct values, so that tags are applied to each once, and the index of each pixel's value."""
     if stored.itemsize > 2:
         levels, places = np.unique(stored, return_inverse=True)
         return levels.astype(np.float64), places.reshape(stored.shape)
@@ -30,7 +30,7 @@ def distinct(stored: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def check_size(height: int, width: int, pixel: int = 1) -> None:
-    """Refuse an image of too many pixels, each of so many bytes."""
+    """Raise a RefusalError for too many pixels; `pixel` is the bytes of each."""
     if height * width > MAX_PIXELS:
         raise RefusalError(f"it claims {width} x {height} pixels, more than the {MAX_PIXELS} that are read")
     if height * width * pixel > MAX_DECODED:
@@ -39,7 +39,7 @@ def check_size(height: int, width: int, pixel: int = 1) -> None:
 
 
 def stretch(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return values so that the least becomes 0 and the largest 255; zeros where all are the same."""
+    """Return values stretched to 0 to 255; zeros if all are equal."""
     low, high = values.min(), values.max()
     if not np.isfinite(high - low):
         raise RefusalError("its values are not finite numbers")

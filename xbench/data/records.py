@@ -1,4 +1,4 @@
-"""What crosses the room: an image before it is read, decoded, and prepared for a model."""
+"""An image before it is read, decoded, and prepared for a model."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _of_findings = lru_cache(maxsize=16)(lambda findings: [*map(Query, findings, fin
 
 @dataclass(frozen=True)
 class Record:
-    """What the annotation files say about one image, before a pixel is read."""
+    """Annotation files' information about one image, before it is read."""
 
     image_id: str
-    labels: Mapping[str, int]  # 1 (present) or 0 (absent) by name of the query; what is not a key is unknown
-    # Whatever the data module needs to load the image. Only plain values, paths, arrays, shapes, and containers and
-    # dataclasses of these if the image is to be prepared.
+    labels: Mapping[str, int]  # 1 (present) or 0 (absent) by name of the query; missing keys are unknown
+    # What the data module needs to load the image. To be prepared, the image needs a source of plain values, paths,
+    # arrays, shapes, and containers and dataclasses of these.
     source: Any = None
-    missing: bool = False  # the annotations name the image, but there is no file; `load` must fail with a `UserError`
-    # Every file that `load` reads, so that no prepared copy is used once one has changed; None: cannot be prepared.
+    missing: bool = False  # the image has no file; `load` must raise a `UserError`
+    # All files that `load` reads, so that a prepared copy expires when one changes; None: cannot be prepared.
     files: tuple[Path, ...] | None = None
-    patient_id: str | None = None  # patients count once as evidence; None where the dataset does not say
+    patient_id: str | None = None  # the unit of independence; None if unknown
     queries: tuple[Query, ...] | None = None  # such as phrases of its report; None: the dataset's findings
-    # `sex`, `age` and `projection` as stated; the data module spells them as F or M, years, and PA, AP or lateral.
+    # `sex`, `age` and `projection` as stated; the data module converts them to F or M, years, and PA, AP or lateral.
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def looked_for(self, findings: Sequence[str]) -> Sequence[Query]:
-        """Return its queries, or those for the findings of its dataset."""
+        """Return the image's own queries, or those for the dataset's findings."""
         return self.queries if self.queries is not None else _of_findings(tuple(findings))
 
 
@@ -46,44 +46,43 @@ class Record:
 class Radiograph:
     """One decoded image with its annotations."""
 
-    image: NDArray[np.uint8]  # grey (H, W), bright where the body attenuates
-    # Union of the annotations by name of the query (h, w), in a frame of any size that shows the same extent. What is
-    # not a key has no region.
+    image: NDArray[np.uint8]  # gray (H, W), bright where the body attenuates
+    # Union of the annotations (h, w), of any size with the same extent, by name of the query. Missing keys mean no
+    # region.
     regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    # What is odd and was put right, such as a box cut off at the edge; in the same words for every image, for the
+    # Oddities that were corrected, such as a box cut off at the edge; the same words for every image, because the
     # results count them.
     notes: tuple[str, ...] = ()
-    reader_agreement: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # mean Dice and IoU of two readers
-    # What a region is the union of, item by item as each reader drew it; without a key only the region is known.
+    # Mean Dice and IoU of any two readers.
+    reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    # The items of a region, as each reader drew them; without a key only the region is known.
     instances: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
 
 
 Grid = tuple[int, int] | Literal["native"]
-"""Height and width of the evaluation grid, or the pixels of each image."""
+"""Height and width of the evaluation grid; `native` means the pixels of each image."""
 
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """Everything of a sample that takes time to make: decoded, resized, annotations drawn."""
+    """The expensive part of a sample: decoded, resized, with regions drawn."""
 
     pixels: NDArray[np.uint8] | NDArray[np.float32]  # model input before mean and standard deviation (h, w)
     view: View  # part of the radiograph that the model input shows
-    display: NDArray[np.uint8]  # the grey radiograph on the evaluation grid (H, W)
-    findings: tuple[str, ...]  # names of the K queries that have a region, in their order
-    coverage: tuple[Coverage, ...]  # which share of each pixel of the grid their regions cover
+    display: NDArray[np.uint8]  # the gray radiograph on the evaluation grid (H, W)
+    findings: tuple[str, ...]  # names of the K queries with a region
+    coverage: tuple[Coverage, ...]  # share of each grid pixel that their regions cover
     notes: tuple[str, ...] = ()
     reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    image_size: tuple[int, int] | None = None  # of the decoded image
+    image_size: tuple[int, int] | None = None  # height and width of the decoded image
     instances: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
 
     def sha256(self) -> str:
-        """Return the digest of the model input, by which a stored output can be told to be of the same image."""
+        """Return the digest of the model input, which identifies the image of a stored output."""
         found = hashlib.sha256(f"{self.pixels.dtype.str} {self.pixels.shape} {self.view} ".encode())
         found.update(np.ascontiguousarray(self.pixels).data)
         return found.hexdigest()
 
 
 TIMEOUT = 300.0
-"""Seconds that an image may take unless the user says otherwise; file servers that fail come back after minutes."""
+"""Default seconds that decoding an image may take; failing file servers often recover after minutes."""

@@ -1,4 +1,4 @@
-"""From records to samples: decode, resize, and bring image and annotations to where they are compared."""
+"""Turn records into samples: decode, resize, and align image and annotations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from xbench.runtime.errors import UserError
 from xbench.types import Batch, Change, Failure, Note, Sample, Truth
 
 _LONGEST_SIDE = 1024
-"""Pixels of a kept radiograph: thousands of films of ten megapixels are too much to keep."""
+"""Pixels of a kept radiograph; thousands of full-size films would be too much to keep."""
 
 _EMPTY = np.zeros((0, 0), np.uint8)
 _UNDECODED = PreparedImage(_EMPTY, FULL_VIEW, _EMPTY, (), ())
@@ -35,7 +35,7 @@ _UNDECODED = PreparedImage(_EMPTY, FULL_VIEW, _EMPTY, (), ())
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample | Failure]):
-    """Records turned into samples on demand, in worker processes."""
+    """Samples made from records on demand, in worker processes."""
 
     records: Sequence[Record]
     load: Callable[[Record], Radiograph]  # decodes an image and draws its annotations
@@ -43,10 +43,10 @@ class Samples(Dataset[Sample | Failure]):
     preprocessing: Preprocessing  # the model's
     grid: Grid
     gamma: float  # share of a grid pixel that an annotation must cover
-    store: PreparedStore | None = None  # prepared images, to be read instead wherever it has them
+    store: PreparedStore | None = None
     timeout: float = TIMEOUT  # seconds that decoding an image in a worker process may take
-    interventions: Sequence[Intervention] = ()  # changes of the images that are made, too
-    # By image, names of the queries that it is changed for.
+    interventions: Sequence[Intervention] = ()
+    # Names of the queries to change, by image.
     chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class Samples(Dataset[Sample | Failure]):
 
     @staticmethod
     def collate(items: list[Sample | Failure]) -> Batch:
-        """Make a batch, and tables that a run keeps of it: here and not in the process that has the network."""
+        """Make a batch, and encode tables of the run here to spare the process with the network."""
         batch, samples = Batch.collate(items), [item for item in items if isinstance(item, Sample)]
         if samples:
             regions = [region for sample in samples for region in sample.regions]
@@ -107,14 +107,14 @@ class Samples(Dataset[Sample | Failure]):
         return batch
 
     def read(self, record: Record) -> PreparedImage:
-        """Read an image from the store, or decode and resize it; UserError if it or its annotation cannot be read."""
+        """Read an image from the store, or decode and resize it; UserError if it or its annotation is unreadable."""
         stored = None if self.store is None else self.store.read(record)
         return stored or isolated(self._decode, record, self.timeout)
 
     def _with_changes(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
         if not any(one in HIDING for one in self.interventions):
             return self.read(record), ()
-        # It has no radiograph to change.
+        # The store has no radiograph to change.
         stored = None if self.store is None or record.image_id in self.chosen else self.store.read(record)
         return (stored, ()) if stored else isolated(self._decode_and_change, record, self.timeout)
 
@@ -135,7 +135,7 @@ class Samples(Dataset[Sample | Failure]):
         size = (image.shape[0], image.shape[1]) if self.grid == "native" else self.grid
         annotated = [query.name for query in record.looked_for(self.findings) if query.name in regions]
         drawn = tuple(finding for finding in annotated if regions[finding].any())
-        # Only of findings that are present: an empty mask is a way to say that there is nothing to draw.
+        # Only if present: an empty mask of an absent finding is normal.
         empty = [finding for finding in annotated if finding not in drawn and record.labels.get(finding) == 1]
         display = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
         return PreparedImage(

@@ -25,22 +25,22 @@ Size = tuple[int, int] | None
 class CocoDataset(OwnDataset):
     """Images with a JSON file in COCO's format: boxes, polygons and run lengths, compressed or not.
 
-    The file lists the images; one that it lists without an annotation of a finding is negative for it. A region is the
-    union of all annotations of the finding. The stated width and height of an image are the pixels that its annotations
-    are drawn in: its file may be a smaller copy, and of other proportions it is refused.
+    The file lists the images; a listed image without an annotation of a finding is negative for it. A region is the
+    union of the finding's annotations. Annotations are in the stated width and height of an image; its file may be a
+    smaller copy with the same proportions.
 
     Args:
         root: Folder of the images.
-        findings: What the file's categories stand for, as `{nodule: Nodule, eff: Pleural Effusion}`.
-        annotations: The JSON file; `annotations.json` below `root` unless it is given.
-        text: The key of an annotation that holds a phrase: what is looked for on an image are its phrases, which need
-            no category. For one without a box or an outline, `label` is 1 (present), 0 (absent) or -1 (unknown).
-        shapes: `outlines` draws the segmentation, and the box of an annotation that has none; `boxes` all boxes.
+        findings: Findings of the file's categories, as `{nodule: Nodule, eff: Pleural Effusion}`.
+        annotations: The JSON file; by default `annotations.json` below `root`.
+        text: Key of an annotation that holds a phrase. Phrases then replace findings as queries, and need no category.
+            Without a box or an outline, `label` is 1 (present), 0 (absent) or -1 (unknown).
+        shapes: `outlines` draws the segmentation, or the box of an annotation without one; `boxes` draws all boxes.
         **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
     """
 
     coco_ids: tuple[Mapping[object, str], Mapping[object, str]] | None = None
-    """Names of images, and of findings, by their ids in the file, for COCO results; None until it is read."""
+    """Names of images and of findings by their ids in the file, to read COCO results; None before reading."""
     name = "coco"
     files: ClassVar = {"annotations": ("annotations.json",)}
     layout = "annotations.json in COCO's format, and the images that it names"
@@ -64,7 +64,7 @@ class CocoDataset(OwnDataset):
         content = read_json(self.name, path, self.advice)
         parts = ("images", "annotations", "categories")
         if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in parts):
-            raise UserError(f"{self.name}: {path} is not COCO's format: it is to have lists of {', '.join(parts)}.")
+            raise UserError(f"{self.name}: {path} is not COCO's format: it needs lists of {', '.join(parts)}.")
         labels = self._unique(path, content["categories"], "category", lambda entry: str(entry["name"]).strip())
         if absent := [label for label in self.names if label not in labels.values()]:
             raise UserError(
@@ -97,7 +97,7 @@ class CocoDataset(OwnDataset):
                 if self.text is not None:
                     text, items = entry.get(self.text), [] if shape is None else [shape]
                     if phrases[number].add(text, finding, entry.get("label"), items):
-                        raise ValueError("another annotation says the opposite of whether its phrase is present")
+                        raise ValueError("its phrase is present in one annotation and absent in another")
                 if finding is None or self.text is not None:
                     continue
                 present[number].add(finding)
@@ -110,7 +110,7 @@ class CocoDataset(OwnDataset):
                 if shape is None:
                     continue
                 if (first := places.setdefault((number, label, shape), place)) != place:
-                    raise ValueError(f"annotation {first} is the same: remove one")
+                    raise ValueError(f"it repeats annotation {first}: remove one")
                 if isinstance(shape, Shape) and shape.kind == "box":
                     boxed += [image] if self.shapes == "outlines" else []
                 else:
@@ -119,7 +119,7 @@ class CocoDataset(OwnDataset):
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None
         for image in boxed if outlined else ():
-            self.note("a box drawn for want of an outline, which other annotations of the file have", image)
+            self.note("a box drawn in place of an outline, which other annotations of the file have", image)
         cases = []
         for number, (image, _) in images.items():
             flags = {finding: int(finding in present[number]) for finding in self.findings}
@@ -129,13 +129,13 @@ class CocoDataset(OwnDataset):
         return cases
 
     def _unique(self, path: Path, entries: list[Any], kind: str, read: Callable[[Any], Any]) -> dict[object, Any]:
-        """What is read of the entries of a list, by their ids; UserError where one is malformed or there twice."""
+        """Read the entries of a list, by their ids; UserError for malformed entries and repeated ids."""
         found: dict[object, Any] = {}
         for place, entry in enumerate(entries, 1):
             with self.blamed(path, f"{kind} {place}"):
                 number = entry["id"]
                 if number in found:
-                    raise ValueError(f"the id {number!r:.60} is there a second time")
+                    raise ValueError(f"the id {number!r:.60} occurs twice")
                 found[number] = read(entry)
         return found
 
@@ -156,7 +156,7 @@ class CocoDataset(OwnDataset):
         return image, None if stated == (None, None) else image_size(*stated)
 
     def _read_shape(self, entry: Mapping[str, Any], size: Size) -> tuple[Drawn | None, Size]:
-        """Return what an annotation draws, several polygons being one item, and the image's size as far as known."""
+        """Return the item of an annotation, with all its polygons, and the image's size if known."""
         outline = entry.get("segmentation")
         drawn: Drawn | None = None
         if outline and self.shapes == "outlines":
@@ -166,7 +166,7 @@ class CocoDataset(OwnDataset):
                 if size not in (None, mask.size):
                     raise ValueError(f"its mask has {width} x {height} pixels, and the image {size[1]} x {size[0]}")
                 if not mask.decode(height, width).any():
-                    raise ValueError("its mask has no pixel: remove the annotation, an image without one is negative")
+                    raise ValueError("its mask is empty: remove the annotation; images without one are negative")
                 return mask, mask.size
             polygons = tuple(_polygon(part) for part in outline)
             drawn = polygons[0] if len(polygons) == 1 else polygons
@@ -175,7 +175,7 @@ class CocoDataset(OwnDataset):
             drawn = Shape.from_corner_and_size(x, y, width, height)
             left, top, right, bottom = drawn.coordinates
             if right == left or bottom == top:
-                raise ValueError(f"its bbox has {width} x {height} pixels, of which none is whole")
+                raise ValueError(f"its bbox, {width} x {height} pixels, contains no whole pixel")
         if size is not None and drawn is not None:
             for part in Annotation("", drawn).parts(*size):
                 self.is_cut_off(part)

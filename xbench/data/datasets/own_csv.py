@@ -1,4 +1,4 @@
-"""A dataset of the user's own: a table of boxes, and a table of labels."""
+"""A dataset of the user's own: a table of boxes and a table of labels."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _SIDES = {"xywh": ("x", "y", "width", "height"), "xyxy": ("x1", "y1", "x2", "y2"
 
 
 class CsvDataset(OwnDataset):
-    """Images with a CSV file of boxes, a row each, and one of labels, a row an image.
+    """Images with a CSV file of boxes, one per row, and a CSV file of labels, one image per row.
 
-    The table of labels says which images there are and has a column for each finding: 1, 0, or unknown (empty or -1).
-    A box makes its finding present where that is unknown, and is refused where it is absent. A finding that is present
-    without a box is scored for recognition only.
+    The table of labels lists the images and has a column for each finding: 1, 0, or unknown (empty or -1). A box makes
+    an unknown finding present; a box of an absent finding is an error. A present finding without a box is scored for
+    recognition only.
 
     Args:
         root: Folder of the images.
-        findings: What the columns of the labels and the boxes stand for, as `{nodule: Nodule, eff: Pleural Effusion}`.
-        annotations: The table of boxes; `boxes.csv` below `root` unless it is given.
-        labels: The table of labels; `labels.csv` below `root` unless it is given.
-        columns: What columns are called, where that is not `image`, `finding`, and `x`, `y`, `width`, `height` or `x1`,
-            `y1`, `x2`, `y2`: as `{image: file, finding: class}`.
-        box: `xywh` are the upper left corner and the size, `xyxy` two corners, the second just outside of the box.
+        findings: Findings of the columns of labels and of the boxes, as `{nodule: Nodule, eff: Pleural Effusion}`.
+        annotations: The table of boxes; by default `boxes.csv` below `root`.
+        labels: The table of labels; by default `labels.csv` below `root`.
+        columns: Names of columns that differ from `image`, `finding`, and `x`, `y`, `width`, `height` or `x1`, `y1`,
+            `x2`, `y2`, as `{image: file, finding: class}`.
+        box: `xywh` for the upper left corner and the size, `xyxy` for two corners, the second just outside the box.
         units: `pixels` of the image, or `fractions` of its width and height.
-        text: The column of the boxes that holds a phrase: what is looked for on an image are its phrases. The table of
-            labels need not have a column for each finding, and the table of boxes may lack `finding`. Whether a phrase
-            without a box is present the column `label` says, as a label does, or else the label of its finding.
+        text: Column of the boxes that holds a phrase. Phrases then replace findings as queries; the labels need no
+            column for each finding, and the boxes need no `finding`. Without a box, the column `label` states whether
+            the phrase is present, or else the label of its finding does.
         **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
     """
 
     name = "csv"
     files: ClassVar = {"annotations": ("boxes.csv",), "labels": ("labels.csv",)}
     layout = "boxes.csv and labels.csv, and the images that they name"
-    advice = "Correct it, or say with --data.columns, --data.box and --data.units how it is to be read."
+    advice = "Correct it, or describe the format with --data.columns, --data.box and --data.units."
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class CsvDataset(OwnDataset):
             with row.blamed():
                 image = key_of(name)
                 if image not in labels:
-                    raise UserError(f"the table of labels does not name {image}")
-                # A row of an image without a box.
+                    raise UserError(f"the table of labels lacks {image}")
+                # A row for an image without a box.
                 if not label and not any(row[side] for side in sides):
                     continue
                 finding = self.finding_of(label, image)
@@ -104,7 +104,7 @@ class CsvDataset(OwnDataset):
             with row.blamed():
                 shape = self._shape(x, y, right, bottom)
                 if (first := lines.setdefault((image, label, shape.coordinates.tobytes()), row.line)) != row.line:
-                    raise UserError(f"the box of {label} on {image} is that of line {first} again: remove one")
+                    raise UserError(f"the box of {label} on {image} repeats line {first}: remove one")
                 boxes[image] += self.drawn(finding, shape, image)
             drawn.add(finding)
         self.check_drawn(path, drawn)
@@ -120,7 +120,7 @@ class CsvDataset(OwnDataset):
             with row.blamed():
                 image = self.listed_key(name)
                 if image not in labels:
-                    raise UserError(f"the table of labels does not name {image}")
+                    raise UserError(f"the table of labels lacks {image}")
                 finding = self.finding_of(label, image) if label else None
                 if label and finding is None:
                     continue
@@ -142,5 +142,5 @@ class CsvDataset(OwnDataset):
             shape = Shape("box", FRACTIONS, np.array(edges))
         left, top, *corner = shape.coordinates.tolist()
         if corner[0] <= left or corner[1] <= top:
-            raise UserError(f"the box {x}, {y}, {right}, {bottom} ({self.box}) holds no pixel")
+            raise UserError(f"the box {x}, {y}, {right}, {bottom} ({self.box}) contains no pixel")
         return shape

@@ -1,4 +1,4 @@
-"""A dataset of the user's own: a folder of images, and a folder of masks."""
+"""A dataset of the user's own: a folder of images and a folder of masks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 class MaskFolderDataset(OwnDataset):
-    """Images with a mask image for each finding that is outlined: 0 outside of the lesion, one other value inside.
+    """Images with one mask image per outlined finding: 0 outside the lesion, one other value inside.
 
-    A mask of zeros says that the finding is absent. What an image without a mask means has to be said: it is left out
-    unless a table of labels names it, or `without_mask` calls it negative.
+    A mask of zeros makes the finding absent. An image without masks is left out unless a table of labels names it or
+    `without_mask` is `absent`.
 
     Args:
         root: Folder of the images.
-        findings: What the names of the masks stand for, as `{nodule: Nodule, eff: Pleural Effusion}`.
-        masks: Folder of the masks, PNG files of the same size as their images; images in it are no radiographs.
-        pattern: Path of a mask below `masks` without its ending. By default `{finding}/{image}`, and `{image}` if
-            `findings` names one alone.
+        findings: Findings in the names of the masks, as `{nodule: Nodule, eff: Pleural Effusion}`.
+        masks: Folder of the masks, PNG files of the same size as their images; images in it are not radiographs.
+        pattern: Path of a mask below `masks` without its ending. By default `{finding}/{image}`, or `{image}` if
+            `findings` has a single name.
         labels: A table of labels, with columns `image` and one for each finding: 1, 0, or unknown (empty or -1).
-        without_mask: What a finding is where there is neither a mask nor a label: `unknown` or `absent`.
+        without_mask: Label of a finding with neither a mask nor a label: `unknown` or `absent`.
         **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
     """
 
@@ -57,7 +57,7 @@ class MaskFolderDataset(OwnDataset):
     ) -> None:
         super().__init__(root, findings, name=name, **kwargs)
         if self.annotations is not None:
-            raise UsageError("--data.annotations: masks lie in --data.masks, labels in --data.labels.")
+            raise UsageError("--data.annotations: masks are in --data.masks, labels in --data.labels.")
         self.masks, self.labels = Path(self.place(masks) or masks), self.place(labels)
         self.pattern = pattern or ("{image}" if len(self.names) == 1 else "{finding}/{image}")
         self.without_mask = without_mask
@@ -76,9 +76,7 @@ class MaskFolderDataset(OwnDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         if not self.masks.is_dir():
-            raise UserError(
-                f"{self.name}: --data.masks {self.masks} is not a folder, and none of that name lies in {self.root}."
-            )
+            raise UserError(f"{self.name}: --data.masks {self.masks} is not a folder, here or in {self.root}.")
         index = Folder(self.masks, lambda path: path.relative_to(self.masks).with_suffix("").as_posix(), _SUFFIXES)
         labels = {} if self.labels is None else self.read_labels(self.reading(self.labels), "image")
         drawn: defaultdict[str, list[Annotation]] = defaultdict(list)
@@ -90,7 +88,7 @@ class MaskFolderDataset(OwnDataset):
                 continue
             if other := more[0] if more else masks.get(match):
                 image, label = match
-                raise UserError(f"{self.name}: {image} has two masks of {label}, {path} and {other}. Leave one there.")
+                raise UserError(f"{self.name}: {image} has two masks of {label}, {path} and {other}. Keep one there.")
             masks[match] = self.reading(path)
         with ThreadPoolExecutor(usable_cores()) as threads:
             empty = [*threads.map(self._is_empty, masks.values())]
@@ -106,7 +104,7 @@ class MaskFolderDataset(OwnDataset):
             if stated != found:
                 raise UserError(
                     f"{self.name}: {self.labels} calls {finding} {'present' if stated else 'absent'} on {image}, and "
-                    f"its mask has {'pixels' if found else 'none'}. Correct one of them."
+                    f"its mask has {'pixels' if found else 'no pixels'}. Correct one of them."
                 )
         if self.without_mask == "absent":
             for image in {*self._images, *flags} - {*labels}:
@@ -114,7 +112,7 @@ class MaskFolderDataset(OwnDataset):
         return [ImageAnnotations(image, found, tuple(drawn[image])) for image, found in flags.items()]
 
     def _match(self, key: str, path: Path) -> tuple[str, str] | None:
-        """Return the image and the label that a mask is of; None, and a note, for another label."""
+        """Return the image and label of a mask; None, with a note, for another label."""
         fitting = {}
         for label in self.names if "{finding}" in self.pattern else list(self.names)[:1]:
             if found := re.fullmatch(_expression(self.pattern, re.escape(label)), key):
@@ -138,10 +136,10 @@ class MaskFolderDataset(OwnDataset):
             clear = "A" in picture.getbands() or "transparency" in picture.info
             clear = clear and np.ptp(picture.convert("RGBA").getchannel("A").getextrema()) > 0
         if len(values) > 2 or (len(values) == 2 and values[0]) or clear:
-            what = "is transparent in places" if clear else f"has {len(values)} grey values, from {values[0]}"
+            what = "has transparent pixels" if clear else f"has {len(values)} gray values, from {values[0]}"
             raise UserError(
-                f"{self.name}: the mask {path} {what}. A mask has 0 outside of the lesion and one other value inside: "
-                "save it as a grey PNG (JPEG blurs edges), and a map of several findings as one for each."
+                f"{self.name}: the mask {path} {what}. A mask has 0 outside the lesion and one other value inside: "
+                "save it as a gray PNG (JPEG blurs edges), and split a map of several findings into one mask each."
             )
         return not np.any(values)
 

@@ -1,4 +1,4 @@
-"""PadChest-GR: radiographs with the sentences of their reports in two languages, and boxes of two readers."""
+"""PadChest-GR: radiographs with report sentences in two languages, and boxes of two readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xbench.data.datasets.phrases import ImagePhrases
 from xbench.findings.names import FINDINGS, canonical
 from xbench.geometry.shapes import FRACTIONS, Shape
 
-# As its paper reports them (arXiv 2411.05085).
+# Counts in its paper (arXiv 2411.05085).
 _REPORTED = {
     **{"images": 4555, "images with a positive sentence": 3099, "positive sentences": 7037},
     **{"positive sentences with a box": 6217, "negative sentences": 3422},
@@ -25,20 +25,20 @@ _OF_TABLE = {"patients": 4459, "images of train": 3185, "images of validation": 
 
 
 class PadChestGR(DownloadedDataset):
-    """PadChest-GR, as it is downloaded; bimcv.cipf.es/bimcv-projects/padchest-gr.
+    """PadChest-GR as downloaded; bimcv.cipf.es/bimcv-projects/padchest-gr.
 
-    A pair is an image and a sentence of its report. Boxes are fractions of width and height; the region is the union of
-    those of the main reader, and the second one says how well readers agree. A positive sentence without a box is
-    present without a region. A sentence that is not abnormal says what is absent: it has the label 0 and no region.
-    The finding of a sentence is the first of its labels that `xbench list findings` knows; others have none. Images of
-    16 bits are stretched between the percentiles 0.5 and 99.5 of their pixels.
+    A pair is an image and a sentence of its report. Boxes are fractions of width and height. A region is the union of
+    the main reader's boxes; the second reader's measure agreement. A positive sentence without a box is present without
+    a region. A sentence that is not abnormal has the label 0 and no region. A sentence's finding is the first of its
+    labels that `xbench list findings` knows, if any. 16-bit images are stretched between the percentiles 0.5 and 99.5
+    of their pixels.
 
     Args:
         root: Folder of the download, with its images unpacked.
         language: Sentences in English (`en`) or Spanish (`es`).
-        readers: Whose boxes make the region: those of the `main` or the `second` reader, or `both`.
-        progression: `any` sentence, or those that say how something changed since an earlier image (`stated`), or
-            those that do not (`none`).
+        readers: Readers whose boxes make the region: `main`, `second` or `both`.
+        progression: `any` sentence, only those that describe a change since an earlier image (`stated`), or only the
+            others (`none`).
         **kwargs: `annotations`, `image_list` and the options of every dataset.
     """
 
@@ -66,7 +66,7 @@ class PadChestGR(DownloadedDataset):
         self.language, self.readers, self.progression = language, readers, progression
 
     def image_key(self, path: Path) -> str | None:
-        # An image that is an earlier one of one study may be that of another.
+        # An earlier image of one study may be the image of another.
         return None if "prior_studies" in str(path.relative_to(self.root).parent) else path.stem
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
@@ -116,9 +116,9 @@ class PadChestGR(DownloadedDataset):
         own = [box for who, boxes in drawn.items() if self.readers in (who, "both") for box in boxes]
         others = [box for who, boxes in drawn.items() if self.readers not in (who, "both") for box in boxes]
         if not text:
-            self.note("a sentence that is not there in this language, left out", image)
+            self.note("a sentence that does not exist in this language, left out", image)
         elif phrases.add(text, finding, int(abnormal), own, others):
-            self.note("a sentence that is there as present and as absent; it is present", image)
+            self.note("a sentence that is both present and absent; it is present", image)
 
     def _boxes(self, image: str, sentence: Any, reader: str) -> list[Shape]:
         drawn = []

@@ -1,4 +1,4 @@
-"""PhantomCXR as a dataset: drawn on demand, the same for everyone, nothing to download."""
+"""PhantomCXR as a dataset: drawn on demand, identical everywhere, nothing to download."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _TRAINING_SEEDS = 1_000_000
 
 
 class PhantomCXR(ChestXrayDataModule):
-    """Procedurally drawn chest radiographs with eight findings, whose place is known to the pixel.
+    """Procedurally drawn chest radiographs with eight findings whose regions are known to the pixel.
 
-    Every finding is annotated on every image, and each connected part of the region of a present one is an item.
-    Phantoms measure whether the harness and a model's saliency work; they show nothing of a model's skill on patients.
+    Every image is annotated for all findings, and each connected part of a region is a lesion. Phantoms test the
+    harness and saliency methods; they show nothing about a model's skill on patients.
 
     Args:
         images: Number of images.
-        seed: Which set of phantoms. Sets from 1,000,000 on trained the demo model.
-        size: Height and width of the images in pixels, at least 32; one number for both. Another size is a
-            re-drawing: the anatomy is the same, the grain of the film is not.
-        marker: A finding that gives itself away: images with it have a letter in the upper right corner, 12 pixels high
-            where the image has 320, and no other image has. A model can then recognise it without looking at it.
+        seed: Number of the set of phantoms. The demo model was trained on sets from 1,000,000 on.
+        size: Height and width of the images in pixels, at least 32; one number for both. Another size shows the same
+            anatomy with different film grain.
+        marker: A finding with a shortcut: exactly the images with it have a letter in the upper right corner, 12 pixels
+            high where the image has 320. A model can then recognize it without looking at it.
         **kwargs: The options of every dataset.
     """
 
@@ -51,16 +51,16 @@ class PhantomCXR(ChestXrayDataModule):
             if value < least:
                 raise UsageError(f"--data.{option} {value} must be at least {least}.")
         if marker not in (None, *FINDINGS):
-            raise UsageError(f"--data.marker {marker} is no finding of phantoms: give one of {', '.join(FINDINGS)}.")
+            raise UsageError(f"--data.marker {marker} is not a finding of phantoms: give one of {', '.join(FINDINGS)}.")
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
         if self.seed >= _TRAINING_SEEDS:
             rank_zero_warn(
-                f"phantom: the demo model was trained on sets from {_TRAINING_SEEDS} on and has seen phantoms of set "
-                f"{self.seed}. Its scores on them are not those of unseen images; choose a smaller --data.seed."
+                f"phantom: the demo model was trained on sets from {_TRAINING_SEEDS} on, which include set "
+                f"{self.seed}. Its scores there are not those of unseen images; choose a smaller --data.seed."
             )
         drawings = [(self.seed, index, *self.size, self.marker) for index in range(self.images)]
-        # Nothing that is drawn depends on these.
+        # The drawings do not depend on these attributes.
         about = [
             {"sex": "FM"[k % 2], "age": 18 + 7 * k % 73, "projection": ("AP", "PA", "PA")[k % 3]}
             for k in range(self.images)
@@ -81,12 +81,12 @@ class PhantomCXR(ChestXrayDataModule):
         return Radiograph(phantom.image, phantom.masks, instances=instances)
 
 
-# A sample asks for the image first and for its labels next.
+# A sample uses a phantom twice, for its image and its labels.
 _draw = lru_cache(maxsize=1)(draw_phantom)
 
 
 class _Labels(Mapping[str, int]):
-    """The labels of a phantom, known once it is drawn: a finding that found no room is absent."""
+    """Labels of a phantom, known only once it is drawn, because a finding without room is absent."""
 
     def __init__(self, drawing: tuple[int, int, int, int, str | None]) -> None:
         self._drawing = drawing

@@ -1,4 +1,4 @@
-"""The phrases of an image, put together from the rows of an annotation file."""
+"""Phrases of an image, from the rows of an annotation file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from xbench.runtime.errors import UserError
 
 
 class ImagePhrases:
-    """The phrases of one image, in the order of a file.
+    """The phrases of one image, in file order.
 
-    Phrases of one finding that differ in capitals and space alone are one, and its region is the union of all that is
-    drawn for them. Each is called after its finding, with a number. `language` is the tag of all, such as `en`.
+    Phrases of a finding that differ only in case and spaces are merged, and their regions united. Names are the finding
+    and a number. `language` is a tag such as `en`.
     """
 
     def __init__(self, language: str | None = None) -> None:
@@ -29,18 +29,19 @@ class ImagePhrases:
     def add(
         self, text: object, finding: str | None, label: object, drawn: Sequence[Drawn], others: Sequence[Drawn] = ()
     ) -> bool:
-        """Add what an entry of the file says of a phrase; return whether it contradicts an earlier entry.
+        """Add an entry for a phrase; return whether it contradicts an earlier entry.
 
-        A label is 1 present, 0 absent, None or -1 unknown; what is drawn, or present in one entry, is present. `others`
-        is what further readers drew. Raises a UserError for no text, no label, and a drawing of an absent phrase.
+        A label is 1 present, 0 absent, None or -1 unknown; a phrase that is drawn, or present in one entry, is present.
+        `others` are annotations of further readers. Raise a UserError for an invalid text or label, and for an
+        annotation of an absent phrase.
         """
         words = "".join(one if one.isprintable() else " " for one in text).split() if isinstance(text, str) else []
         if not words:
             raise UserError(f"a phrase is {text!r:.40}, not a text")
         if label not in (1, 0, -1, None):
-            raise UserError(f"the label of a phrase is {label!r:.40}, not 1, 0 or, unknown, -1")
+            raise UserError(f"the label of a phrase is {label!r:.40}, not 1, 0, or -1 for unknown")
         if drawn and label == 0:
-            raise UserError("something is drawn of a phrase whose label is 0, absent")
+            raise UserError("a phrase with the label 0, absent, has an annotation")
         text = " ".join(words)
         key = finding, text.casefold()
         if key not in self._queries:
@@ -58,6 +59,6 @@ class ImagePhrases:
         return known != present
 
     def case(self, image_id: str, size: tuple[int, int] | None = None) -> ImageAnnotations:
-        """Return all that is known of the image, whose annotations are drawn in pixels of this height and width."""
+        """Return the image's phrases; `size` is the height and width that its annotations refer to."""
         queries = tuple(self._queries.values())
         return ImageAnnotations(image_id, self._labels, tuple(self._drawn), size, queries, tuple(self._others))

@@ -1,4 +1,4 @@
-"""RSNA Pneumonia: radiographs with boxes of lung opacity suspicious for pneumonia, and without."""
+"""RSNA Pneumonia: radiographs with and without boxes of lung opacity suspicious for pneumonia."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _LIST_COLUMNS = ("ID", "img_path", "boxes", "classes")
 
 
 class RSNAPneumonia(DownloadedDataset):
-    """RSNA Pneumonia Detection Challenge, as it is downloaded; kaggle.com/c/rsna-pneumonia-detection-challenge.
+    """RSNA Pneumonia Detection Challenge as downloaded; kaggle.com/c/rsna-pneumonia-detection-challenge.
 
-    An image is positive if its rows say Target 1; its region is the union of their boxes, of which each has a row of
-    its own. It is negative if its row says Target 0, whether the radiologists found it normal or not.
+    An image with Target 1 is positive; its region is the union of its boxes, one per row. An image with Target 0 is
+    negative, whether the radiologists found it normal or not.
 
-    The split `train` is every image with public labels, 26,684 of them. Published zero-shot evaluations score 5,337 of
-    these, the test list of the MedKLIP and MAVL repositories, which does not come with the download: give that list as
-    `image_list`, or as `annotations`, for it holds the same boxes.
+    The split `train` is all 26,684 images with public labels. Published zero-shot evaluations score 5,337 of them, the
+    test list of the MedKLIP and MAVL repositories: give that list as `image_list`, or as `annotations`, because it
+    holds the same boxes.
 
-    The original files of MD.ai (`<study>/<series>/<image>.dcm`) do not carry the patientId in their names; with the
-    list as `annotations` they are found by its `img_path`.
+    The original files of MD.ai (`<study>/<series>/<image>.dcm`) lack the patientId in their names; with the list as
+    `annotations` they are found by its `img_path`.
 
     Args:
         root: Folder of the download.
-        annotations: The annotation file, where it is not `stage_2_train_labels.csv` under `root`: that table elsewhere,
-            or a list with the columns ID, img_path, boxes and classes.
+        annotations: The annotation file, if it is not `stage_2_train_labels.csv` under `root`: that table elsewhere, or
+            a list with the columns ID, img_path, boxes and classes.
         **kwargs: `annotations`, `image_list` and the options of every dataset.
     """
 
@@ -51,7 +51,7 @@ class RSNAPneumonia(DownloadedDataset):
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         path, self.exhaustive = self.file(folder), self.annotations is None
         is_list = False
-        # What cannot be read is said when the table is.
+        # Reading the table reports any error.
         with suppress(OSError), open(path, encoding="utf-8-sig", errors="replace") as file:
             is_list = "boxes" in file.readline(1000)
         return self._read_list(path, folder) if is_list else self._read_table(path)
@@ -64,7 +64,7 @@ class RSNAPneumonia(DownloadedDataset):
             if target is None:
                 raise row.error(f"Target is {row['Target']!r}, not 0 or 1")
             if targets.setdefault(name, target) != target:
-                raise row.error(f"{name} has Target {target} here and {targets[name]} further up")
+                raise row.error(f"{name} has Target {target} here and {targets[name]} in an earlier row")
             if target:
                 boxes[name].append(_annotation(row, *(row.number(column) for column in _COLUMNS[1:5])))
             elif any(row[column] for column in _COLUMNS[1:5]):
@@ -74,7 +74,7 @@ class RSNAPneumonia(DownloadedDataset):
         ]
 
     def _read_list(self, path: Path, folder: Folder) -> Iterable[ImageAnnotations]:
-        # MD.ai's files are named otherwise than the list names them; what the list calls them is added to the index.
+        # MD.ai's files have other names than the list gives; the index gets the list's names too.
         by_tail = {path.parts[-3:]: paths for paths in folder.images.values() for path in paths}
         cases = {}
         for row in self.rows(path, _LIST_COLUMNS):
@@ -89,7 +89,7 @@ class RSNAPneumonia(DownloadedDataset):
                     raise row.error(f"boxes holds {text!r}, which is not x;y;width;height") from None
                 boxes.append(_annotation(row, x, y, width, height))
             if name in cases:
-                raise row.error(f"{name} is there a second time")
+                raise row.error(f"{name} is listed twice")
             target = row.flag("classes")
             if target is None or target != bool(boxes):
                 raise row.error(f"classes is {row['classes']!r}, and there are {len(boxes)} boxes")

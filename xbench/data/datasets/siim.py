@@ -1,4 +1,4 @@
-"""SIIM-ACR Pneumothorax: radiographs with masks of the pneumothorax, and without one."""
+"""SIIM-ACR Pneumothorax: radiographs with and without masks of the pneumothorax."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from xbench.findings.names import FINDINGS
 from xbench.runtime.errors import UsageError, UserError
 
 (_FINDING,) = FINDINGS["siim"]
-# Masks are drawn in the frame of the official images, whatever the size of the copy at hand.
+# Masks refer to the official images, whatever the size of the copy.
 _FRAME = (1024, 1024)
 
 
 class SIIMPneumothorax(DownloadedDataset):
-    """SIIM-ACR Pneumothorax, as it is downloaded; kaggle.com/c/siim-acr-pneumothorax-segmentation.
+    """SIIM-ACR Pneumothorax as downloaded; kaggle.com/c/siim-acr-pneumothorax-segmentation.
 
-    An image is positive if the annotation file gives it a mask; its region is the union of its masks, which lie
-    scattered over the file. It is negative if the file says -1. Run lengths begin where the one before ended, column by
-    column: `RunLengths` in `annotations/items.py`.
+    An image with a mask in the annotation file is positive; its region is the union of its masks, which may be in
+    distant rows. An image with -1 is negative. Run lengths are relative and column by column: see `RunLengths` in
+    `annotations/items.py`.
 
-    The split `all` is every image that the annotation file names; `stage1_train` and `stage1_test` are those of them
-    whose file lies in `dicom-images-train` and `dicom-images-test`. The lists that published evaluations use do not
-    come with the download: give such a one as `image_list`.
+    The split `all` is every annotated image; `stage1_train` and `stage1_test` are those with a file in
+    `dicom-images-train` or `dicom-images-test`. The lists of published evaluations are not in the download: give one as
+    `image_list`.
 
     Args:
         root: Folder of the download. Images are found by name anywhere below it, as DICOM, or converted to PNG or JPEG
@@ -44,12 +44,12 @@ class SIIMPneumothorax(DownloadedDataset):
     )
     folders: ClassVar = {"stage1_train": ("dicom-images-train",), "stage1_test": ("dicom-images-test",)}
 
-    exhaustive = False  # the public files hold images of the second stage, whose labels are not public
+    exhaustive = False  # the public files include images of the second stage, whose labels are not public
 
     def __init__(self, root: str, **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
         if self.image_list is not None and self.split != "all":
-            raise UsageError(f"--data.image_list and --data.split {self.split} choose images both: leave one out.")
+            raise UsageError(f"--data.image_list and --data.split {self.split} both choose images: leave one out.")
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         path = self.file(folder, names=self.files["annotations"])
@@ -60,13 +60,12 @@ class SIIMPneumothorax(DownloadedDataset):
             if mask == "-1":
                 negative.add(name)
             elif not row.ended and len(mask.split()) % 2:
-                raise row.error("the file is cut off within this mask, whose numbers are not pairs")
+                raise row.error("the file is cut off within this mask: its numbers are not pairs")
             else:
                 masks[name].append(Annotation(_FINDING, RunLengths(mask)))
         if both := sorted(negative & masks.keys()):
             raise UserError(
-                f"siim: {path} calls {len(both)} images negative (-1) and gives them masks as well (first: "
-                f"{both[0]!r:.80})."
+                f"siim: {path} calls {len(both)} images negative (-1) but gives them masks (first: {both[0]!r:.80})."
             )
         cases = {name: ImageAnnotations(name, {_FINDING: 1}, tuple(drawn), _FRAME) for name, drawn in masks.items()}
         cases |= {name: ImageAnnotations(name, {_FINDING: 0}, (), _FRAME) for name in negative}
@@ -76,7 +75,7 @@ class SIIMPneumothorax(DownloadedDataset):
         chosen = [cases[image] for image in folder.in_folder(place) if image in cases]
         if not chosen:
             raise UserError(
-                f"siim: split {self.split}: none of the images lies in a folder {place} under {self.root} and is "
+                f"siim: split {self.split}: no image in a folder {place} under {self.root} is "
                 f"annotated. (train-rle.csv annotates the stage-1 training images only; stage_2_train.csv all of "
                 "stage 1.)"
             )

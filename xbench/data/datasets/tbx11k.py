@@ -15,23 +15,23 @@ from xbench.findings.names import FINDINGS
 from xbench.geometry.shapes import Shape
 
 (_FINDING,) = FINDINGS["tbx11k"]
-# As the owners' page has them.
+# Counts on the owners' page.
 _REPORTED = {
     split: {"images": images, "images with a box": boxes}
     for split, images, boxes in (("val", 1800, 200), ("train", 6600, 600), ("trainval", 8400, 800))
 }
-# The folder of images from other collections, which have no boxes whether there is tuberculosis or not.
+# Folder of images from other collections, which have no boxes even of tuberculosis.
 _ELSEWHERE = "extra"
 _Image = tuple[str, tuple[int, int] | None, list[Annotation]]
 
 
 class TBX11K(DownloadedDataset):
-    """TBX11K, as it is downloaded; github.com/yun-liu/Tuberculosis. The split `trainval` also as Kaggle's data.csv.
+    """TBX11K as downloaded; github.com/yun-liu/Tuberculosis. The split `trainval` also from Kaggle's data.csv.
 
-    Boxes are x, y, width and height in fractional pixels of the 512 x 512 images and become whole pixels as in
-    ChestX-ray14. Active, obsolete and uncertain tuberculosis are one finding. An image without a box is negative; one
-    of the folder `tb` is positive without a region. Splits that begin with `all` add images of other collections,
-    which have no boxes: these are unknown. The labels of the test images are not public.
+    Boxes are x, y, width and height in fractional pixels of the 512 x 512 images, and become whole pixels as in
+    ChestX-ray14. Active, obsolete and uncertain tuberculosis are one finding. An image without a box is negative, but
+    positive without a region in the folder `tb`. Splits that begin with `all` add unknown images, those of other
+    collections, which have no boxes. The labels of the test images are not public.
 
     Args:
         root: Folder of the download.
@@ -44,15 +44,15 @@ class TBX11K(DownloadedDataset):
     layout = "annotations/json/TBX11K_val.json and imgs/tb/<image>.png (of Kaggle: data.csv and images/<image>.png)"
     files: ClassVar = {"annotations": ("TBX11K_{split}.json", "{split}.json", "data.csv@trainval")}
     states_sizes = True
-    exhaustive = False  # there are images of other splits, too
+    exhaustive = False  # the folder also has images of other splits
 
     def image_key(self, path: Path) -> str | None:
         parts = path.with_suffix("").parts
-        # Other collections may give their images the same names.
+        # Other collections may use the same names.
         return "/".join(parts[parts.index(_ELSEWHERE) if _ELSEWHERE in parts else -1 :])
 
     def listed_key(self, entry: str) -> str:
-        """Return the image of a path or a name."""
+        """Return the image for a path or a name."""
         name = super().listed_key(entry)
         return (name and self.image_key(Path(*PureWindowsPath(entry).parts[:-1], f"{name}.png"))) or ""
 
@@ -87,7 +87,7 @@ class TBX11K(DownloadedDataset):
             yield found
 
     def _read_table(self, path: Path) -> Iterator[_Image]:
-        """Read Kaggle's table: a row a box, which is the text of a dict, or an image without one."""
+        """Read Kaggle's table: each row is a box, written as a Python dict, or an image without one."""
         drawn: dict[str, list[Annotation]] = {}
         for row in self.rows(path, ("fname", "bbox")):
             boxes = drawn.setdefault(self.listed_key(row.name("fname")), [])

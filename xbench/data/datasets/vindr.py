@@ -21,29 +21,29 @@ from xbench.runtime.errors import UsageError, UserError
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 _NOTHING = "no finding"
 _DICOM = (".dicom", ".dcm")
-_CONVERTED = "a copy in PNG or JPEG; that it has the size of the DICOM file, which boxes refer to, cannot be checked"
+_CONVERTED = "a copy in PNG or JPEG; whether it has the size of the DICOM file, which boxes refer to, cannot be checked"
 
 
 class VinDrCXR(DownloadedDataset):
-    """VinDr-CXR 1.0.0, as it is downloaded; physionet.org/content/vindr-cxr.
+    """VinDr-CXR 1.0.0 as downloaded; physionet.org/content/vindr-cxr.
 
-    The split `test` is PhysioNet's, 3,000 images whose boxes five radiologists agreed on. The split `train` has three
-    readers an image, each of whose boxes has a row; it can be had from PhysioNet or, with 14 classes, from Kaggle
-    (vinbigdata-chest-xray-abnormalities-detection), where the findings that are not among those 14 are unknown.
+    The split `test` is PhysioNet's 3,000 images, whose boxes are the consensus of five radiologists. The split `train`
+    has three readers per image and a row for each reader's box; it is available from PhysioNet or, with 14 classes,
+    from Kaggle (vinbigdata-chest-xray-abnormalities-detection), where the other findings are unknown.
 
-    Boxes are corners in the pixels of the DICOM file, which alone states its size. Where no DICOM file of the split is
-    there, copies in PNG or JPEG are read, if they have that size. That they have cannot be checked, and is noted of
-    each; copies that their boxes reach beyond are refused.
+    Boxes are corners in pixels of the DICOM file, which alone states its size. If the split has no DICOM files, PNG or
+    JPEG copies are read; they must have the same size. This cannot be checked and is noted for each; copies that are
+    too small for their boxes are refused.
 
-    A finding's region is the union of its boxes by all readers. A finding is present if it has a box, or if
-    `image_labels_*.csv` says so: without a box it is positive without a region. An empty label, or -1, is unknown
-    unless there is a box. Boxes of other classes than the 21 (Edema; whether the test split has any is not documented)
-    are counted and left out.
+    A region is the union of a finding's boxes by all readers. A finding is present if it has a box or a positive label
+    in `image_labels_*.csv`; without a box it is positive without a region. An empty label, or -1, is unknown unless
+    there is a box. Boxes of other classes than the 21 are counted and left out (Edema; it is not documented whether the
+    test split has any).
 
     Args:
         root: Folder of the download.
-        min_readers: In the split `train`, how many readers must have found something for it to be present: 1 for the
-            union of all, 2 for the majority. What fewer found is absent.
+        min_readers: For the split `train`, number of readers who must report a finding for it to be present: 1 for the
+            union of all, 2 for the majority. With fewer it is absent.
         **kwargs: `annotations`, `image_list` and the options of every dataset.
     """
 
@@ -74,24 +74,24 @@ class VinDrCXR(DownloadedDataset):
 
     def _check_size(self, path: Path, boxes: Sequence[Shape]) -> None:
         width = height = 0
-        # What is wrong with the file itself is said when it is decoded.
+        # Decoding reports errors of the file itself.
         with suppress(Exception), Image.open(path, formats=("PNG", "JPEG")) as picture:
             width, height = picture.size
         for box in boxes:
             *_, right, bottom = map(int, box.coordinates)
-            # A box may reach a little over the edge of its image; copies in use are made smaller by a third or more.
+            # Boxes may reach slightly over the edge; common copies are smaller by a third or more.
             if width and (right > 1.02 * width or bottom > 1.02 * height):
                 raise UserError(
                     f"{self.name}: {path} has {width} x {height} pixels, and a box on it reaches to ({right}, "
-                    f"{bottom}): the copies are not of the size of the DICOM files, in whose pixels the boxes are, "
-                    "and which no table states. Take the DICOM files, or copies of their size."
+                    f"{bottom}): the copies are smaller than the DICOM files, to whose pixels the boxes refer. Use the "
+                    "DICOM files, or copies of their size."
                 )
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
         images = super()._images_of_split(folder)
         originals = _originals(images)
         if originals:
-            # Copies beside them are not looked at: neither a second file of an image nor one for want of the first.
+            # Ignore copies beside them, also as duplicates.
             folder.images = _originals(folder.images)
         return originals or images
 
@@ -116,7 +116,7 @@ class VinDrCXR(DownloadedDataset):
                 left, top, right, bottom = (row.number(corner) for corner in _CORNERS)
                 with row.blamed():
                     annotations.append(Annotation(finding, Shape.from_corners(left, top, right, bottom, reader)))
-        # What a table has boxes of it was drawn for, whatever Kaggle's usually has.
+        # Any finding with boxes counts as annotated, even outside Kaggle's usual classes.
         known = {*spellings("vindr_kaggle"), *(finding for _, finding in readers)} if kaggle else {*self.findings}
         votes, blank = self._read_labels(folder, boxes, known)
         needed = self.min_readers if self.split == "train" else 1
@@ -136,7 +136,7 @@ class VinDrCXR(DownloadedDataset):
     def _read_labels(
         self, folder: Folder, boxes: defaultdict[str, list[Annotation]], known: set[str]
     ) -> tuple[dict[tuple[str, str], set[str]], set[tuple[str, str]]]:
-        """Readers by image and finding that they label, and where a cell is empty; adds images without a box's row."""
+        """Return readers by image and finding that they label, and empty cells; add images without a row of boxes."""
         votes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         blank: set[tuple[str, str]] = set()
         path = self.optional_file(folder, f"image_labels_{self.split}.csv")
@@ -162,6 +162,6 @@ class VinDrCXR(DownloadedDataset):
 
 
 def _originals(images: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
-    """Keep the DICOM files alone."""
+    """Keep only the DICOM files."""
     found = {name: [path for path in paths if path.suffix.lower() in _DICOM] for name, paths in images.items()}
     return {name: paths for name, paths in found.items() if paths}

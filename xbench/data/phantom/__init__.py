@@ -1,4 +1,4 @@
-"""PhantomCXR: procedurally drawn chest radiographs with findings whose place is known to the pixel."""
+"""PhantomCXR: procedurally drawn chest radiographs whose lesions are known to the pixel."""
 
 from __future__ import annotations
 

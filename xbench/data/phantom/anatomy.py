@@ -1,4 +1,4 @@
-"""The healthy chest: a patient's pose and build, bones, soft tissue, vessels and lungs, put together along the rays."""
+"""The healthy chest: pose, build, bones, soft tissue, vessels and lungs, as attenuation along the rays."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from xbench.data.phantom.canvas import Frame, Layer, Mask, Points, band_noise, b
 
 
 class Build:
-    """A patient's proportions, relative to those of the model patient.
+    """A patient's proportions relative to the model patient.
 
-    `twist` makes one side broader, `lean` bends the trunk to one side, `inspiration` is how much lower the right and
-    the left diaphragm stand, in units of the patient's frame, and `fat` lies over the ribs, in [0, 1].
+    `twist` makes one side broader, `lean` bends the trunk sideways, `inspiration` lowers the right and the left
+    diaphragm, in units of the patient's frame, and `fat` covers the ribs, in [0, 1].
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -25,7 +25,7 @@ class Build:
         self.heart, self.fat = rng.uniform(0.88, 1.06), rng.uniform(0.0, 1.0)
 
     def warp(self, points: Points) -> Points:
-        """Points (..., 2) of the model patient in this one."""
+        """Return points (..., 2) of the model patient in this patient."""
         x, y = points[..., 0], points[..., 1]
         warped = np.empty_like(points)
         warped[..., 0] = self.breadth * (x + self.twist * (x * x - 0.3) + self.lean * y * y)
@@ -33,15 +33,15 @@ class Build:
         return warped
 
     def curve(self, points: Sequence[tuple[float, float]], side: int = 1, closed: bool = False) -> Points:
-        """A smooth curve through points of the model patient's left side, on side -1 (right) or +1 (left)."""
+        """Return a smooth curve through points of the model patient's left side, on side -1 (right) or +1 (left)."""
         return self.warp(smooth_curve(np.array(points) * np.array([side, 1.0]), closed=closed))
 
     def outline(self, edge: Sequence[tuple[float, float]]) -> Points:
-        """What lies between an edge given for the left side and the same on the right."""
+        """Return the outline between an edge on the left side and its mirror image."""
         return np.concatenate([self.curve(edge), self.curve(edge, -1)[::-1]])
 
     def ring(self, centre: tuple[float, float], breadth: float, tallness: float) -> Points:
-        """An ellipse (24, 2) with the given half axes."""
+        """Return an ellipse (24, 2) with the given half axes."""
         angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
         x, y = centre[0] + breadth * np.cos(angles), centre[1] + tallness * np.sin(angles)
         return self.warp(np.stack([x, y], -1))
@@ -49,7 +49,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Rib:
-    """One rib: its midline (N, 2) from the spine round the side to its front end, and where the posterior arch ends."""
+    """A rib: its midline (N, 2) from the spine to its front end, and the index where the posterior arch ends."""
 
     curve: Points
     width: float
@@ -57,12 +57,12 @@ class Rib:
 
 
 def build_ribs(rng: np.random.Generator, build: Build, side: int, lung: Points) -> list[Rib]:
-    """The ribs of one side, round the outline (N, 2) of its lung."""
+    """Return the ribs of one side, around the outline (N, 2) of its lung."""
     number = np.arange(10)[:, None]
     start = -0.74 + rng.uniform(0.112, 0.124) * number + rng.normal(0, 0.004, (10, 1))
     slope = rng.uniform(0.85, 1.15)
     drop, fall = slope * (0.12 + 0.019 * number), slope * (0.16 + 0.022 * number)
-    # Each rib reaches as far out as the lung does at the level where the rib turns to the front.
+    # Each rib reaches as far out as the lung does where the rib turns to the front.
     wall = np.abs(lung[:, 0]) / build.breadth
     near = np.abs(lung[:, 1] / build.tallness - (start + drop)) < 0.05
     edge = np.where(near.any(1), np.where(near, wall, 0).max(1), 0.74)[:, None]
@@ -77,29 +77,29 @@ def build_ribs(rng: np.random.Generator, build: Build, side: int, lung: Points) 
 
 
 def rib_layer(frame: Frame, curves: Sequence[Points], widths: Sequence[float]) -> Layer:
-    """Tubes with a brighter cortex (H, W) in [0, 1]."""
+    """Return tubes with a brighter cortex (H, W) in [0, 1]."""
     return blur(_tubes(frame, curves, widths), frame.length(0.0065))
 
 
 def rib_contrast(air: Layer) -> Layer:
-    """How much of a rib can be seen (H, W) in [0, 1]: scatter hides it where there is no air (H, W) behind it."""
+    """Return the visibility of ribs (H, W) in [0, 1]: scatter hides them without air (H, W) behind."""
     contrast: Layer = np.float32(0.25) + np.float32(0.75) * np.minimum(np.float32(1.6) * air, 1)
     return contrast
 
 
 def rib_cage(rng: np.random.Generator, frame: Frame, ribs: Sequence[Rib], air: Layer) -> Layer:
-    """Attenuation (H, W) of the ribs before the lungs' air (H, W) in [0, 1]."""
+    """Return the attenuation (H, W) of the ribs in front of the lungs' air (H, W) in [0, 1]."""
     back = _tubes(frame, [rib.curve[: rib.turn + 3] for rib in ribs], [rib.width for rib in ribs])
     half = frame.halved()
     front = _tubes(half, [rib.curve[rib.turn :] for rib in ribs], [1.08 * rib.width for rib in ribs])
-    # In front, bone turns to cartilage.
+    # Bone turns to cartilage in front.
     front *= np.float32(0.16) * smooth_step(np.abs(half.grid()[0]), 0.24, 0.5)
     bones = np.float32(0.34) * back + frame.doubled(front)
     return np.float32(rng.uniform(0.85, 1.2)) * blur(bones, frame.length(0.0075)) * rib_contrast(air)
 
 
 def skeleton_layer(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
-    """Attenuation (H, W) of shoulders and spine."""
+    """Return the attenuation (H, W) of shoulders and spine."""
     half = frame.halved()
     clavicles, blades, heads, shafts = [], [], [], []
     for side in (-1, 1):
@@ -141,7 +141,7 @@ def _spine(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
 
 
 def tissue_layer(rng: np.random.Generator, frame: Frame, build: Build, hila: list[Points], mediastinum: Layer) -> Layer:
-    """Attenuation (H, W) of all that is neither bone, lung nor heart."""
+    """Return the attenuation (H, W) of all tissue except bones, lungs and heart."""
     wall, neck = 0.84 + 0.07 * build.fat, 0.23 + 0.04 * build.fat
     edge = [(neck, -1.6), (neck, -1.02), (0.36, -0.93), (0.62, -0.86), (0.92, -0.80), (1.20, -0.68), (1.60, -0.30)]
     edge += [(1.60, 0.10), (1.22, -0.12), (1.02, -0.28), (wall + 0.04, -0.22), (wall, 0.0), (wall + 0.01, 0.4)]
@@ -154,7 +154,7 @@ def tissue_layer(rng: np.random.Generator, frame: Frame, build: Build, hila: lis
     inner += _breasts(rng, half, build) - _gastric_bubble(rng, half, build)
     _, y = frame.grid()
     down: Layer = np.clip((y / np.float32(build.tallness) - 0.35) / 0.6, 0, 1)
-    # The belly is as dense beside the spine as before it.
+    # The belly is equally dense beside and in front of the spine.
     inner_full: Layer = frame.doubled(inner) + np.float32(0.46) * mediastinum * (1 - np.float32(0.6) * down)
     inner_full += np.float32(0.5) * down
     return trunk + inner_full * body
@@ -165,7 +165,7 @@ def _great_vessels(rng: np.random.Generator, frame: Frame, build: Build, hila: l
     knob = frame.fill(build.ring((0.105, -0.335), size, 1.1 * size))
     layer = np.float32(0.16) * blur(dome(knob, frame.length(0.08), 0.45), frame.length(0.015))
     descending = build.curve([(0.13, -0.30), (0.135, 0.0), (0.11, 0.3), (0.08, 0.6)])
-    # In front of the belly the aorta is lost.
+    # The aorta disappears in front of the belly.
     seen = np.float32(0.18) * (1 - smooth_step(frame.grid()[1] / np.float32(build.tallness), 0.1, 0.5))
     layer += seen * blur(frame.stroke([descending], [0.10], [1.0]), frame.length(0.01))
     stems = []
@@ -202,9 +202,9 @@ def _breasts(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
 
 
 def _vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[list[Points], list[float], list[float]]:
-    """The vessels of one lung, finest first: curves in the patient's frame, widths, and strengths in [0, 1].
+    """Return the vessels of one lung, finest first: curves in the patient's frame, widths, strengths in [0, 1].
 
-    They branch from the hilum outwards, thinner and fainter with each division.
+    They branch outward from the hilum, thinner and fainter with each division.
     """
     stems = 9
     angles = np.linspace(-1.35, 1.42, stems) + rng.normal(0, 0.09, stems)
@@ -230,7 +230,7 @@ def _vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[li
 
 @dataclass(frozen=True)
 class Lung:
-    """One lung field: side -1 is the patient's right (left of the image), and air its thickness (H, W) in [0, 1]."""
+    """A lung field: side -1 is the patient's right (left of the image); air is its thickness (H, W) in [0, 1]."""
 
     side: int
     contour: Points
@@ -241,17 +241,17 @@ class Lung:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A healthy chest: all that a lesion needs to know of its surroundings.
+    """A healthy chest.
 
     Attributes:
         lungs: Right, left.
         ribs: The right ones from above, then the left ones.
         heart: Outline (N, 2) in the patient's frame.
         heart_thickness: (H, W) in [0, 1].
-        bones: The ribs (H, W), as attenuation.
-        hidden: Where the heart cannot be told from mediastinum and abdomen (H, W) in [0, 1].
-        vessels: Vessels and fine lung texture (H, W), as attenuation.
-        solid: All else that is not air (H, W), as attenuation.
+        bones: Attenuation (H, W) of the ribs.
+        hidden: How much mediastinum and abdomen hide the heart (H, W) in [0, 1].
+        vessels: Attenuation (H, W) of vessels and fine lung texture.
+        solid: Attenuation (H, W) of all else except air.
     """
 
     frame: Frame
@@ -265,34 +265,34 @@ class Anatomy:
     solid: Layer
 
     def air(self) -> Layer:
-        """The thickness of both lungs (H, W) in [0, 1]."""
+        """Return the thickness of both lungs (H, W) in [0, 1]."""
         air: Layer = self.lungs[0].air + self.lungs[1].air
         return air
 
     def attenuation(self, heart: Layer) -> Layer:
-        """Attenuation (H, W) along the rays, with a heart of the given thickness (H, W) in [0, 1]."""
+        """Return the attenuation (H, W) with a heart of the given thickness (H, W) in [0, 1]."""
         blood = np.float32(0.40) * heart * (1 - self.hidden)
         shadows: Layer = self.vessels * (1 - np.float32(0.75) * heart) + self.bones * (1 - np.float32(0.8) * heart)
         return self.solid + shadows - self._air(heart) + blood
 
     def aeration(self) -> Layer:
-        """Attenuation (H, W) that the lungs would gain if their air were replaced by fluid."""
+        """Return the attenuation (H, W) that fluid instead of air would add to the lungs."""
         return self._air(self.heart_thickness)
 
     def _air(self, heart: Layer) -> Layer:
-        # Of the air in front of and behind the heart, this is displaced by it.
+        # The heart displaces part of the air in front of and behind it.
         return np.float32(1.55) * self.air() * (1 - np.float32(0.97) * heart)
 
 
 def heart_layer(frame: Frame, *contours: Points) -> Layer:
-    """Thickness (H, W) in [0, 1] of a heart with the union of the outlines."""
+    """Return the thickness (H, W) in [0, 1] of a heart with the union of the outlines."""
     return blur(dome(frame.fill(*contours), frame.length(0.22), 0.5), frame.length(0.008))
 
 
 def draw_anatomy(rng: np.random.Generator, height: int, width: int, *, shapes_only: bool = False) -> Anatomy:
-    """A healthy chest in a random pose and of a random build.
+    """Draw a healthy chest in a random pose and of a random build.
 
-    Places and masks of lesions follow from lungs, ribs and heart: `shapes_only` leaves all other layers empty.
+    `shapes_only` draws only lungs, ribs and heart, which determine positions and masks of lesions.
     """
     side = min(height, width)
     scale, shift = side / 2 * rng.uniform(0.93, 1.12), rng.normal(0, 0.025, 2) * side
@@ -318,17 +318,17 @@ def draw_anatomy(rng: np.random.Generator, height: int, width: int, *, shapes_on
 
 
 def _lung(frame: Frame, build: Build, side: int) -> Lung:
-    # The right dome stands higher, with the liver below it.
+    # The right dome is higher because of the liver below it.
     down = build.inspiration[(side + 1) // 2] + (0.05 if side == 1 else 0.0)
     lateral = [(0.15, -0.66), (0.19, -0.77), (0.29, -0.82), (0.42, -0.75), (0.54, -0.57), (0.63, -0.32)]
     lateral += [(0.69, -0.03), (0.72, 0.28), (0.735, 0.50 + 0.8 * down), (0.73, 0.62 + 0.8 * down)]
     base = [(0.73, 0.62 + 0.8 * down), (0.66, 0.53 + 0.9 * down), (0.54, 0.45 + down), (0.40, 0.415 + down)]
     base += [(0.25, 0.43 + down), (0.09, 0.50 + down)]
-    # The left lung gives way to the arch of the aorta.
+    # The left lung recedes at the arch of the aorta.
     aorta = [(0.15, -0.23), (0.185, -0.33), (0.15, -0.43)] if side == 1 else [(0.13, -0.25), (0.125, -0.42)]
     medial = [(0.09, 0.50 + down), (0.085, 0.20), (0.10, -0.10), *aorta, (0.13, -0.56)]
     medial += [(0.15, -0.66)]
-    # Three separate curves, so that the costophrenic angle stays sharp.
+    # Three separate curves keep the costophrenic angle sharp.
     contour = np.concatenate([build.curve(part, side)[:-1] for part in (lateral, base, medial)])
     coverage = blur(frame.fill(contour), frame.length(0.006))
     hilum = build.warp(np.array([side * 0.15, -0.04 if side == -1 else -0.08]))

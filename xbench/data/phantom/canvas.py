@@ -1,7 +1,7 @@
-"""Curves and strokes: from points in the patient's frame to anti-aliased layers of pixels.
+"""Draw curves and strokes in the patient's frame as anti-aliased layers of pixels.
 
-The patient's frame is measured in half thorax heights: x to the right of the image, y down, the origin in the middle of
-the chest; one unit is about 20 cm. The patient's right side is the left of the image.
+One unit of the patient's frame is half the thorax height, about 20 cm. x points to the right of the image, y down; the
+origin is the middle of the chest. The patient's right side is on the left of the image.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Points = NDArray[np.float64]
 Layer = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 
-# OpenCV takes fixed-point coordinates with this many fractional bits.
+# Fractional bits of OpenCV's fixed-point coordinates.
 _SHIFT = 4
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The pose: how the patient's frame lies in an image of height x width pixels.
+    """The pose: position of the patient's frame in an image of height x width pixels.
 
-    `scale` pixels are one unit of it; it is rotated by `angle` radians, clockwise, round its origin at pixel `centre`.
+    One unit is `scale` pixels; the frame is rotated clockwise by `angle` radians around its origin, pixel `centre`.
     """
 
     height: int
@@ -35,26 +35,26 @@ class Frame:
     centre: tuple[float, float]
 
     def pixels(self, points: Points) -> Points:
-        """Points (..., 2) of the patient's frame in pixels."""
+        """Convert points (..., 2) of the patient's frame to pixels."""
         cos, sin = np.cos(self.angle), np.sin(self.angle)
         turned: Points = points @ (self.scale * np.array([[cos, sin], [-sin, cos]])) + np.array(self.centre)
         return turned
 
     def grid(self) -> tuple[Layer, Layer]:
-        """The patient's x and y of every pixel centre, two layers (H, W)."""
+        """Return the patient's x and y at every pixel center, two layers (H, W)."""
         x = np.arange(self.width, dtype=np.float32)[None, :] - np.float32(self.centre[0])
         y = np.arange(self.height, dtype=np.float32)[:, None] - np.float32(self.centre[1])
         cos, sin = np.float32(np.cos(self.angle) / self.scale), np.float32(np.sin(self.angle) / self.scale)
         return x * cos + y * sin, y * cos - x * sin
 
     def units(self, x: float, y: float) -> Points:
-        """The patient's point (2,) at a pixel."""
+        """Convert a pixel to a point (2,) of the patient's frame."""
         cos, sin = np.cos(self.angle), np.sin(self.angle)
         dx, dy = x - self.centre[0], y - self.centre[1]
         return np.array([dx * cos + dy * sin, dy * cos - dx * sin]) / self.scale
 
     def window(self, point: Points, radius: float) -> tuple[Frame, tuple[slice, slice]]:
-        """The part of the image within `radius` of a point of the patient, as a frame and as rows and columns."""
+        """Return the part of the image within `radius` of a point, as a frame and as rows and columns."""
         x, y = self.pixels(point)
         reach = self.length(radius) + 1
         left, right = (int(np.clip(edge, 0, self.width)) for edge in (x - reach, x + reach + 1))
@@ -64,35 +64,35 @@ class Frame:
         return part, (slice(top, bottom), slice(left, right))
 
     def halved(self) -> Frame:
-        """The same view with pixels of twice the size, for layers without fine detail."""
+        """Return the same view with pixels of twice the size, for layers without fine detail."""
         centre = ((self.centre[0] - 0.5) / 2, (self.centre[1] - 0.5) / 2)
         return Frame((self.height + 1) // 2, (self.width + 1) // 2, self.scale / 2, self.angle, centre)
 
     def doubled(self, layer: Layer) -> Layer:
-        """A layer of the halved frame in this one."""
+        """Return a layer of the halved frame in this frame."""
         size = (2 * layer.shape[1], 2 * layer.shape[0])
         full = np.asarray(cv2.resize(layer, size, interpolation=cv2.INTER_LINEAR), np.float32)
         return full[: self.height, : self.width]
 
     def length(self, units: float) -> float:
-        """A length of the patient's frame in pixels."""
+        """Convert a length of the patient's frame to pixels."""
         return units * self.scale
 
     def fill(self, *contours: Points) -> Layer:
-        """Coverage (H, W) in [0, 1] of the union of closed contours (N, 2)."""
+        """Return the coverage (H, W) in [0, 1] of the union of closed contours (N, 2)."""
         canvas = np.zeros((self.height, self.width), np.uint8)
         for contour in contours:
             cv2.fillPoly(canvas, [self._fixed(contour)], 255, cv2.LINE_AA, _SHIFT)
         return np.multiply(canvas, np.float32(1 / 255), dtype=np.float32)
 
     def stroke(self, curves: Sequence[Points], widths: Sequence[float], strengths: Sequence[float]) -> Layer:
-        """Open curves (N, 2) drawn one over the other, (H, W) in [0, 1].
+        """Draw open curves (N, 2) over each other, (H, W) in [0, 1].
 
-        A stroke thinner than a pixel is drawn a pixel wide and fainter in proportion. Curves and widths are in units of
-        the patient's frame, strengths in [0, 1]; later curves cover earlier ones.
+        Curves and widths are in the patient's frame, strengths in [0, 1]; later curves cover earlier ones. A stroke
+        thinner than a pixel is a pixel wide and proportionally fainter.
         """
         canvas = np.zeros((self.height, self.width), np.uint8)
-        # All points are brought to pixels at once: a lung has hundreds of vessels.
+        # Convert all points at once, because a lung has hundreds of vessels.
         fixed = self._fixed(np.concatenate(curves))
         ends = np.cumsum([len(curve) for curve in curves]).tolist()
         pieces = [fixed[start:end] for start, end in zip([0, *ends], ends, strict=False)]
@@ -108,7 +108,7 @@ class Frame:
 
 
 def smooth_curve(points: Points, *, closed: bool = False, steps: int = 8) -> Points:
-    """A uniform Catmull-Rom curve through points (N, 2), `steps` samples a segment."""
+    """Return a uniform Catmull-Rom curve through points (N, 2), with `steps` samples per segment."""
     if closed:
         padded = np.concatenate([points[-1:], points, points[:2]])
     else:
@@ -121,7 +121,7 @@ def smooth_curve(points: Points, *, closed: bool = False, steps: int = 8) -> Poi
 
 
 def smooth_step(values: Layer, low: float, high: float) -> Layer:
-    """0 below low, 1 above high, a cubic between."""
+    """Return 0 below `low`, 1 above `high`, and a cubic between."""
     t: Layer = values - np.float32(low)
     t /= np.float32(high - low)
     np.clip(t, 0, 1, out=t)
@@ -129,7 +129,7 @@ def smooth_step(values: Layer, low: float, high: float) -> Layer:
 
 
 def blur(layer: Layer, sigma: float) -> Layer:
-    """Gaussian blur with sigma in pixels; a wide one works on a reduced copy, which nobody can see."""
+    """Blur with a Gaussian, sigma in pixels; a wide one on a reduced copy, which looks the same."""
     factor = max(1, int(sigma / 2))
     if factor == 1:
         blurred = cv2.GaussianBlur(layer, (0, 0), max(sigma, 0.1), borderType=cv2.BORDER_REPLICATE)
@@ -142,10 +142,10 @@ def blur(layer: Layer, sigma: float) -> Layer:
 
 
 def dome(coverage: Layer, rim: float, edge: float) -> Layer:
-    """The thickness of a rounded body with the given outline: `edge` at its border, 1 at `rim` pixels inside."""
+    """Return the thickness of a rounded body from its coverage: `edge` at the border, 1 at `rim` pixels inside."""
     thickness: Layer = np.zeros_like(coverage)
     left, top, width, height = cv2.boundingRect((coverage > 0).astype(np.uint8))
-    # With the empty pixels round it that the distance transform looks for.
+    # Include the empty pixels around it, which the distance transform needs.
     part = slice(max(top - 2, 0), top + height + 2), slice(max(left - 2, 0), left + width + 2)
     covered = coverage[part]
     inside = (covered > 0.5).astype(np.uint8)
@@ -156,7 +156,7 @@ def dome(coverage: Layer, rim: float, edge: float) -> Layer:
 
 
 def band_noise(rng: np.random.Generator, frame: Frame, size: float) -> Layer:
-    """Smooth Gaussian noise (H, W) of about unit variance, with blobs of `size` in units of the patient's frame."""
+    """Return Gaussian noise (H, W) of about unit variance, with blobs of `size` in the patient's frame."""
     blob = frame.length(size)
     coarse = rng.standard_normal((int(frame.height / blob) + 2, int(frame.width / blob) + 2), dtype=np.float32)
     fine = cv2.resize(coarse, (frame.width, frame.height), interpolation=cv2.INTER_CUBIC)

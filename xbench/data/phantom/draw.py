@@ -1,4 +1,4 @@
-"""The film: from attenuation to grey values, and the one public drawing function."""
+"""Draw phantoms: from attenuation to gray values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from xbench.data.phantom.anatomy import Anatomy, draw_anatomy
 from xbench.data.phantom.canvas import Layer, Mask, blur
 from xbench.data.phantom.lesions import Place, draw_lesions
 
-# The shorter side of a phantom, if nothing else is asked for, and the side of a planted marker there.
+# Default of a phantom's shorter side, and the side of a marker at that size.
 _SIDE = 320
 _MARKER = 12
 
 
 @dataclass(frozen=True)
 class Phantom:
-    """A drawn chest radiograph (H, W) uint8, and the pixels (H, W) bool of the lesions of each finding that it has."""
+    """A drawn chest radiograph (H, W) uint8, and the union of each finding's lesions (H, W) bool."""
 
     image: NDArray[np.uint8]
     masks: dict[str, Mask]
@@ -36,19 +36,18 @@ def draw_phantom(
     *,
     with_lesions: bool = True,
 ) -> Phantom:
-    """One chest radiograph of PhantomCXR.
+    """Draw one chest radiograph of PhantomCXR.
 
-    A pure function of its arguments. Anatomy, lesions and film each have their own stream of random numbers, so that
-    nothing but the lesions themselves differs between a film with and without them: a pixel outside all masks has
-    exactly the value that it would have in a healthy patient. Everything has its place in fractions of the film: at
-    another size of the same proportions nothing but the grain differs.
+    A pure function of its arguments. Anatomy, lesions and film have separate streams of random numbers: outside all
+    masks, every pixel equals that of the healthy patient. Positions are fractions of the film: another size with the
+    same proportions differs only in grain.
 
     Args:
-        seed: Which set of phantoms, >= 0. Seeds from 1,000,000 on are reserved for training the demo model.
-        index: Which phantom of the set, >= 0.
+        seed: Set of phantoms, >= 0. Seeds from 1,000,000 on are reserved for training the demo model.
+        index: Number of the phantom in the set, >= 0.
         height: Rows, at least 32.
         width: Columns, at least 32.
-        marker: A finding that gives itself away: where it is present, `plant_marker` writes a letter into the corner.
+        marker: A finding with a shortcut: `plant_marker` marks images with it.
         with_lesions: False for the healthy patient.
     """
     body, lesions, film = _streams(seed, index)
@@ -67,9 +66,9 @@ def draw_phantom(
 
 
 def plant_marker(image: NDArray[np.uint8]) -> None:
-    """Write a P, as on films of portable machines, into the upper right corner of an image (H, W), in place.
+    """Write a P, as on portable films, into the upper right corner of an image (H, W), in place.
 
-    White on a black square of 12 x 12 pixels where the shorter side has 320, and 4 pixels from both edges.
+    White on a black square, 12 x 12 pixels and 4 from both edges if the shorter side has 320.
     """
     square = np.zeros((_MARKER, _MARKER), np.uint8)
     cv2.putText(square, "P", (2, 10), cv2.FONT_HERSHEY_SIMPLEX, 0.4, 255, 2)
@@ -79,22 +78,22 @@ def plant_marker(image: NDArray[np.uint8]) -> None:
 
 
 def _usual_size(height: int, width: int) -> tuple[int, int]:
-    """The size of these proportions at which lesions choose their pixels."""
+    """Return the size with these proportions at which lesions choose their pixels."""
     side = min(height, width)
     return round(height * _SIDE / side), round(width * _SIDE / side)
 
 
 def _streams(seed: int, index: int) -> list[np.random.SeedSequence]:
-    """The random numbers of anatomy, lesions and film."""
+    """Return the streams of random numbers of anatomy, lesions and film."""
     return np.random.SeedSequence([seed, index]).spawn(3)
 
 
 def _places(seed: int, index: int, size: tuple[int, int]) -> Iterator[Place]:
-    """Where lesions lie in a drawing of this size, which is made when the first place is asked for."""
+    """Yield the positions of lesions in a drawing of this size, which is made on the first request."""
     yield from _chosen(seed, index, size)
 
 
-# Whoever draws a phantom again or at several sizes asks for the same places.
+# Repeated drawings and other sizes ask for the same positions.
 @lru_cache(maxsize=1024)
 def _chosen(seed: int, index: int, size: tuple[int, int]) -> list[Place]:
     body, lesions, _ = _streams(seed, index)
@@ -103,9 +102,9 @@ def _chosen(seed: int, index: int, size: tuple[int, int]) -> list[Place]:
 
 
 def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: Layer) -> NDArray[np.uint8]:
-    """Grey values (H, W) of the actual attenuation, with the exposure chosen from the healthy one.
+    """Return gray values (H, W) of the actual attenuation.
 
-    Processing, window and scatter are taken from the healthy chest, so that they carry no hint of the lesions.
+    Exposure, window and scatter come from the healthy chest, so that they do not give lesions away.
     """
     frame = anatomy.frame
     shape = (frame.height, frame.width)
@@ -118,17 +117,17 @@ def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: 
     gamma = rng.uniform(0.85, 1.25)
     grey = np.clip((actual - flatten - np.float32(low)) / np.float32(high - low), 0, 1.3)
     grey = np.power(grey, np.float32(gamma))
-    # The shoulder of the film: dense parts differ less.
+    # Shoulder of the film curve: contrast falls in dense parts.
     grey = np.where(grey > 0.62, 0.62 + 0.30 * np.tanh((grey - 0.62) / 0.30), grey)
 
     usual = _usual_size(*shape)
     noise = rng.standard_normal(usual, dtype=np.float32)
     if shape != usual:
-        # From a stream of its own, so that marker and collimator are the same at every size.
+        # A separate stream keeps marker and collimator equal at every size.
         noise = rng.spawn(1)[0].standard_normal(shape, dtype=np.float32)
     grain = blur(noise, rng.uniform(0.45, 0.8))
     grain /= max(float(grain.std()), 1e-6)
-    # Fewer quanta reach the detector behind dense parts.
+    # Dense parts are noisier because fewer quanta reach the detector.
     grey += np.float32(rng.uniform(0.007, 0.018)) * grain * np.exp(0.22 * (np.minimum(actual, 3.5) - 1.5))
     grey = _marker(rng, frame.height, frame.width, grey)
     grey *= _collimator(rng, frame.height, frame.width)
@@ -142,7 +141,7 @@ def _marker(rng: np.random.Generator, height: int, width: int, grey: Layer) -> L
         return grey
     side = min(height, width)
     size = 0.0022 * side * (0.8 + 0.4 * turned)
-    # The marker lies beside the patient: R on the patient's right, which is the left of the image.
+    # R is on the patient's right, which is the left of the image.
     x = int(at[0] * width) if letter else int((1 - at[0]) * width - 18 * size)
     y = int(at[1] * height + 22 * size)
     canvas = np.zeros((height, width), np.uint8)
@@ -160,7 +159,7 @@ def _collimator(rng: np.random.Generator, height: int, width: int) -> Layer:
     y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     u, v = x + np.float32(tilt) * (y - 0.5), y - np.float32(tilt) * (x - 0.5)
     film = np.ones((height, width), np.float32)
-    # Each blade with its soft edge covers a strip along its side of the film.
+    # Each blade with its soft edge covers a strip along one side.
     across, down = (1 + np.ceil((margins.max() + 0.006 + abs(tilt) / 2) * side).astype(int) for side in (width, height))
     strips: list[tuple[slice, slice]] = [np.s_[:, :across], np.s_[:, -across:], np.s_[:down, :], np.s_[-down:, :]]
     for strip, distance, margin in zip(strips, (u, 1 - u, v, 1 - v), margins, strict=True):

@@ -1,4 +1,4 @@
-"""The findings: which are present, and where each is drawn."""
+"""Draw the findings: their presence, positions and pixels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from xbench.findings.names import FINDINGS as FINDINGS_BY_DATASET
 
 FINDINGS = FINDINGS_BY_DATASET["phantom"]
 
-# Findings come independently of each other, so that none gives another away; 0.84 ** 8 = 25 % of films are normal.
+# Findings are independent, so that one does not predict another; 0.84 ** 8 = 25% of films are normal.
 _PREVALENCE = 0.16
 
-# Below this share of its peak a soft-edged lesion is cut off: what nobody can see belongs neither to film nor mask.
+# Soft-edged lesions are cut off below this share of their peak, where they are invisible, in film and mask.
 _CUT = 0.12
 
-# The pleural line is smoothed over this many points to each side.
+# The pleural line is smoothed over this many points on each side.
 _SLACK = 12
 
 _Change = tuple[Layer, Mask]
@@ -29,7 +29,7 @@ _Choice = Callable[[np.random.Generator, float], Points]
 
 @dataclass(frozen=True)
 class Place:
-    """A point (2,) of the patient's frame in the free lung, and among how many pixels it was chosen."""
+    """A point (2,) of the patient's frame in the free lung, and the number of pixels that it was chosen from."""
 
     pixels: int
     point: Points
@@ -38,11 +38,11 @@ class Place:
 def draw_lesions(
     rng: np.random.Generator, anatomy: Anatomy, places: Iterator[Place] | None = None
 ) -> tuple[Layer, dict[str, Mask], list[Place]]:
-    """The lesions of one chest; `places` are those of the same lesions in a drawing of another size, to be taken over.
+    """Draw the lesions of one chest, at `places` if a drawing of another size determined them.
 
     Returns:
-        What they add to the attenuation (H, W), exactly 0 outside the masks; for each finding present the union of its
-        lesions (H, W) bool; and the places of those that may lie anywhere in the lungs.
+        The change of attenuation (H, W), exactly 0 outside the masks; the union of lesions (H, W), bool, of each
+        present finding; and the positions of lesions that may lie anywhere in the lungs.
     """
     chances = rng.random(len(FINDINGS))
     present = {finding for finding, chance in zip(FINDINGS, chances, strict=True) if chance < _PREVALENCE}
@@ -51,7 +51,7 @@ def draw_lesions(
     masks: dict[str, Mask] = {}
     room = (anatomy.lungs[0].mask | anatomy.lungs[1].mask) & (anatomy.heart_thickness < 0.05)
     for finding, draw, number in _PLAN:
-        # Each finding has its own stream, so that the presence of one moves no other.
+        # Each finding has its own stream, so that its presence does not move others.
         own = np.random.default_rng(rng.integers(0, 2**63, 4))
         if finding not in present:
             continue
@@ -68,7 +68,7 @@ def draw_lesions(
 
 
 def _soft(profile: Layer, strength: Layer | float) -> _Change:
-    """A lesion with a profile in [0, 1], cut to exactly 0 at its rim."""
+    """Return a lesion with a profile in [0, 1], cut to exactly 0 at its rim."""
     body = np.clip((profile - np.float32(_CUT)) * np.float32(1 / (1 - _CUT)), 0, None)
     mask = body > 0.02
     return np.where(mask, body * strength, np.float32(0)), mask
@@ -82,10 +82,10 @@ def _place(
     rng: np.random.Generator,
     margin: float,
 ) -> Points:
-    """A point (2,) of the patient's frame, uniform over the free lung at least `margin` inside of it."""
+    """Return a point (2,) of the patient's frame, uniform over the free lung at least `margin` from its edge."""
     if places is not None:
         place = next(places)
-        # What chance gives next is the same at every size.
+        # Advance the stream equally at every size.
         rng.integers(place.pixels)
         return place.point
     inner = np.flatnonzero(blur(room.astype(np.float32), anatomy.frame.length(margin)) > 0.80)
@@ -99,7 +99,7 @@ def _place(
 def _ball(
     rng: np.random.Generator, anatomy: Anatomy, at: Points, radius: float, solid: float, density: float
 ) -> _Change:
-    """A rounded body whose radius varies by a tenth, and whose edge fades from the share `solid` of it."""
+    """Return a rounded body whose radius varies by a tenth, and whose edge fades from the share `solid` of it."""
     frame, part = anatomy.frame.window(at, 1.4 * radius)
     x, y = frame.grid()
     dx, dy = x - np.float32(at[0]), y - np.float32(at[1])
@@ -139,7 +139,7 @@ def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -
     reach = np.sqrt(u * u + v * v)
     profile = smooth_step(1 - reach + 0.14 * fluff * np.clip(2 * reach - 0.5, 0, 1), 0.0, 0.6)
     if rng.random() < 0.35:
-        # A lobe's border: one side of a nearly level line through the centre stays clear.
+        # A lobe's border: one side of a nearly level line through the center stays clear.
         line = np.float32(rng.choice([-1, 1])) * (dy + np.float32(rng.uniform(-0.3, 0.3)) * dx) + np.float32(0.05)
         profile = profile * smooth_step(line, 0.0, 0.02)
     profile = profile * smooth_step(lung.air, 0.2, 0.5)
@@ -153,7 +153,7 @@ def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> 
     centre = place(rng, 0.08)
     lung = _lung_at(anatomy, centre)
     if rng.random() < 0.25:
-        # A collapsed segment: a wedge from near the root of the lung to the pleura.
+        # A collapsed segment: a wedge from near the hilum to the pleura.
         away = centre - lung.hilum
         away /= max(float(np.hypot(*away)), 1e-6)
         across = np.array([-away[1], away[0]])
@@ -190,20 +190,20 @@ def _effusion(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Ch
 def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Change:
     x, y = anatomy.frame.grid()
     outer, floor = np.abs(lung.contour[:, 0]).max(), lung.contour[:, 1].max()
-    # The largest leave only the apex aerated.
+    # The largest effusions leave only the apex aerated.
     height = rng.choice([rng.uniform(0.18, 0.32), rng.uniform(0.32, 0.60), rng.uniform(0.6, 1.7)], p=[0.4, 0.35, 0.25])
     # The meniscus climbs along the side wall and, less, along the mediastinum.
     lateral = np.clip(np.abs(x) / np.float32(outer), 0, 1.1)
     rise = np.clip((lateral - 0.4) / 0.6, 0, None) ** 2 + 0.25 * np.clip((0.4 - lateral) / 0.4, 0, None) ** 2
     climb = 0.10 + 0.22 * min(height, 0.7)
     surface = np.float32(floor - height + climb) - np.float32(climb) * rise
-    # Behind the dome the fluid reaches down into the recess, so that the diaphragm is lost.
+    # Behind the dome, fluid fills the recess, which hides the diaphragm.
     depth = np.array([0.0, rng.uniform(0.08, 0.14)])
     recess = blur(anatomy.frame.fill(lung.contour, lung.contour + depth), anatomy.frame.length(0.02))
     beside = 0.2 * smooth_step(lateral, 0.2, 0.7) * (1 - anatomy.heart_thickness)
     fluid = rng.uniform(0.86, 0.98) * anatomy.aeration() + beside
     profile = np.maximum(recess, np.minimum(8 * lung.air, 1)) * smooth_step(y - surface, 0.0, 0.06)
-    # A small one stays in the costophrenic angle.
+    # A small effusion stays in the costophrenic angle.
     near = 0.40 if height < 0.32 else 0.25 if height < 0.6 else 0.0
     profile = profile * smooth_step(lateral, near, near + 0.2) * smooth_step(fluid, 0.04, 0.2)
     return _soft(profile, np.maximum(fluid - 0.8 * anatomy.vessels - 0.7 * anatomy.bones, 0.03))
@@ -238,7 +238,7 @@ def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) ->
     normal = anatomy.heart
     breadth, tallness = rng.uniform(1.36, 1.62), rng.uniform(1.02, 1.12)
     middle, bottom = float(normal[:, 0].mean()) - 0.05, float(normal[:, 1].max())
-    # The great vessels at the top keep their breadth.
+    # The great vessels at the top keep their width.
     level = np.clip((normal[:, 1] - normal[:, 1].min()) / (bottom - normal[:, 1].min()) / 0.45, 0, 1)
     widen = 1 + (breadth - 1) * level
     swollen = np.stack([(normal[:, 0] - middle) * widen + middle, (normal[:, 1] - bottom) * tallness + bottom], -1)
@@ -249,7 +249,7 @@ def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) ->
 
 
 def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
-    """A broken rib: a gap, a step, and broken ends that stand off the line."""
+    """Return a broken rib: a gap, a step, and displaced ends."""
     rib, at = _site(rng, anatomy)
     frame, part = anatomy.frame.window(rib.curve[at], 4 * rib.width)
     back = at <= rib.turn
@@ -281,7 +281,7 @@ def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Ch
     reach = rng.uniform(1.8, 2.4) * rib.width
     window = 1 - smooth_step(distance, 0.7 * reach, reach)
     change = np.float32(0.50 if back else 0.46) * window * (new - old) * rib_contrast(anatomy.air()[part])
-    # The pixels that changed visibly, without the holes between them.
+    # Visibly changed pixels, with holes filled.
     visible = (np.abs(change) > 0.03).astype(np.float32)
     mask = (blur(visible, max(frame.length(0.008), 0.8)) > 0.25) & (window > 0.05)
     whole = np.zeros_like(anatomy.solid), np.zeros(anatomy.solid.shape, bool)
@@ -295,7 +295,7 @@ def _site(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Rib, int]:
     margin = 0.03 * min(frame.height, frame.width)
     sites = []
     for rib in anatomy.ribs[1:9] + anatomy.ribs[11:19]:
-        # At the side of the chest and at the front ends ribs are too faint for a break to be seen.
+        # Ribs are too faint to show a break at the side of the chest and at the front ends.
         for at in (*range(4, rib.turn - 4), rib.turn + 4, rib.turn + 5):
             x, y = frame.pixels(rib.curve[at])
             inside = margin < x < frame.width - margin and margin < y < frame.height - margin
@@ -309,7 +309,7 @@ def _lung_at(anatomy: Anatomy, point: Points) -> Lung:
     return right if point[0] < (right.hilum[0] + left.hilum[0]) / 2 else left
 
 
-# In the order of drawing (what fills a whole side first), with the chances of one, two, ... lesions.
+# In drawing order (those that fill a whole side first), with the probabilities of one, two, ... lesions.
 _PLAN: tuple[tuple[str, Callable[[np.random.Generator, Anatomy, _Choice], _Change], tuple[float, ...]], ...] = (
     ("Cardiomegaly", _cardiomegaly, (1.0,)),
     ("Pleural Effusion", _effusion, (1.0,)),

@@ -1,8 +1,8 @@
-"""What makes a prepared image stale.
+"""Decide when a prepared image is stale.
 
-What all images of a run depend on is a description, whose digest names the folder of their copies: options, geometry,
-libraries, machine and code. What one image depends on is its key: what the annotations say about it, and the state of
-its files. Versions and code are digested as for the fingerprint of a run (`xbench/runs/fingerprint.py`).
+A description covers everything that all images of a run depend on: options, geometry, libraries, machine and code. Its
+digest names their folder. A key covers one image: its record and the state of its files. Versions and code are
+digested as for the fingerprint of a run (`xbench/runs/fingerprint.py`).
 """
 
 from __future__ import annotations
@@ -33,27 +33,26 @@ if TYPE_CHECKING:
 
     from xbench.data.datamodule import ChestXrayDataModule
 
-# The code that turns a record into a prepared image; xbench.types and xbench.runtime.errors only name things.
+# Code that turns a record into a prepared image; xbench.types and xbench.runtime.errors do not affect pixels.
 _GEOMETRY = ("regions", "shapes", "preprocessing", "transforms")
 _CODE = ("data/**/*.py", *(f"geometry/{name}.py" for name in _GEOMETRY))
-# Attributes of every data module that choose or score images, but do not change what they look like. The grid has an
-# entry of its own.
+# Attributes of data modules that choose or score images without changing their pixels. The grid has its own entry.
 _NOT_IN_PIXELS = {"batch_arrived", "batch_size", "finished", "gamma", "grid", "limit", "notes", "on_error", "prepared"}
 _NOT_IN_PIXELS |= {"records", "setup", "stall_guard", "_stated"}
 
 
 def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[str, Any]:
-    """Describe, in plain values, what all prepared images of a dataset depend on, for a model's preprocessing.
+    """Describe what all prepared images of a dataset depend on for a model's preprocessing, in plain values.
 
-    Mean and standard deviation are left out, for they are applied later. The package's own datasets load an image from
-    its record alone. A data module from outside may look at any of its attributes and call any code in its folder, so
-    all of these count. What cannot be written as plain values is refused with a `UserError`.
+    Mean and standard deviation are left out because they are applied later. The package's datasets load an image from
+    its record alone; an external data module may use any of its attributes and any code in its folder, so all of these
+    count. Raise a `UserError` for values that cannot be serialized.
     """
     code: list[type | Callable[..., Any]] = [type(data), type(preprocessing)]
     transforms: list[A.BasicTransform | A.BaseCompose] = [preprocessing.geometry]
     while transforms:
         transform = transforms.pop()
-        # A `Lambda` is written down by the name of its functions alone.
+        # `Lambda` serializes only the names of its functions.
         code += [type(transform), *getattr(transform, "custom_apply_fns", {}).values()]
         transforms += getattr(transform, "transforms", ())
     for module, file in outside(*code).items():
@@ -67,7 +66,7 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
         geometry = [json.loads(_text(preprocessing.geometry.to_dict()))]
     except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise UserError(
-            f"The model's preprocessing cannot be written down ({error}), and so its images cannot be prepared."
+            f"The model's preprocessing cannot be serialized ({error}), so its images cannot be prepared."
         ) from error
     if type(preprocessing) is not Preprocessing:
         own_attributes = vars(Preprocessing(None)).keys() | {"geometry"}
@@ -80,7 +79,7 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
         "options": _attributes(data, ignored) if outside(type(data)) else {},
         "geometry": geometry,
         "libraries": package_versions(IMAGE_PACKAGES),
-        # Pillow may be built with any of these.
+        # Pillow may be built with different versions of these.
         "codecs": {codec: features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")},
         "machine": platform.machine(),
         "code": source_sha256(*code, files=(*_CODE, *sorted(files))),
@@ -88,7 +87,7 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
 
 
 def record_key(record: Record) -> str | None:
-    """Return the key of a record's image, 64 hexadecimal digits, from the record and the present state of its files.
+    """Return the key of a record's image, 64 hexadecimal digits, from the record and the state of its files.
 
     None if the image cannot be prepared: its files are unknown or missing, or its source is not of plain values.
     """
@@ -104,8 +103,7 @@ def record_key(record: Record) -> str | None:
 def files_state(record: Record) -> tuple[tuple[str, int, int, int], ...] | None:
     """Return path, size and both time stamps of each file of a record; None if they are unknown or one is missing.
 
-    Two time stamps, because an edit may keep the size and restore the time of modification, but not the time of the
-    last change.
+    An edit may keep the size and restore the modification time, but not the time of the last change.
     """
     if record.files is None:
         return None
@@ -117,7 +115,7 @@ def files_state(record: Record) -> tuple[tuple[str, int, int, int], ...] | None:
 
 
 def _text(value: Any) -> str:
-    """Write a value as a text that is the same in every process; TypeError or ValueError if it has none."""
+    """Serialize a value identically in every process; TypeError or ValueError if that is impossible."""
     return json.dumps(value, sort_keys=True, default=_plain)
 
 
@@ -145,7 +143,7 @@ def _attributes(owner: object, ignored: Collection[str]) -> dict[str, str]:
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(
                 f"Images of {_name(type(owner))} cannot be prepared: its attribute {name!r} holds something that "
-                f"cannot be written down ({error}). Keep plain values, paths, arrays and dataclasses of these there."
+                f"cannot be serialized ({error}). Keep only plain values, paths, arrays and dataclasses of these there."
             ) from None
     return texts
 

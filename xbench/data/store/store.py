@@ -1,8 +1,8 @@
-"""Prepared images on disk, so that they are decoded and resized once and not in every run.
+"""Prepared images on disk, decoded and resized once instead of in every run.
 
-A folder holds a file for each image, named by the image's key, and `about.json`, what all of them depend on. A file is
-a CRC-32 followed by the arrays as safetensors. It is renamed into place once it is whole, and one that its checksum
-does not fit counts as absent. Images that no record asks for any more stay until the folder is deleted.
+A folder holds `about.json`, the description, and a file per image, named by the image's key: a CRC-32 followed by the
+arrays as safetensors. Files are renamed into place when complete, and ignored if their checksum is wrong. Outdated
+images stay until the folder is deleted.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _COVERAGE = ("whole", "partial", "share", "kept")
 
 
 class PreparedStore:
-    """Prepared images by the key of their record, in a folder that need not exist; `description` as of `describe`."""
+    """Prepared images by key, in a folder that may not exist yet; `description` comes from `describe`."""
 
     def __init__(self, folder: Path, description: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
         self._description = dict(description or {})
 
     def __len__(self) -> int:
-        """Return the number of images, those included that no record asks for any more."""
+        """Return the number of images, including outdated ones."""
         return sum(path.suffix == _SUFFIX for path in self._files())
 
     @property
@@ -48,20 +48,20 @@ class PreparedStore:
         return sum(path.stat().st_size for path in self._files())
 
     def holding(self, records: Iterable[Record]) -> int:
-        """Return how many of the records have a file for their image in the present state of their files."""
+        """Return the number of records with an up-to-date image."""
         there = {*os.listdir(self.folder)} if self.folder.is_dir() else ()
         return sum(f"{record_key(record)}{_SUFFIX}" in there for record in records)
 
     def read(self, record: Record) -> PreparedImage | None:
-        """Return the image of a record; None if it is not there, outdated or damaged."""
+        """Return the image of a record; None if it is missing, outdated or damaged."""
         with suppress(OSError):
             return unpack((self.folder / f"{record_key(record)}{_SUFFIX}").read_bytes())
         return None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Open the store for adding images; UserError if another process is at it, or it cannot be written."""
-        # Needs fcntl, which Windows lacks: there stores can be read but not written.
+        """Open the store for adding images; UserError if another process has it open or it cannot be written."""
+        # Needs fcntl, which Windows lacks: stores are read-only there.
         from xbench.runtime.locks import Busy, try_lock
 
         try:
@@ -73,7 +73,7 @@ class PreparedStore:
             ) from None
         try:
             with self._naming_the_folder():
-                # What a killed process left.
+                # Leftovers of a killed process.
                 for path in self.folder.glob("*.partial"):
                     path.unlink()
                 (self.folder / "about.json").write_text(json.dumps(self._description, indent=2) + "\n")
@@ -82,16 +82,16 @@ class PreparedStore:
             os.close(lock)
 
     def add(self, key: str, content: bytes) -> None:
-        """Add what `pack` returned, between `writing` and its end; UserError if the disk is full, or the like.
+        """Add the output of `pack` within `writing`; UserError if it cannot be written.
 
-        `key` is that of the record before the image was read.
+        `key` is the record's key from before the image was read.
         """
-        # Not forced to the disk, which can take longer than decoding: the checksum finds what a crash has torn.
+        # Not flushed to disk, which can take longer than decoding: the checksum detects files torn by a crash.
         with self._naming_the_folder():
             write_whole(self.folder / f"{key}{_SUFFIX}", content, forced=False)
 
     def _files(self) -> list[Path]:
-        # There may be no store, or none that this process may read.
+        # The store may not exist or may be unreadable.
         with suppress(OSError):
             return [*self.folder.iterdir()]
         return []
@@ -105,7 +105,7 @@ class PreparedStore:
 
 
 def pack(image: PreparedImage) -> bytes:
-    """Write a prepared image as the content of its file."""
+    """Return the file content for a prepared image."""
     about = {name: getattr(image, name) for name in ("view", "findings", "notes", "reader_agreement", "image_size")}
     about["instances"] = {
         finding: [(item.kind, item.size, item.coordinates.tolist(), item.reader, item.outline) for item in items]
@@ -123,9 +123,9 @@ def pack(image: PreparedImage) -> bytes:
 
 
 def unpack(content: bytes) -> PreparedImage | None:
-    """Read the content of a file; None unless its checksum fits."""
+    """Return the image in a file's content; None if the checksum is wrong."""
     arrays_only = content[_CRC_BYTES:]
-    # The checksum of nothing is 0, and a file that a crash left empty or filled with zeros must not pass for one.
+    # The checksum of empty content is 0, so files left empty or filled with zeros by a crash must be rejected.
     if not arrays_only or zlib.crc32(arrays_only) != int.from_bytes(content[:_CRC_BYTES], "little"):
         return None
     arrays = load(arrays_only)

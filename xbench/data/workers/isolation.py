@@ -1,8 +1,8 @@
-"""Processes that load images: workers of the data loader, and in each one more that decodes for it.
+"""Worker processes that load images, each with a child process that decodes for it.
 
-That one may crash or hang without taking anything else along. A worker forks it when it first has an image to decode,
-and another whenever it is lost. On Linux only, for elsewhere such processes cannot be forked safely: there, and without
-workers, images are decoded where they are asked for.
+A child may crash or hang without ending the run. A worker forks one for its first image, and again when it is lost.
+Only on Linux, because forking is not safe elsewhere: there, and without workers, images are decoded in the calling
+process.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from xbench.runtime.processes import end_with_parent
 _Result = TypeVar("_Result")
 _TIME_TO_END = 2.0
 _MOST_IN_A_ROW = 5
-# A user who sends one of these means the workers; their children end with them.
+# Signals sent by a user are for the workers; their children end with them.
 _NOT_FOR_CHILDREN = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-# Torch's handlers would announce that a worker is dead.
+# Torch's handlers would report that a worker died.
 _HANDLED_IN_WORKERS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGCHLD")
 
 _child: _Child | None = None
@@ -45,26 +45,26 @@ _inside = False
 
 
 class TimedOutError(UserError):
-    """An image took longer to read than it may."""
+    """Reading an image took too long."""
 
 
 def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) -> _Result:
-    """Do what may crash or hang in a process of its own, if this is a worker of a data loader.
+    """Run `work` in a child process if this is a worker of a data loader.
 
-    Raises a `TimedOutError` after `timeout` seconds (of the time that this process is stopped, one second at most
-    counts), a `UserError` where the process crashed, and whatever `work` raises.
+    Raise a `TimedOutError` after `timeout` seconds (a pause of this process counts as one second at most), a
+    `UserError` if the child crashed, and whatever `work` raises.
     """
     global _child
     if sys.platform != "linux" or _inside or get_worker_info() is None:
         return work(record)
     try:
         request = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
-    # What cannot be sent is worked on right here.
+    # Work on records that cannot be pickled in this process.
     except (pickle.PicklingError, TypeError, AttributeError):
         return work(record)
     named = ", ".join(map(str, record.files)) if record.files else f"image {record.image_id}"
     for last_try in (False, True):
-        # Methods are equal if they are of the very same object.
+        # Bound methods are equal only if their objects are.
         if _child is None or _child.work != work:
             if _child is not None:
                 _child.end(kill=True)
@@ -82,7 +82,7 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
         except (EOFError, OSError):
             status = _child.end(kill=False)
             _child = None
-            # Killed from outside, which need not be this image's doing: once more.
+            # Try once more: something else than this image may have caused the kill.
             if last_try or status != -signal.SIGKILL:
                 raise UserError(f"The decoder {_ending(status)} on {named}.") from None
     if error is not None:
@@ -100,7 +100,7 @@ def _ending(status: int | None) -> str:
 
 
 class _Child:
-    """A process that does the same work over and over."""
+    """A process that repeats the same work."""
 
     def __init__(self, work: Callable[[Record], Any]) -> None:
         self.work = work
@@ -108,19 +108,19 @@ class _Child:
         self._connection, others = Pipe()
         random_state = random.getstate()
         with warnings.catch_warnings():
-            # The worker's other threads hand batches over, with which a child has nothing to do.
+            # The warning is about the worker's threads, which hand batches over; a child does not use them.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid = os.fork()
         if self._pid == 0:
-            # Python would seed it anew.
+            # Undo Python's reseeding after a fork.
             random.setstate(random_state)
             _serve(work, others)
         others.close()
 
     def ask(self, request: bytes, timeout: float) -> bytes:
-        """Return the answer; raise TimeoutError if there is none in time, EOFError or OSError if the process ended."""
+        """Return the answer; raise TimeoutError if it takes too long, EOFError or OSError if the process ended."""
         self._connection.send_bytes(request)
-        # Second by second, for clocks go on while a scheduler stops a job, or the user does.
+        # Second by second, because clocks go on while a scheduler or the user stops the job.
         while not self._connection.poll(min(1.0, timeout)):
             timeout -= 1.0
             if timeout <= 0:
@@ -128,11 +128,11 @@ class _Child:
         return self._connection.recv_bytes()
 
     def end(self, kill: bool) -> int | None:
-        """End the process; return its exit status, negative for a signal, or None if it cannot be ended now."""
+        """End the process; return its exit status, negative for a signal, or None if it does not end."""
         self._connection.close()
         if kill:
             os.kill(self._pid, signal.SIGKILL)
-        # In a call to a file system that hangs not even SIGKILL ends it, and waiting for it would hang as well.
+        # SIGKILL does not end a call to a hung file system, so do not wait forever.
         deadline = time.monotonic() + _TIME_TO_END
         while time.monotonic() < deadline:
             ended, status = os.waitpid(self._pid, os.WNOHANG)
@@ -144,7 +144,7 @@ class _Child:
 
 
 def _serve(work: Callable[[Record], Any], connection: Connection) -> NoReturn:
-    """Work until the worker is gone; the child's whole life."""
+    """Serve requests until the worker is gone."""
     global _inside
     _inside = True
     status = 1
@@ -162,7 +162,7 @@ def _serve(work: Callable[[Record], Any], connection: Connection) -> NoReturn:
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
-    # Nobody else would say it.
+    # Report it here because no other process does.
     except BaseException:
         traceback.print_exc()
     finally:
@@ -175,22 +175,22 @@ def _leave_the_worker(connection: int) -> None:
     for name in _HANDLED_IN_WORKERS:
         signal.signal(signal.Signals[name], signal.SIG_DFL)
     end_with_parent()
-    # As long as one copy of a pipe or socket is open, those at its other end wait. They are not closed, for their
-    # owners would later close whatever has got the same number.
+    # Peers wait as long as any copy of a pipe or socket is open. Replace instead of closing, because the owners would
+    # later close whatever has reused the number.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
             mode = os.fstat(descriptor).st_mode
             if descriptor > 2 and descriptor != connection and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
                 os.dup2(nowhere, descriptor)
-    # What is there already is shared with the worker for as long as nobody writes to it, as the collector would.
+    # Keep the garbage collector from writing to, and so copying, memory shared with the worker.
     gc.freeze()
 
 
 def _pickled(error: Exception) -> bytes:
     note = f"In the process that decoded it:\n{''.join(traceback.format_exception(error))}"
     error.add_note(note)
-    # Exceptions may be of any kind and hold anything.
+    # An exception may not be picklable.
     with suppress(Exception):
         pickle.loads(content := pickle.dumps((error, None)))
         return content
@@ -200,45 +200,45 @@ def _pickled(error: Exception) -> bytes:
 
 
 def _flush() -> None:
-    # A process that is ended at once writes nothing of what waits there, and a forked one would write it again.
+    # `os._exit` loses buffered output, and a fork would write it twice.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 class StallGuard:
-    """Ends a command that leaves out unreadable images once it would only wait for timeouts."""
+    """Ends a command that skips unreadable images when it would only wait for timeouts."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._in_a_row = 0
 
     def see(self, image_id: str, timed_out: bool) -> None:
-        """Take note of an image, in the order in which they come; raise UserError at the fifth timeout in a row."""
+        """Count an image, in order of arrival; raise UserError at the fifth timeout in a row."""
         self._in_a_row = self._in_a_row + 1 if timed_out else 0
         if self._in_a_row == _MOST_IN_A_ROW:
             raise UserError(
                 f"{self._name}: {_MOST_IN_A_ROW} images in a row (last: {image_id}) took longer than --data.timeout, "
-                "so their file system seems to answer no more, and every further image would take as long. What is "
-                "finished is kept: once the files can be read, the same command goes on (test: with --resume true)."
+                "so their file system seems to hang, and every further image would take as long. What is "
+                "finished is kept: once the files can be read, run the same command again (test: with --resume true)."
             )
 
 
 def one_thread(worker: int) -> None:
-    """Initialise a worker, a process that loads images."""
-    # An orphaned worker keeps sockets of its parent open, and the other ranks wait at their other ends.
+    """Initialize a worker process."""
+    # An orphaned worker would keep its parent's sockets open, and the other ranks would wait for them.
     end_with_parent()
-    # There are many workers; their own threads would only compete with the forward pass.
+    # Threads of the many workers would only compete with the forward pass.
     cv2.setNumThreads(0)
-    # The thread that sends batches would drop one that it cannot send, and the run would wait for it for ever.
+    # The feeder thread drops a batch that it cannot send, and the run would wait for it forever.
     Queue._on_queue_feeder_error = _send_error_instead  # type: ignore[attr-defined]
 
 
 def _send_error_instead(queue: Any, error: Exception, item: object) -> None:
     if isinstance(item, tuple) and len(item) == 2 and not isinstance(item[1], ExceptionWrapper):
-        # As the data loader's workers send what goes wrong in a dataset.
+        # As the data loader's workers report errors in a dataset.
         wrap: Any = ExceptionWrapper
         queue.put((item[0], wrap(where="in a data worker that handed a batch over")))
         return
-    print(f"A data worker could not say what went wrong: {error}", file=sys.stderr, flush=True)
+    print(f"A data worker cannot report its error: {error}", file=sys.stderr, flush=True)
     os._exit(1)

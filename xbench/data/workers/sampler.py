@@ -1,4 +1,4 @@
-"""How the images of a dataset are dealt to the processes of a distributed run."""
+"""Distribution of a dataset's images among the processes of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xbench.runtime.errors import UserError
 
 
 def deal(count: int, batch_size: int, world_size: int) -> list[range]:
-    """Return the batches of images 0 to `count` - 1, the last perhaps smaller; UserError if fewer than processes."""
+    """Return the batches of images 0 to `count` - 1, the last may be smaller; UserError if fewer than processes."""
     batches = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
     if len(batches) < world_size:
         raise UserError(
@@ -22,20 +22,20 @@ def deal(count: int, batch_size: int, world_size: int) -> list[range]:
 
 
 class DealtBatchSampler(Sampler[list[int]]):
-    """Sequential batches dealt whole to the processes: a first one to each, and then the next to whoever asks first.
+    """Deals sequential batches to the processes: one to each, then the next to the process that asks first.
 
-    Nothing is repeated and nothing dropped, and each process gets its batches in the dataset's order. Because a batch
-    is the same whichever process gets it, results depend neither on the number of processes nor on which of them was
-    faster. (Lightning's own sampler repeats images until every process has as many, and so counts some twice.)
+    Nothing is repeated or dropped, and each process gets its batches in the dataset's order. Results do not depend on
+    the number or speed of processes because the composition of a batch never changes. (Lightning's sampler repeats
+    images to give each process the same number, and so counts some twice.)
 
     Args:
         count: Number of images.
         batch_size: Images per batch; the last batch may be smaller.
         rank: This process, 0-based.
-        world_size: Number of processes. Fewer batches are a `UserError`, for the others would wait for ever.
-        finished: Numbers of batches that were done before and are left out; at least one is left for each process.
-        new_counter: Makes the counter of an iteration. All processes share it: whichever calls it first gets 0, the
-            next call gives 1, and so on. A process alone needs none.
+        world_size: Number of processes. Fewer batches are a `UserError`, because processes would wait forever.
+        finished: Numbers of batches to skip because they are done; at least one must be left for each process.
+        new_counter: Makes the counter of an iteration, shared by all processes: calls return 0, 1, and so on. Not
+            needed by a single process.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class DealtBatchSampler(Sampler[list[int]]):
         self._new_counter = new_counter or (lambda: itertools.count().__next__)
 
     def __len__(self) -> int:
-        """Return the most batches that this process can get: all that are left but one for each other process."""
+        """Return the most batches that this process can get: all except one for each other process."""
         return len(self._left) - self._world_size + 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Made here and not at the first step, so that all processes make theirs in the same order.
+        # Created eagerly, so that all processes create theirs in the same order.
         return self._deal(self._new_counter())
 
     def _deal(self, draw: Callable[[], int]) -> Iterator[list[int]]:
