@@ -1,1 +1,1 @@
-"""What the field fixes: findings, prompts, published numbers."""
+"""Findings, prompts and published numbers."""

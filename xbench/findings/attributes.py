@@ -1,4 +1,4 @@
-"""Sex, age and projection of a radiograph: how annotation files spell them, and what a run keeps."""
+"""Sex, age and projection of a radiograph: spellings in annotation files, and values that a run keeps."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _PROJECTIONS = {"pa": "PA", "ap": "AP", "ap_horizontal": "AP", **dict.fromkeys((
 _OLDEST = 120
 _ODD = {
     "sex": "a sex that is neither F nor M counts as unknown",
-    "age": f"an age that is no number of years from 0 to {_OLDEST} counts as unknown",
+    "age": f"an age that is not a number of years from 0 to {_OLDEST} counts as unknown",
     "projection": "a projection other than PA, AP and lateral counts as unknown",
 }
 ATTRIBUTES = tuple(_ODD)
 
 
 def known_attributes(stated: Mapping[str, object]) -> tuple[dict[str, str | float], list[str]]:
-    """Return sex, age and projection as a run keeps them, and a note for each value that counts as unknown.
+    """Return sex, age and projection as a run keeps them, and a note for each invalid value.
 
-    Any value may stand there. What is not known is left out; None and an empty text need no note.
+    Values may be of any type. Unknown values are left out; None and empty strings need no note.
     """
     texts = {name: "" if stated.get(name) is None else str(stated[name]).strip().casefold() for name in ATTRIBUTES}
     known = {"sex": _SEXES.get(texts["sex"]), "projection": _PROJECTIONS.get(texts["projection"])}
     found: dict[str, str | float] = {name: value for name, value in known.items() if value is not None}
     try:
-        # DICOM has `058Y`.
+        # DICOM writes `058Y`.
         if 0 <= (years := decimal(texts["age"].removesuffix("y"))) <= _OLDEST:
             found["age"] = years
     except ValueError:

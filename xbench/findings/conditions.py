@@ -1,4 +1,4 @@
-"""Names of interventions, and of the conditions under which the rows of a run stand."""
+"""Names of interventions, and of the conditions in the rows of a run."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ Intervention = Literal[
     "road",
     "randomisation",
 ]
-"""What is done to images, words or weights, to see whether scores and maps depend on them.
+"""Changes of images, words or weights that test whether scores and maps depend on them.
 
 A fill (`FILLS`) hides the region and, for comparison, an equal patch elsewhere; `keep` hides all but the region;
-`no_image` hides everything; `prompts` asks in the words of something else. The others follow the order of a map's
-values, or draw weights anew.
+`no_image` hides everything; `prompts` changes the words. The others follow the order of a map's values, or draw weights
+anew.
 """
 
 FILLS = ("mean", "blur", "inpaint", "noise", "black")
-"""What hidden pixels become; see `xbench.geometry.hiding`."""
+"""Contents of hidden pixels; see `xbench.geometry.hiding`."""
 
 HIDING = (*FILLS, "keep", "no_image")
 """Interventions that change the radiograph."""
 
 OF_MAPS = ("deletion", "insertion", "road", "randomisation")
-"""Interventions that ask what a map owes to the model."""
+"""Interventions that test how maps depend on the model."""
 
 USUAL: tuple[Intervention, ...] = ("mean", "blur", "inpaint", "keep", "no_image", "prompts")
-"""What `xbench intervene` does unless `--data.interventions` names others."""
+"""Default interventions of `xbench intervene`."""
 
 HIDE, CONTROL = "hide: ", "control: "
-"""Beginnings of the conditions under which the region, or an equal patch elsewhere, is hidden; the fill follows."""
+"""Prefixes of conditions that hide the region, or an equal patch elsewhere; the fill follows."""
 
 KEEP, NO_IMAGE = "keep", "no image"
-"""Conditions under which everything but the region, or the whole image, is hidden."""
+"""Conditions that hide everything but the region, or the whole image."""
 
 PROMPTS = ("prompt: absent", "prompt: present", "prompt: sentence")
-"""Conditions under which a model is asked about the region in the words of another finding, absent from the image or
-present in it, or with a sentence of another field."""
+"""Conditions in which the prompt is that of another finding, absent from the image or present in it, or a sentence
+from another field."""
 
 SENTENCE = "Tomorrow will be sunny with a light wind from the west."
-"""The sentence of another field, in English."""
+"""The sentence from another field, in English."""
 
 LEAST = 30
-"""Pairs that a finding needs for its numbers under interventions."""
+"""Least number of pairs for a finding's numbers under interventions."""
 
 
 def draw(image_id: str, query: str) -> bytes:
-    """Return the SHA-256 of the names of an image and a query: what comes first in this order is drawn at random."""
+    """Return the SHA-256 of the names of an image and a query; sorting by it gives a random but fixed order."""
     return hashlib.sha256(f"{image_id}\n{query}".encode()).digest()

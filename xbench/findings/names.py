@@ -1,7 +1,6 @@
-"""The findings: what they are called, where they lie, and which dataset has which.
+"""Names of the findings, their anatomy, and the findings of each dataset.
 
-The one place where a finding is named. Everything else speaks of it by its canonical name; files of a dataset, whatever
-their spelling, are understood through `canonical`.
+This is the only place that names findings. All other code uses canonical names; `canonical` reads every other spelling.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Literal
 from xbench.runtime.yaml_files import load_yaml
 
 MACRO = "macro"
-"""The name of the row of means in `per_class.csv`, which no finding may have."""
+"""Reserved: the row of means in `per_class.csv`."""
 
 Group = Literal["lung", "pleura", "heart and mediastinum", "bone", "device"]
 Size = Literal["small", "medium", "large"]
@@ -27,12 +26,11 @@ class Finding:
 
     Attributes:
         name: Canonical name, in title case.
-        size: What its annotations typically cover of the whole radiograph: small below 1 %, medium up to 5 %, large
-            more. An orientation for readers of results; no number is computed from it.
-        spelled: The name in each dataset that has it, as its box or mask annotations (or else its labels) write it.
+        size: Typical share of the whole radiograph that its annotations cover: small below 1%, medium up to 5%, large
+            above. For orientation only; no number is computed from it.
+        spelled: Name in the box or mask annotations (or else in the labels) of each dataset that has it.
             `vindr_kaggle` is VinDr-CXR with the 14 classes of its copy on Kaggle.
-        synonyms: Further names that stand for the same finding in some file. Case, underscores and space around a name
-            never matter.
+        synonyms: Other names of the finding in files. Case, underscores and spaces around a name do not matter.
     """
 
     name: str
@@ -46,7 +44,7 @@ TABLE: tuple[Finding, ...] = tuple(
     Finding(name, entry["group"], entry["size"], MappingProxyType(entry["spelled"]), tuple(entry.get("synonyms", ())))
     for name, entry in load_yaml(Path(__file__).with_name("findings.yaml")).items()
 )
-"""Every finding that is scored, by canonical name."""
+"""All findings that are scored, by canonical name."""
 
 _DATASETS = (
     *("rsna", "siim", "covid", "chestxdet10", "chexdet", "chexlocalize", "chestxray14", "vindr", "phantom"),
@@ -62,7 +60,7 @@ _CANONICAL = {_fold(name): one.name for one in TABLE for name in (one.name, *one
 
 
 def names_of(finding: str) -> list[str]:
-    """Return all that a finding is called, its canonical name first; the name itself of one that is not in the table.
+    """Return all names of a finding, the canonical one first; only the name itself if it is unknown.
 
     >>> names_of("Lung Opacity")[:1], "Airspace Opacity" in names_of("Lung Opacity"), names_of("Gout")
     (['Lung Opacity'], True, ['Gout'])
@@ -72,10 +70,9 @@ def names_of(finding: str) -> list[str]:
 
 
 def spellings(dataset: str) -> dict[str, str]:
-    """Return how a dataset spells each of its findings, by canonical name, in the class order of its results.
+    """Return a dataset's spelling of each of its findings, by canonical name, in the class order of its results.
 
-    The order is that of the paper's tables, in which each dataset's findings stand by their own spelling, capital
-    letters first.
+    As in the paper's tables, findings are sorted by the dataset's own spelling, capital letters first.
     """
     written = {finding.name: finding.spelled[dataset] for finding in TABLE if dataset in finding.spelled}
     return dict(sorted(written.items(), key=lambda item: item[1]))
@@ -88,11 +85,11 @@ CHESTXRAY14_CLASSES = (
     *FINDINGS["chestxray14"],
     *("Consolidation", "Edema", "Emphysema", "Pulmonary Fibrosis", "Pleural Thickening", "Hernia"),
 )
-"""The fourteen classes that ChestX-ray14 labels: its findings, and those that have no boxes."""
+"""The fourteen classes that ChestX-ray14 labels: its findings, and classes without boxes."""
 
 
 def canonical(name: str) -> str | None:
-    """Return the canonical name of a finding however it is written, or None for a name that is not in the table.
+    """Return the canonical name of a finding for any spelling, or None if it is unknown.
 
     >>> canonical("Pleural effusion"), canonical(" fibrosis"), canonical("Lung tumor")
     ('Pleural Effusion', 'Pulmonary Fibrosis', None)
@@ -101,7 +98,7 @@ def canonical(name: str) -> str | None:
 
 
 def chosen(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return findings as a user lists them, or writes them with commas between, by canonical names where there are any.
+    """Return a user's findings, a list or comma-separated, by canonical names if they have one.
 
     >>> chosen("effusion, Tree in bud"), chosen(["NODULE"])
     (('Pleural Effusion', 'Tree in bud'), ('Nodule',))
@@ -111,32 +108,32 @@ def chosen(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def distinct_spellings(datasets: Iterable[str]) -> set[str]:
-    """Return every string by which one of the datasets names one of its findings."""
+    """Return all spellings of the datasets' findings."""
     return {name for dataset in datasets for name in spellings(dataset).values()}
 
 
 def is_name(name: object) -> bool:
-    """Tell whether a model, a dataset, a split or a finding may have this name."""
+    """Tell whether this is a valid name of a model, dataset, split or finding."""
     if not isinstance(name, str) or not name.isprintable() or name != name.strip():
         return False
-    # Spreadsheets take what begins so for a formula, even in a file of values.
+        # Spreadsheets read such values as formulas, even in CSV files.
     return 0 < len(name) <= 200 and name[0] not in "=+-@"
 
 
 def is_folder_name(name: object) -> bool:
-    """Tell whether a model or a dataset may have this name: it becomes part of a folder's and never leads elsewhere."""
+    """Tell whether this is a valid name of a model or dataset, safe as part of a folder name."""
     return is_name(name) and isinstance(name, str) and name[0] != "." and not {*name} & {*"/\\"}
 
 
 def findings_problem(findings: Sequence[object]) -> str | None:
-    """Return why these cannot be the findings of a run; None if they can."""
+    """Return why these are not valid findings of a run; None if they are."""
     if not findings:
         return "there is none"
     for number, finding in enumerate(findings):
         if not is_name(finding):
-            return f"{finding!r:.60} is no name: give 1 to 200 printable characters, and none of = + - @ as the first"
+            return f"{finding!r:.60} is not a name: give 1 to 200 printable characters, not starting with = + - @"
         if finding == MACRO:
-            return f"{finding!r} is what tables call the mean over the findings"
+            return f"{finding!r} is the name of the mean over the findings"
         if finding in findings[:number]:
-            return f"{finding!r:.60} is there twice"
+            return f"{finding!r:.60} occurs twice"
     return None

@@ -1,4 +1,4 @@
-"""Phrases: how long they are, whether they deny something, and other words for what they describe."""
+"""Phrases: their length, negation, and other wordings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from xbench.findings.prompts import phrase
 from xbench.findings.queries import Query
 
 Wording = Literal["name", "phrase", "negation", "other"]
-"""Other words for what a phrase describes: the name of its finding, the package's phrase for that, its own denial, or
-the phrase of another region of the same image."""
+"""Other wordings of a phrase: the name of its finding, the package's phrase for the finding, its own negation, or the
+phrase of another region of the same image."""
 
 LENGTHS = (3, 7, 15)
-"""Most words of the groups of phrases by length; longer ones are the last group."""
+"""Longest phrase, in words, of each group by length; the last group has longer ones."""
 
-# Words that deny what follows or precedes, after NegEx (Chapman et al. 2001) and its Spanish adaptation (Cotik et al.
-# 2016), without the ones that reports use in another sense.
+# Negating words, after NegEx (Chapman et al. 2001) and its Spanish adaptation (Cotik et al. 2016), without those that
+# reports use in another sense.
 _DENYING = {
     "en": "no not without absent absence negative neither nor never free denies denied unremarkable cannot",
     "es": "no sin ausencia ausente ausentes negativo negativa ni tampoco nunca niega libre libres descarta descartan",
@@ -35,7 +35,7 @@ def words_of(text: str) -> list[str]:
 
 
 def denies(text: str, language: str = "") -> bool:
-    """Tell whether a phrase has a word that denies something, by the lists of English, Spanish, or of both.
+    """Tell whether a phrase has a negating word, in English, Spanish, or either.
 
     >>> denies("without effusion"), denies("Senos costofrénicos libres", "es"), denies("nodule in the left lung")
     (True, True, False)
@@ -45,7 +45,7 @@ def denies(text: str, language: str = "") -> bool:
 
 
 def length_group(text: str) -> str:
-    """Return the name of the group by length that a phrase belongs to.
+    """Return the name of a phrase's group by length.
 
     >>> length_group("left lower lobe opacity")
     '4 to 7 words'
@@ -54,7 +54,7 @@ def length_group(text: str) -> str:
 
 
 def length_groups() -> list[str]:
-    """Return the names of the groups by length, the shortest first."""
+    """Return the names of the groups by length, shortest first."""
     least = [1, *(most + 1 for most in LENGTHS)]
     return [
         *(f"{low} to {most} words" for low, most in zip(least, LENGTHS, strict=False)),
@@ -63,9 +63,9 @@ def length_groups() -> list[str]:
 
 
 def reworded(query: Query, others: Sequence[Query], wording: Wording) -> Query | None:
-    """Return a query in other words; None for one that is no phrase, and where there are no such words.
+    """Return a query in other words; None if it is not a phrase, or has no such wording.
 
-    `others` are the phrases of the image whose regions differ. A phrase that denies something has no denial.
+    `others` are the image's phrases with other regions. A negated phrase has no negation.
 
     >>> reworded(Query("1", "Edema", "Mild edema.", "en"), [], "negation").text
     'no mild edema'
@@ -78,7 +78,7 @@ def reworded(query: Query, others: Sequence[Query], wording: Wording) -> Query |
     elif wording == "negation" and not denies(query.text, language or ""):
         first, *rest = query.text.rstrip(" .").split()
         no = "sin" if (language or "").lower().startswith("es") else "no"
-        # Words of capital letters, such as PICC, keep them.
+        # Acronyms, such as PICC, stay in capital letters.
         text = " ".join([no, first if first.isupper() and len(first) > 1 else first.lower(), *rest])
     elif wording == "other":
         other = next((one for one in others if one.text not in (None, query.text)), None)

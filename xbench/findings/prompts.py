@@ -1,4 +1,4 @@
-"""From the name of a finding to the words of a prompt: our own wording, templates, and files of the user's."""
+"""Prompts for findings: the package's wording, templates, and users' files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from xbench.runtime.strict import read_json, unique_keys
 from xbench.runtime.yaml_files import check_yaml, load_yaml
 
 ASPECTS = ("border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture")
-"""What is said of every finding beside its description, in the order of the prompts."""
+"""Properties that are worded for every finding besides its description, in the order of the prompts."""
 
 Style = Literal["name", "phrase", "description", "aspects"]
-"""The canonical name as it is, the phrase, the description, or the eight aspects, each with its name in front."""
+"""The canonical name, the phrase, the description, or the eight aspects, each prefixed with its name."""
 
 STYLES: tuple[Style, ...] = get_args(Style)
 
 
 @dataclass(frozen=True)
 class Wording:
-    """What the package says of a finding, in words for a text encoder.
+    """Wording of a finding for text encoders.
 
-    The finding as it stands inside a sentence, one sentence on what is seen on a frontal chest radiograph, and a short
-    statement on each of `ASPECTS`, in that order.
+    The finding as part of a sentence, a sentence about its look on a frontal chest radiograph, and a short statement on
+    each of `ASPECTS`.
     """
 
     phrase: str
@@ -39,24 +39,24 @@ class Wording:
 
 @cache
 def wordings(kind: Literal["findings", "normal"]) -> Mapping[str, Wording]:
-    """Return the wording of every finding, or of a normal radiograph and of clear lungs, by name."""
+    """Return the wording of every finding, or of a normal radiograph and clear lungs, by name."""
     return {name: Wording(**entry) for name, entry in load_yaml(Path(__file__).with_name("prompts.yaml"))[kind].items()}
 
 
 def wording(finding: str) -> Wording:
-    """Return the wording of a finding, of `Normal` or of `Clear Lungs`; a UserError if there is none."""
+    """Return the wording of a finding, of `Normal` or of `Clear Lungs`; UserError if there is none."""
     found = _find(finding)
     if found is None:
         raise UsageError(
             f"The package has no wording for the finding {finding!r:.80}, so it cannot be described to the model. "
-            "Give prompts of your own for it, in a file of prompts or as a template, or use a canonical name: "
+            "Give your own prompts for it, in a file of prompts or as a template, or use a canonical name: "
             "`xbench list findings` prints them."
         )
     return found
 
 
 def phrase(finding: str) -> str:
-    """Write a finding as it stands inside a sentence: as worded, or else in lower case, acronyms kept.
+    """Return a finding as part of a sentence: as worded, or else in lower case except acronyms.
 
     >>> phrase("Pleural Effusion"), phrase("Enlarged PA"), phrase("Deep Sulcus Sign on CT")
     ('pleural effusion', 'enlarged pulmonary artery', 'deep sulcus sign on CT')
@@ -67,7 +67,7 @@ def phrase(finding: str) -> str:
 
 
 def prompts_in_style(style: Style, finding: str) -> list[str]:
-    """Return the prompts of a finding: eight for `aspects`, one for any other style.
+    """Return the prompts of a finding: eight for `aspects`, one for other styles.
 
     >>> prompts_in_style("phrase", "ILD"), prompts_in_style("aspects", "Nodule")[6]
     (['interstitial lung disease'], 'shape: small round or oval spot, like a coin')
@@ -81,34 +81,33 @@ def prompts_in_style(style: Style, finding: str) -> list[str]:
             return [wording(finding).description]
         case "aspects":
             return [f"{aspect}: {statement}" for aspect, statement in wording(finding).aspects.items()]
-    raise UsageError(f"There is no style of prompts {style!r}: give one of {', '.join(STYLES)}.")
+    raise UsageError(f"Unknown style of prompts {style!r}: give one of {', '.join(STYLES)}.")
 
 
 def fill_templates(templates: Sequence[str], finding: str, worded: bool = True) -> list[str]:
-    """Fill the phrase of a finding, or its name, into templates that each hold `{finding}` and no other field."""
+    """Fill the phrase of a finding, or its name, into templates with `{finding}` as their only field."""
     try:
         prompts = [template.format(finding=phrase(finding) if worded else finding) for template in templates]
     except (KeyError, IndexError, ValueError) as error:
         raise UsageError(
-            f"A prompt template of {list(templates)} cannot be filled ({error!r}): write {{finding}} where the name of "
-            "the finding belongs and no other braces."
+            f"A prompt template of {list(templates)} cannot be filled ({error!r}): write {{finding}} in place of the "
+            "finding and no other braces."
         ) from error
     if len({*prompts}) < len(prompts) or any("{finding}" not in template for template in templates):
         raise UsageError(
-            f"The prompt templates {list(templates)} must differ, and each must hold {{finding}}, which is replaced by "
-            "the name of the finding."
+            f"The prompt templates {list(templates)} must differ, and each needs {{finding}} in place of the finding."
         )
     return prompts
 
 
 def read_prompts(path: str | Path) -> dict[str, list[str]]:
-    """Read a file of prompts, such as one that belongs to a model and may not be redistributed.
+    """Read a file of prompts, such as a model's own that may not be redistributed.
 
-    A mapping from names to a text or a list of texts, as JSON (`.json`) or YAML (any other name). Nothing in the file
-    is executed, and every text is left as it stands.
+    A mapping from names to a text or a list of texts, as JSON (`.json`) or YAML (any other ending). Nothing in it is
+    executed, and texts are not changed.
 
     Returns:
-        The prompts by name, in the order of the file, by which some models know their classes.
+        The prompts by name, in file order, which some models use to number their classes.
     """
     file = Path(os.path.expanduser(path))
     kind = "JSON" if file.suffix.lower() == ".json" else "YAML"
@@ -118,7 +117,7 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
         raise _problem(
             file, f"cannot be read ({error.strerror or error}): give the path of a JSON or YAML file."
         ) from error
-    # Beside broken syntax: bytes that are not UTF-8, values that do not fit their tags, nesting without end.
+    # Also invalid UTF-8, values that do not fit their tags, and endless nesting.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise _problem(
@@ -154,14 +153,14 @@ def _from_yaml(text: str) -> object:
     root, constructor = yaml.compose(text, Loader=yaml.SafeLoader), yaml.constructor.SafeConstructor()
     if not isinstance(root, yaml.MappingNode):
         return None
-    # Pair by pair: safe_load drops repeated names, and makes a number of the name 0.
+    # Pair by pair, because safe_load drops repeated names and turns the name 0 into a number.
     names = [key.value if isinstance(key, yaml.ScalarNode) else "" for key, _ in root.value]
     values = [constructor.construct_object(value, deep=True) for _, value in root.value]
     return unique_keys([*zip(names, values, strict=True)])
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    # JSON can spell half a surrogate pair, which no tokeniser and no file takes.
+    # JSON can contain half a surrogate pair, which tokenizers and files reject.
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 

@@ -1,4 +1,4 @@
-"""The numbers of the XBench paper, to put beside our own. Models and datasets are named as in results.json."""
+"""Numbers published in the XBench paper, for comparison. Models and datasets are named as in results.json."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from xbench.runtime.yaml_files import load_yaml
 
 @cache
 def paper() -> dict[str, Any]:
-    """Return what `published.yaml` holds, with findings by name and percentages as fractions.
+    """Return the contents of `published.yaml`, with findings by name and percentages as fractions.
 
-    Parts are `positives`: by dataset a list of `by` (whose images) and `counts` by finding, None where the printed
-    digits leave it open; `splits`, `remarks`: by dataset, what the numbers belong to; `grounding` (Table 1): by dataset
+    Parts are `positives`: by dataset a list of `by` (source of the images) and `counts` by finding, None if the printed
+    digits are ambiguous; `splits`, `remarks`: by dataset, the images of the numbers; `grounding` (Table 1): by dataset
     and model `pointing_game`, `dice_best` and `iou_best`, means over findings; `pointing_game` (Tables 2 to 5): by
-    dataset, model and finding, with the printed mean, which is not always that of the findings, as that of None;
-    `dice_gap`: by model; `r_squared`; `protocol`: how the paper scored; and `inconsistencies` (see there).
+    dataset, model and finding, and for None the printed mean, which may differ from the findings'; `dice_gap`: by
+    model; `r_squared`; `protocol`: the paper's scoring; and `inconsistencies` (see there).
     """
     content: dict[str, Any] = load_yaml(Path(__file__).with_name("published.yaml"))
     for dataset, entries in content["positives"].items():
@@ -41,7 +41,7 @@ def paper() -> dict[str, Any]:
 
 
 def inconsistencies(dataset: str, table: str) -> tuple[str, ...]:
-    """Return what does not agree with itself, or is easily misread, in a dataset's part of a table.
+    """Return the inconsistencies of, and easy misreadings in, a dataset's part of a table.
 
     `table` is `grounding` or `pointing_game`, a part of `paper`.
     """
@@ -53,5 +53,5 @@ def inconsistencies(dataset: str, table: str) -> tuple[str, ...]:
 
 
 def _fraction(percentage: float) -> float:
-    # What is printed has two decimals; a division alone would leave 0.15620000000000001 of 15.62.
+    # Remove rounding errors, such as 15.62 / 100 = 0.15620000000000001.
     return round(percentage / 100, 6)

@@ -1,4 +1,4 @@
-"""What is looked for on an image: a finding of the dataset, or a phrase of the image's own."""
+"""Queries: findings of the dataset, or phrases of an image."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Query(NamedTuple):
-    """What is looked for on one image."""
+    """A finding or phrase to look for on one image."""
 
     name: str  # unique within the image: a finding, or the identifier of a phrase
     finding: str | None  # the group for means; None for a phrase without a finding
     text: str | None = None  # the image's own phrase; None: the model words the finding itself
-    language: str | None = None  # of the text, such as `en`; None where the dataset does not say
+    language: str | None = None  # of the text, such as `en`; None if unknown
 
 
 PHRASES = "Phrases"
-"""The group, among the findings of a run, of phrases without a finding."""
+"""The group of phrases without a finding, among the findings of a run."""

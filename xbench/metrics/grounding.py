@@ -1,4 +1,4 @@
-"""Grounding metrics for anybody's loop: raw maps and regions go in, numbers by class come out."""
+"""Grounding metrics for any evaluation loop, from raw maps and regions to numbers per class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from xbench.scoring.sweep import check_thresholds, threshold_values
 
 
 class _PerClass(RowMetric):
-    """A metric over the valid pairs of image and class; the other pairs are never looked at and may hold anything."""
+    """A metric over the valid pairs of image and class; other pairs may hold any values."""
 
     _thresholds = 2
 
@@ -38,9 +38,9 @@ class _PerClass(RowMetric):
     def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
         """Add the valid pairs of a batch.
 
-        Saliency (B, C, h, w) is floating, raw values; regions (B, C, H, W) are bool on the evaluation grid; valid
-        (B, C) bool is true where the class is positive and has a region. A ValueError if shapes or dtypes do not fit,
-        or a valid pair's map is not finite or its region is empty.
+        Saliency (B, C, h, w) is raw floating-point values; regions (B, C, H, W) are bool on the evaluation grid; valid
+        (B, C) bool marks positive classes with a region. Raise a ValueError for wrong shapes or dtypes, and for a valid
+        pair with a non-finite map or an empty region.
         """
         if saliency.ndim == 4 and saliency.shape[1] != self.num_classes:
             raise ValueError(
@@ -48,7 +48,7 @@ class _PerClass(RowMetric):
             )
         _check_inputs(saliency, regions, valid)
         rows, classes = valid.nonzero(as_tuple=True)
-        # index_select copies whole maps where indexing goes pixel by pixel, five times as long.
+        # index_select copies whole maps, five times as fast as indexing, which copies pixel by pixel.
         places = rows * self.num_classes + classes
         maps, inside = (part.flatten(0, 1).index_select(0, places) for part in (saliency, regions))
         measures = self._measurer(maps, list(inside), [FULL_VIEW] * len(maps), self._thresholds)
@@ -57,7 +57,7 @@ class _PerClass(RowMetric):
         if not fine.all():
             pair = int(fine.argmin())
             problem = (
-                "its region is empty, yet it is valid" if finite[pair] else "its saliency has NaN or infinite values"
+                "its region is empty, but it is valid" if finite[pair] else "its saliency has NaN or infinite values"
             )
             raise ValueError(f"pair (image {rows[pair]} of the batch, class {classes[pair]}): {problem}")
         self.add(self._sums_of(measures, classes.cpu().numpy()))
@@ -73,7 +73,7 @@ class _PerClass(RowMetric):
         return torch.from_numpy(self.totals()["count"]).clone().to(self.device)
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        # torchmetrics squeezes every result of one element, so that with one class (C,) would become a scalar.
+        # torchmetrics squeezes results with one element, which would turn (C,) into a scalar for one class.
         squeezing = super()._wrap_compute(compute)
 
         @wraps(compute)
@@ -87,9 +87,8 @@ class _PerClass(RowMetric):
 class PointingGame(_PerClass):
     """Mean pointing game per class.
 
-    A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size); a pair
-    hits if the map's maximum lies in the region. Tied maxima are frequent, so their rule is an option, described at
-    `pointing_hits`. Sums are exact, as in `ThresholdSweep`.
+    Raw maps are resized bilinearly to the grid of the regions. A pair is a hit if its map's maximum lies in the region;
+    `pointing_hits` documents the rules for ties, which are frequent. Sums are exact.
 
     Args:
         num_classes: C, the number of findings, at least 1.
@@ -110,7 +109,7 @@ class PointingGame(_PerClass):
         self.ties: TieRule = ties
 
     def compute(self) -> dict[str, Tensor]:
-        """Return `pointing_game` (C,) float64, NaN for a class without valid pairs, and their `count` (C,) int64."""
+        """Return `pointing_game` (C,) float64, NaN for a class without valid pairs, and `count` (C,) int64."""
         return {"pointing_game": self._mean("hit_sum"), "count": self._count()}
 
     def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
@@ -121,12 +120,11 @@ class PointingGame(_PerClass):
 class ThresholdSweep(_PerClass):
     """Mean Dice and IoU per class at each of T thresholds.
 
-    A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size), stretched
-    to [0, 1] and compared with each threshold t_k = k / (T - 1) as float32: the mask is M >= t_k. Dice and IoU are
-    averaged over the valid pairs of a class.
+    Raw maps are resized bilinearly to the grid of the regions and stretched to [0, 1]. The mask at threshold
+    t_k = k / (T - 1) as float32 is M >= t_k. Dice and IoU are averaged over the valid pairs of a class.
 
-    The sums are kept as whole multiples of 2**-40. So neither the order of the batches nor the number of processes
-    changes a bit of the result, and casting the metric to half precision does not touch them.
+    Sums are whole multiples of 2**-40, so the order of batches, the number of processes and casting the metric to half
+    precision do not change the result.
 
     Args:
         num_classes: C, the number of findings, at least 1.
@@ -149,8 +147,8 @@ class ThresholdSweep(_PerClass):
     def compute(self) -> dict[str, Tensor]:
         """Return means over the valid pairs.
 
-        `dice` and `iou` (C, T) float64 are NaN for a class without valid pairs; their `count` (C,) is int64,
-        `thresholds` (T,) float32.
+        `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; `count` (C,) int64; `thresholds` (T,)
+        float32.
         """
         curves = {"dice": self._mean("dice_sum"), "iou": self._mean("iou_sum"), "count": self._count()}
         return curves | {"thresholds": threshold_values(self.thresholds).to(self.device)}
@@ -165,9 +163,9 @@ class ThresholdSweep(_PerClass):
 
 
 class BoxScores(RowMetric):
-    """Scores of answers per finding, over scored pairs of image and finding, with exact sums.
+    """Scores of answers per finding, over scored pairs, with exact sums.
 
-    No box is a miss and counts as 0; how many answers had none, and why, stands beside.
+    No box is a miss and counts as 0; the counts also state why answers have no box.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -183,8 +181,8 @@ class BoxScores(RowMetric):
     ) -> None:
         """Add pairs: an answer, a finding and the annotated boxes (M, 4) of each, as fractions of the radiograph.
 
-        None stands for an image that does not show the finding, where any box is a false alarm. Unless `instances`,
-        only the union of the annotated boxes is known.
+        None means that the finding is absent, and any box is a false alarm. Without `instances`, only the union of the
+        annotated boxes is known.
         """
         if not answers:
             return
@@ -198,12 +196,12 @@ class BoxScores(RowMetric):
         self.add(numbers.box_column_sums(columns, positive, np.array(classes, np.int64), self.findings))
 
     def compute(self) -> list[dict[str, float | int | None]]:
-        """Return the scores of each finding, as `xbench.scoring.numbers.box_numbers` does."""
+        """Return the scores of each finding, see `xbench.scoring.numbers.box_numbers`."""
         return numbers.box_numbers(self.totals())
 
 
 def _check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
-    """Check that saliency (B, C, h, w), regions (B, C, H, W) and valid (B, C) belong together."""
+    """Raise a ValueError unless saliency (B, C, h, w), regions (B, C, H, W) and valid (B, C) fit together."""
     pairs = saliency.shape[:2]
     if saliency.ndim != 4 or not saliency.is_floating_point() or 0 in saliency.shape[2:]:
         raise ValueError(
@@ -223,13 +221,12 @@ def _check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
 class LesionDetections(Metric):
     """FROC and COCO's mean average precision of scored detections, boxes or connected parts of maps, per class.
 
-    Detections of all images are kept with what they find at each overlap, and put in the order of images before
-    anything is counted, so that neither the order of updates nor processes change a bit.
+    Detections are sorted by image before counting, so the order of updates and the number of processes do not matter.
 
     Args:
         num_classes: C, the number of findings, at least 1.
         ious: Overlaps at which a detection finds a lesion.
-        most: How many detections of an image count, those with the highest scores, as in COCO.
+        most: Number of detections per image that count, those with the highest scores, as in COCO.
     """
 
     full_state_update = False
@@ -257,7 +254,7 @@ class LesionDetections(Metric):
         self.lesions[column] += iou.shape[1]
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Gather the states of all processes, with no row from one that saw no image, in the shape of the others."""
+        """Gather the states of all processes; one without images adds empty rows of the others' shape."""
         if not len(self.detections):
             self.detections = [torch.zeros(0, 4 + len(self.ious), dtype=torch.float64, device=self.device)]
         super().sync(*args, **kwargs)

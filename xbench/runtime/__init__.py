@@ -1,1 +1,1 @@
-"""The machine: digests, locks, processes, paths, time."""
+"""Digests, locks, processes, paths and time."""

@@ -1,4 +1,4 @@
-"""Digests of files and of the code that makes numbers, so that two runs can be told to come from the same."""
+"""Digests of files and code, which show whether two runs have the same sources."""
 
 from __future__ import annotations
 
@@ -14,45 +14,44 @@ import xbench
 import xbench.configs
 
 _PACKAGE = Path(xbench.__file__).resolve().parent
-# Wherever it is installed, it lies beside the configurations.
+# The callbacks are installed beside the configurations.
 _CALLBACKS = Path(xbench.configs.__file__).resolve().parent.with_name("callbacks")
-# What starts runs, what reads finished ones, and what lies in the package only where that is installed.
+# Code that does not affect numbers: starts runs, reads finished ones, or is in the package only when installed.
 _NO_PART = tuple(map(Path, ("commands/bench", "callbacks", "configs", "conformance", "report")))
-# The package itself, and what has a version that counts instead.
+# The package itself, and packages whose version counts instead.
 _COVERED = sys.stdlib_module_names | {"albumentations", "lightning", "torch", "torchmetrics", "transformers", "xbench"}
 
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal.
 
-    A file is read once as long as its size and its times stay as they are: weights have gigabytes, and a run asks for
-    their digest when it looks for encoded prompts, for a run to go on with, and for what its results depend on.
+    Cached as long as the file's size and times do not change, because weights have gigabytes and a run needs their
+    digest several times.
     """
     about = path.stat()
     return _sha256(path.absolute(), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
 def files_sha256(root: Path, paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of the digests of several files and of their places below `root`; folders do not count."""
+    """Return the SHA-256 of the digests of several files and of their paths below `root`; folders are ignored."""
     files = sorted({path for path in paths if path.is_file()})
     lines = (f"{path.relative_to(root)} {file_sha256(path)}\n" for path in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def digest(value: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """Return the SHA-256 of plain values, in hexadecimal: the same for equal values, whatever the order of keys.
+    """Return the SHA-256 of plain values, in hexadecimal, independent of the order of keys.
 
-    `default` makes plain what is not; without it that is a TypeError.
+    `default` converts values that are not plain; without it they are a TypeError.
     """
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=default).encode()).hexdigest()
 
 
 def source_sha256(*classes: type | Callable[..., Any], files: tuple[str, ...] = ()) -> str:
-    """Return the SHA-256 of the package's code and weights, and of the code of classes from outside of it.
+    """Return the SHA-256 of the package's code and weights, and of the code of external classes.
 
-    `files` are patterns of those files of the package that count alone. What a class from outside, or a parent of it,
-    calls may lie in the files beside it, so these count as well. The package is read at the first call alone: an edit
-    while the process runs does not change what it runs.
+    `files` restricts the package's files to these patterns. For external classes and their parents, all files beside
+    theirs count, because they may call them. The package is read once: later edits do not change what the process runs.
     """
     found = hashlib.sha256(_own(files).encode())
     for folder in sorted({file.parent for file in outside(*classes).values() if file is not None}):
@@ -66,7 +65,7 @@ def modules_of(*classes: type | Callable[..., Any]) -> set[str]:
 
 
 def outside(*classes: type | Callable[..., Any]) -> dict[str, Path | None]:
-    """Return those of `modules_of` that neither the package's code nor a version covers, each with its file."""
+    """Return the modules of `modules_of` that neither the package's code nor a version covers, each with its file."""
     modules = [name for name in modules_of(*classes) if name.partition(".")[0] not in _COVERED]
     files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
     return {name: file and Path(file).resolve() for name, file in zip(modules, files, strict=True)}

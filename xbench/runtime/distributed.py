@@ -1,4 +1,4 @@
-"""What several processes of a run share: objects brought together, and a counter."""
+"""Objects and counters that the processes of a run share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def gather(part: T) -> list[T]:
-    """Return an object of every process on the first one, ordered by process, and nothing elsewhere.
+    """Return the objects of all processes, in order, on the first process, and an empty list on the others.
 
-    Every process must call it. Outside a distributed run there is the one object.
+    Every process must call it. Outside a distributed run, return the one object.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return [part]
@@ -24,14 +24,14 @@ def gather(part: T) -> list[T]:
 
 
 def shared_counter(name: str) -> Callable[[], int]:
-    """Return a new counter that all processes share: each call of it, by whichever process, gives the next of 0, 1 ...
+    """Return a new counter that all processes share: each call, in any process, returns the next of 0, 1 ...
 
-    No process waits for another one. The k-th counter of a name is the same one in every process, so each must make as
-    many. Outside a distributed run it is one of this process alone.
+    No process waits for another. The k-th counter of a name is the same in every process, so all must make equally
+    many. Outside a distributed run, the counter is local.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return itertools.count().__next__
-    # PyTorch has a public way to it as well, but not in the oldest versions that we support.
+    # The oldest PyTorch versions that we support have no public way.
     store = dist.distributed_c10d._get_default_store()
     turn = store.add(f"xbench/{name}/of process {dist.get_rank()}", 1)
     return lambda: store.add(f"xbench/{name}/{turn}", 1) - 1

@@ -13,11 +13,10 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 class UserError(Exception):
-    """Something the user can correct: a path, an option, a file's content.
+    """Something that the user can correct: a path, an option, a file's content.
 
-    The message is one paragraph that says what is wrong, where (file, option, image) and what to do. The command line
-    prints it without a traceback and exits with `exit_status`: 1 for a failure of the run, 2 for wrong arguments or
-    configuration.
+    The message is one paragraph: what is wrong, where (file, option, image) and what to do. The command line prints it
+    without a traceback and exits with `exit_status`: 1 for a failed run, 2 for wrong arguments or configuration.
     """
 
     def __init__(self, message: str, exit_status: int = 1) -> None:
@@ -25,7 +24,7 @@ class UserError(Exception):
         self.exit_status = exit_status
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, int], dict[str, object]]:
-        # Other processes hand exceptions over by pickle, and the default would lose the exit status.
+        # Exceptions from other processes are pickled; the default would lose the exit status.
         return type(self), (str(self), self.exit_status), vars(self)
 
 
@@ -40,7 +39,7 @@ def explain_machine_error(error: BaseException | None) -> UserError | None:
     """Return a `UserError` for an error caused by the machine: memory, disk, a killed process; else None."""
     explained = None
     while error is not None:
-        # The innermost cause knows most: by which signal a worker was killed, and not only that it is gone.
+        # The innermost cause is the most specific, such as the signal that killed a worker.
         explained = _explain(error) or explained
         error = error.__cause__ or error.__context__
     return explained
@@ -50,13 +49,13 @@ def _explain(error: BaseException) -> UserError | None:
     text = str(error)
     if isinstance(error, RuntimeError) and _SHARED.search(text):
         return UserError(
-            "A data worker could not hand over its images, for the shared memory of this machine is full (/dev/shm). "
-            "Enlarge it (docker run --shm-size 8g), or give a smaller --data.batch_size, fewer --data.num_workers, or "
-            f"--data.num_workers 0, which does without. {_KEPT}"
+            "A data worker could not hand over its images because the shared memory of this machine (/dev/shm) is "
+            "full. Enlarge it (docker run --shm-size 8g), or give a smaller --data.batch_size, fewer "
+            f"--data.num_workers, or --data.num_workers 0, which needs none. {_KEPT}"
         )
     if isinstance(error, RuntimeError) and (worker := _WORKER.search(text)):
         return _dead_worker(f", process {worker[1]}, died: {' '.join(worker[2].split()).rstrip('.')}")
-    # Torch passes on how it noticed if the worker is just about to be gone.
+    # A worker that is about to end causes one of these errors.
     if isinstance(error, (ConnectionError, EOFError)):
         frames = (frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__))
         if "pin memory thread" in text or "_try_get_data" in frames:

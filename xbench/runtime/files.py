@@ -1,4 +1,4 @@
-"""Files that several processes or a later attempt may read, and files of strangers that have no end."""
+"""Write files atomically, and refuse to read files without end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xbench.runtime.errors import UserError
 
 @contextmanager
 def writing(failed: str, hint: str) -> Iterator[None]:
-    """Turn an OSError of writing into a UserError: what failed, why, and what to do."""
+    """Turn an OSError while writing into a UserError: what failed, why, and what to do."""
     try:
         yield
     except OSError as error:
@@ -24,12 +24,12 @@ def writing(failed: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def atomic_writer(path: Path, shared: bool = False, forced: bool = True) -> Iterator[BinaryIO]:
-    """Open a binary file that appears under its name complete or not at all.
+    """Open a binary file that appears under its name only when complete.
 
-    Several processes may write a `shared` one at once; the last one wins. After a crash of the machine, one that is not
-    `forced` to the disk may be torn: its reader must have a checksum.
+    Several processes may write a `shared` file at once; the last one wins. If not `forced` to disk, the file may be
+    torn by a crash of the machine, so its reader needs a checksum.
     """
-    # With one writer the partial file has one name, so that the next attempt replaces what a killed one left.
+    # A single writer always uses one partial name, so that the next attempt replaces leftovers.
     partial = path.with_name(f".{path.name}{f'.{uuid4().hex}' if shared else ''}.partial")
     try:
         with partial.open("wb") as file:
@@ -44,15 +44,15 @@ def atomic_writer(path: Path, shared: bool = False, forced: bool = True) -> Iter
 
 
 def write_whole(path: Path, content: str | bytes, shared: bool = False, forced: bool = True) -> None:
-    """Write a file as `atomic_writer` does; a text in UTF-8."""
+    """Write a file with `atomic_writer`; texts in UTF-8."""
     with atomic_writer(path, shared, forced) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def check_readable(path: Path, most: int) -> None:
-    """Raise an OSError at what would be read without end: a device, a pipe, a file of more than `most` bytes."""
+    """Raise an OSError for files that are too large to read: devices, pipes, and files of more than `most` bytes."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-        raise OSError("it is a device or a pipe and not a file")
+        raise OSError("it is a device or a pipe, not a file")
     if about.st_size > most:
         raise OSError(f"it has {about.st_size} bytes, more than the {most} that are read")

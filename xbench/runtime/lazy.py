@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use, so that one of them does not load the libraries of another."""
+"""Import names of a package on first use, so that one does not load the libraries of another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def lazy_names(package: str, file: str) -> Callable[[str], Any]:
-    """Return a `__getattr__` (PEP 562), also for `__all__`, for what `file` imports under `if TYPE_CHECKING:`."""
+    """Return a `__getattr__` (PEP 562), also for `__all__`, for the names in `file` under `if TYPE_CHECKING:`."""
     blocks = (node for node in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(node, ast.If))
     imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom))
     homes = {alias.name: str(node.module) for node in imports for alias in node.names}

@@ -1,6 +1,6 @@
-"""One process at a time, even over the machines of a cluster: locks that end with the process that holds them.
+"""Locks that work across the machines of a cluster and end with the process that holds them.
 
-Where the file system knows no locks, there are none.
+On file systems without locks they do nothing.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pathlib import Path
 
 from xbench.runtime.errors import UserError
 
-# Errors of file systems without locks; some clusters mount theirs so.
+# Errors of file systems without locks, as on some clusters.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Busy(Exception):
-    """Another process holds a lock; the text says which."""
+    """Another process, named in the message, holds a lock."""
 
 
 @contextmanager
 def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
-    """Hold a folder, which is created if need be, while a benchmark runs in it; others may share a `shared` one.
+    """Lock a folder for a benchmark, and create it if necessary; a `shared` lock allows other shared ones.
 
     Raises:
-        UserError: Another benchmark is at work there, or the folder cannot be written to.
+        UserError: Another benchmark runs there, or the folder cannot be written.
     """
     path = folder / "lock"
     try:
@@ -48,13 +48,13 @@ def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
 
 
 def try_lock(path: Path, shared: bool = False, inherited: bool = True) -> int:
-    """Take a lock and return its descriptor, whose end ends the lock.
+    """Take a lock and return its descriptor; closing it releases the lock.
 
     Args:
-        path: The file that stands for the lock; its folder is created if need be.
-        shared: Others may hold it at the same time, if they share it as well.
-        inherited: Processes that inherit the descriptor hold the lock too, after this one has ended. Otherwise this
-            process alone: its data workers outlive it by seconds if it is killed.
+        path: The lock file; its folder is created if necessary.
+        shared: Others may hold it at the same time if they share it, too.
+        inherited: Processes that inherit the descriptor keep the lock after this process ends. Otherwise only this
+            process holds it; if it is killed, its data workers live on for seconds.
 
     Raises:
         Busy: Another process holds it.
@@ -72,11 +72,11 @@ def try_lock(path: Path, shared: bool = False, inherited: bool = True) -> int:
         os.ftruncate(descriptor, 0)
         who = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}"
         os.pwrite(descriptor, who.encode(), 0)
-    # POSIX lets lockf answer with either.
+    # POSIX allows either error.
     except (BlockingIOError, PermissionError):
         who = os.pread(descriptor, 200, 0).decode(errors="replace")
         os.close(descriptor)
-        raise Busy(who or "by a process that did not say its name") from None
+        raise Busy(who or "by an unnamed process") from None
     except BaseException:
         os.close(descriptor)
         raise

@@ -1,4 +1,4 @@
-"""Standard output that never fails a run, whose results are files."""
+"""Standard output that never fails a run, because results are files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _Outlet(io.FileIO):
-    """Standard output or error that accepts everything, and drops it once a full disk or a closed pipe refused some."""
+    """Standard output or error that drops everything after a full disk or closed pipe refused a write."""
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(stream.fileno(), "w", closefd=False)
@@ -28,12 +28,12 @@ class _Outlet(io.FileIO):
 
 
 def forgive_output() -> None:
-    """Keep `print` from failing on characters that the terminal lacks, a closed pipe or a full disk."""
+    """Keep `print` from failing on unsupported characters, a closed pipe or a full disk."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        # Notebooks and tests put other streams there.
+        # Notebooks and tests replace the streams.
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
             if type(getattr(stream.buffer, "raw", stream.buffer)) is io.FileIO:
@@ -46,9 +46,9 @@ def forgive_output() -> None:
 
 
 def refused_output() -> OSError | None:
-    """Return why part of what was printed never reached standard output; None if all did.
+    """Return the error that kept printed text from standard output; None if there was none.
 
-    A reader that ends early, as `head` does, has what it wanted and does not count.
+    A reader that ends early, such as `head`, does not count.
     """
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)

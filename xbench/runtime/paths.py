@@ -1,4 +1,4 @@
-"""Paths of the user, and where xbench keeps prepared images and encoded prompts."""
+"""The user's paths, and the cache of prepared images and encoded prompts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ IMAGE_SUFFIXES = (".dcm", ".dicom", ".png", ".jpg", ".jpeg")
 
 
 def expand(path: str | Path) -> Path:
-    """Return a path of the user's with `~` and environment variables filled in."""
+    """Return a user's path with `~` and environment variables expanded."""
     return Path(os.path.expanduser(os.path.expandvars(path)))
 
 
 def cache_folder() -> Path:
-    """Return `$XBENCH_CACHE`, else `xbench` in the user's folder for caches, such as `~/.cache/xbench` on Linux."""
+    """Return `$XBENCH_CACHE`, or else `xbench` in the user's folder for caches, such as `~/.cache/xbench` on Linux."""
     if named := os.environ.get("XBENCH_CACHE"):
         return expand(named)
     return platformdirs.user_cache_path("xbench")

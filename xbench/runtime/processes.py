@@ -1,4 +1,4 @@
-"""Processes that this one starts, and the cores that there are for them."""
+"""Child processes and usable cores."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container, as `docker run --cpus` sets it
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container, as set by `docker run --cpus`
 
 
 def end_with_parent() -> None:
-    """Die with the parent, however it ends: an orphan keeps sockets open and hangs the other ranks. Linux only."""
+    """End this process when its parent ends: an orphan would keep sockets open and hang the other ranks. Linux only."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: those it is bound to, or fewer where its container has a quota."""
+    """Return the number of cores that this process may use, limited by affinity and a container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # Without a quota the file says `max`.
     with suppress(OSError, ValueError):

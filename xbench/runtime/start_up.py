@@ -1,7 +1,7 @@
-"""Import torchmetrics without the packages that its metrics for text, sound and pictures need.
+"""Import torchmetrics without the packages for its text, audio and image metrics.
 
-Lightning and our metrics take two classes from torchmetrics, whose package imports torchvision, transformers and scipy
-for all the others: a third of the time from a command to its first batch.
+Lightning and our metrics use two of its classes; the rest imports torchvision, transformers and scipy, which takes a
+third of the time from a command to its first batch.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from types import ModuleType
 from typing import Any
 
 _NAME = "torchmetrics"
-# Names by the module that has them.
+# Names by module.
 _LEAN = {"__version__": "__about__", "Metric": "metric", "MetricCollection": "collections"}
 
 
 def import_lean_torchmetrics() -> None:
-    """Put a lean torchmetrics in place; without effect if it is imported already.
+    """Put a lean torchmetrics in place, unless it is already imported.
 
-    Whoever uses anything else of the package gets it as ever: the rest is imported when a name is first asked for.
+    All other names still work: the full package is imported when one is first used.
     """
     spec = None if _NAME in sys.modules else find_spec(_NAME)
     if spec is not None:
         module = module_from_spec(spec)
-        # Its modules log with it.
+        # The modules of torchmetrics log with it.
         vars(module)["_logger"] = logging.getLogger(_NAME)
         del module.__path__
         module.__class__ = _Lean
@@ -39,12 +39,12 @@ class _Lean(ModuleType):
         try:
             if "__path__" not in vars(self):  # asked for before the first of its modules is imported
                 self.__path__ = spec.submodule_search_locations
-                # First, for in this order its circular imports work.
+                # Must come first because of circular imports.
                 import_module(f"{_NAME}.utilities")
             if name in ("__path__", *_LEAN):
                 return vars(self).get(name) or getattr(import_module(f"{_NAME}.{_LEAN[name]}"), name)
         except (ImportError, AttributeError):
-            # A version whose modules need more of the package.
+            # In this version, the modules need more of the package.
             for module in [module for module in sys.modules if module.startswith(f"{_NAME}.")]:
                 del sys.modules[module]
         if name.startswith("__"):

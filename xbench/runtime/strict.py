@@ -1,4 +1,4 @@
-"""Parsing that refuses what Python's own readers accept without a word: `1_0` as a number, a key or column twice."""
+"""Parsers that refuse what Python's own accept: `1_0` as a number, a repeated key or column."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _DECIMAL = re.compile(r"[+-]?+(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?+[
 
 
 def decimal(text: str) -> float:
-    """Return a finite number in ASCII digits; a ValueError for any other spelling."""
+    """Return a finite number in ASCII digits; ValueError for any other spelling."""
     if not _DECIMAL.fullmatch(text.strip()) or not math.isfinite(value := float(text)):
         raise ValueError(f"{text[:40]!r} is not a number")
     return value
 
 
 def check_distinct(names: Iterable[str], kind: str) -> None:
-    """Raise a ValueError for a name that is there twice; empty names may be."""
+    """Raise a ValueError for a repeated name; empty names may repeat."""
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
-        raise ValueError(f"the {kind} {twice[0][:60]!r} is there twice")
+        raise ValueError(f"the {kind} {twice[0][:60]!r} occurs twice")
 
 
 def read_json(path: Path, most: int) -> Any:
-    """Return what a JSON file holds; OSError or ValueError for a damaged one, a device, or more than `most` bytes."""
+    """Return the contents of a JSON file; OSError or ValueError if it is damaged, a device, or over `most` bytes."""
     check_readable(path, most)
     return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_keys)
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, as the `object_pairs_hook` of `json`; a ValueError if it has a key twice."""
+    """Return a JSON object, as the `object_pairs_hook` of `json`; ValueError for a repeated key."""
     if len(found := dict(pairs)) < len(pairs):
         check_distinct((key or "''" for key, _ in pairs), "key")
     return found

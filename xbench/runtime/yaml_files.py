@@ -1,4 +1,4 @@
-"""YAML from anywhere: read without running anything, and refused where its aliases would fill the memory."""
+"""Read untrusted YAML: run no code, and refuse aliases that would fill the memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_DEPTH = 100
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads 1e-5 as a number, which YAML 1.1 takes for a text."""
+    """Reads 1e-5 as a number; in YAML 1.1 it is a string."""
 
 
 _Loader.add_implicit_resolver(
@@ -23,10 +23,10 @@ _Loader.add_implicit_resolver(
 
 
 def load_yaml(source: Path | str) -> Any:
-    """Return what a YAML file, or a text, holds.
+    """Return the contents of a YAML file or text.
 
     Raises:
-        yaml.YAMLError: It has too many entries or levels with its aliases filled in, or its syntax is wrong.
+        yaml.YAMLError: The syntax is wrong, or there are too many entries or levels with aliases expanded.
         OSError: The file cannot be read.
         UnicodeDecodeError: It is not UTF-8.
     """
@@ -34,18 +34,18 @@ def load_yaml(source: Path | str) -> Any:
     check_yaml(text)
     try:
         return yaml.load(text, Loader=_Loader)
-    # So do `!!int ''`, `!!bool x` and `!!timestamp x` end.
+    # `!!int ''`, `!!bool x` and `!!timestamp x` raise these.
     except (LookupError, AttributeError) as error:
         raise yaml.YAMLError(f"a value does not fit its tag ({error!r})") from error
 
 
 def check_yaml(text: str) -> None:
-    """Refuse YAML that no file of the user's can be: ten lines of aliases (`*name`) can stand for 10^10 entries.
+    """Refuse YAML with too many entries or levels: ten lines of aliases (`*name`) can stand for 10^10 entries.
 
-    Reads events, not nodes: the C loader crashes on deep nests.
+    Reads events instead of nodes because the C loader crashes on deep nesting.
 
     Raises:
-        yaml.YAMLError: It has too many entries or levels with its aliases filled in, or its syntax is wrong.
+        yaml.YAMLError: There are too many with aliases expanded, or the syntax is wrong.
     """
     count = 0.0
     starts: list[tuple[str | None, float]] = []
@@ -56,7 +56,7 @@ def check_yaml(text: str) -> None:
             counts[anchor] = count - before
         elif isinstance(event, yaml.CollectionStartEvent):
             starts.append((event.anchor, count))
-            # Until it ends: an alias of itself within it has no end.
+            # Until it ends, because an alias within itself never ends.
             counts[event.anchor] = math.inf
             count += 1
         elif isinstance(event, yaml.ScalarEvent):

@@ -1,4 +1,4 @@
-"""The questions that models which answer are asked: a file for each family, and files of the user's."""
+"""Questions for models that answer: a file per family, and users' files."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _MAX_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Questions:
-    """How findings are asked for.
+    """Questions about findings.
 
-    A question holds `{finding}`, the finding as it stands inside a sentence, `{phrase}`, the same with a capital
-    letter, or `{name}`, the name of the finding in lower case; it may hold `{definition}`, a sentence of the file on
-    the finding. Braces that are meant are doubled.
+    A question contains `{finding}` (the finding as part of a sentence), `{phrase}` (the same, capitalized) or `{name}`
+    (the finding's name in lower case), and optionally `{definition}`, a sentence of the file about the finding. Double
+    all other braces.
 
     Attributes:
-        source: Who says that a model is asked like this.
-        locate: The question where a finding is.
-        recognise: The question whether it is there; None if there is none.
-        report: The question for a report of the whole image, without any of the above; None if there is none.
-        where: The question where a finding is that words answer; None if there is none.
-        system: What comes before either as the system's turn; None for the model's own, or none.
-        names: What findings are called, by their names in the dataset, where that is not the package's phrase.
+        source: Reference for the questions.
+        locate: Asks where a finding is.
+        recognise: Asks whether a finding is present; None if there is no such question.
+        report: Asks for a report of the whole image, without any field; None if there is no such question.
+        where: Asks where a finding is, to be answered in words; None if there is no such question.
+        system: The system's turn; None for the model's own, if any.
+        names: Names of findings in questions, by name in the dataset, where they differ from the package's phrase.
         definitions: A sentence on each finding.
-        file: Where it stands, for messages.
+        file: The source file, for messages.
     """
 
     source: str
@@ -51,16 +51,16 @@ class Questions:
 
     @classmethod
     def of(cls, name: str) -> Questions:
-        """Read the questions of a family of the package, or of a YAML file of the user's.
+        """Read the questions of a family of the package, or of a user's YAML file.
 
         Raises:
-            UserError: There are none, or the file holds something else.
+            UserError: The file does not exist or is invalid.
         """
         own = {one.stem: one for one in sorted(Path(__file__).parent.glob("*.yaml"))}
         path = own.get(name) or Path(name).expanduser()
         if not path.is_file():
             raise UsageError(
-                f"--model.prompts {name} is no file, nor a family whose questions the package has ({', '.join(own)})."
+                f"--model.prompts {name} is neither a file nor a family with questions ({', '.join(own)})."
             )
         try:
             with path.open("rb") as file:
@@ -88,7 +88,7 @@ class Questions:
         return cls(**content, file=file)
 
     def text(self, kind: str, finding: str) -> str:
-        """Return the question of a kind about a finding; a UserError without such a question, or a definition."""
+        """Return the question of a kind about a finding; UserError if it, or a definition, is missing."""
         template = getattr(self, kind)
         if template is None:
             raise UsageError(f"{self.file} has no question under {kind}: add one, or leave --model.ask out.")
@@ -97,7 +97,7 @@ class Questions:
         name = self.names.get(finding) or phrase(finding)
         if "{definition}" in template and finding not in self.definitions:
             raise UsageError(
-                f"{self.file} has no definition of {finding}, which its question holds: add one under definitions."
+                f"{self.file} has no definition of {finding}, which its question uses: add one under definitions."
             )
         definition = self.definitions.get(finding, "")
         plain = (self.names.get(finding) or finding).lower()
@@ -105,5 +105,5 @@ class Questions:
 
     @property
     def sha256(self) -> str:
-        """Digest of all that is in it."""
+        """Digest of the contents."""
         return digest(asdict(self) | {"file": None})
