@@ -1,1 +1,1 @@
-"""From predictions and truth to rows, and from rows to numbers."""
+"""Measure predictions against the truth as rows, and compute numbers from rows."""

@@ -1,4 +1,4 @@
-"""How well answered boxes fit annotated ones, in continuous fractions of the radiograph, without a grid."""
+"""Compare answered boxes with annotated ones, in continuous fractions of the radiograph, without a grid."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ Boxes = NDArray[np.float64]
 class BoxPair:
     """Scores of the boxes answered for one pair of image and finding.
 
-    Without a box all are 0: no box is a miss. None: the annotated boxes are known by their union only.
+    Without a box all are 0. None if only the union of the annotated boxes is known.
     """
 
-    box_iou: float  # of the two unions
-    centre_hit: float  # share of answered boxes whose centre lies in an annotated box, its border included
-    best_iou: float | None  # largest of an answered with an annotated box; flattering where there are several
-    matched_30: int | None  # pairs of the best one-to-one matching at IoU >= 0.3
+    box_iou: float  # IoU of the two unions
+    centre_hit: float  # share of answered boxes whose center lies in an annotated box, including its border
+    best_iou: float | None  # largest of an answered with an annotated box; flattering with several boxes
+    matched_30: int | None  # pairs in the best one-to-one matching at IoU >= 0.3
     matched_50: int | None  # the same at 0.5
 
 
 class GridScores(NamedTuple):
-    """Scores of an answer on the evaluation grid, as a map's at one threshold; without a box or point all are 0."""
+    """Scores of an answer on the evaluation grid; without a box or point all are 0."""
 
     pointing: float
-    dice: float | None  # None of points, which have no area
+    dice: float | None  # None for points, which have no area
     iou: float | None
 
 
 def union_areas(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
-    """Return the areas of the intersection and of the union of two unions of boxes, exact but for rounding.
+    """Return the areas of the intersection and of the union of two unions of boxes, exact except for rounding.
 
-    The plane is cut at all edges, and strips between them are summed, so the order of the boxes changes nothing. Boxes
-    are corners x0, y0, x1, y1, (N, 4) and (M, 4); one may be empty.
+    The plane is cut at all edges and strips are summed, so the order of the boxes does not matter. Boxes are corners
+    x0, y0, x1, y1, (N, 4) and (M, 4); one may be empty.
 
     Examples:
         >>> union_areas([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]], [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]])
@@ -58,7 +58,7 @@ def union_areas(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
     if not len(both):
         return 0.0, 0.0
     heights, covered = np.diff(ys), np.zeros((2, max(len(ys) - 1, 0)), np.int64)
-    # What begins and ends at each x: which union, rows from and to, and one more or less.
+    # Events at each x: the union, first and last row, and +1 for a begin or -1 for an end.
     side = np.repeat([0, 1], [len(sides[0]), len(sides[1])])
     low, high = np.searchsorted(ys, both[:, 1]), np.searchsorted(ys, both[:, 3])
     at = np.concatenate([np.searchsorted(xs, both[:, 0]), np.searchsorted(xs, both[:, 2])])
@@ -76,13 +76,13 @@ def union_areas(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
 
 
 def box_iou(predicted: ArrayLike, annotated: ArrayLike) -> float:
-    """Return the IoU of the unions of answered (N, 4) and annotated (M, 4) boxes; 0 without a box."""
+    """Return the IoU of the unions of answered (N, 4) and annotated (M, 4) boxes; 0 if either is empty."""
     shared, either = union_areas(predicted, annotated)
     return shared / either if either else 0.0
 
 
 def pairwise_iou(predicted: ArrayLike, annotated: ArrayLike) -> NDArray[np.float64]:
-    """Return the IoU of each answered (N, 4) with each annotated (M, 4) box, none without area: (N, M)."""
+    """Return the IoU of each answered (N, 4) with each annotated (M, 4) box, all with positive area: (N, M)."""
     one, other = _boxes(predicted)[:, None], _boxes(annotated)[None]
     low, high = np.maximum(one[..., :2], other[..., :2]), np.minimum(one[..., 2:], other[..., 2:])
     shared = np.prod(np.clip(high - low, 0, None), axis=2)
@@ -91,10 +91,10 @@ def pairwise_iou(predicted: ArrayLike, annotated: ArrayLike) -> NDArray[np.float
 
 
 def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
-    """Return how many pairs the best one-to-one matching has.
+    """Return the number of pairs in the best one-to-one matching.
 
-    It has as many pairs with an IoU (N, M) of at least the threshold as possible, and of these matchings the largest
-    sum of IoU. Unlike greedy ones it depends on no order, and no greedy one has more.
+    That is the matching with the most pairs of IoU (N, M) at least `threshold`, and among these with the largest sum of
+    IoU. Unlike a greedy matching, it does not depend on order and never has fewer pairs.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -109,8 +109,8 @@ def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
 def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = True) -> BoxPair:
     """Score the boxes answered for one pair of image and finding.
 
-    Both are corners x0, y0, x1, y1 as fractions of the radiograph, (N, 4) and (M, 4), of which N may be 0. Unless
-    `instances`, only the union of the annotated boxes is known. A ValueError if there is none, or one has no area.
+    Both are corners x0, y0, x1, y1 as fractions of the radiograph, (N, 4), possibly empty, and (M, 4). Without
+    `instances`, only the union of the annotated boxes is known. ValueError if M is 0 or a box has no area.
 
     Examples:
         >>> score_boxes([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]], [[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]])
@@ -119,7 +119,7 @@ def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = Tr
     """
     answered, true = _boxes(predicted), _boxes(annotated)
     if not len(true):
-        raise ValueError("a scored pair has at least one annotated box")
+        raise ValueError("a scored pair needs at least one annotated box")
     centres = (answered[:, None, :2] + answered[:, None, 2:]) / 2
     inside = np.all((centres >= true[None, :, :2]) & (centres <= true[None, :, 2:]), axis=2)
     hits = np.any(inside, axis=1)
@@ -134,10 +134,10 @@ def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = Tr
 
 
 def draw_boxes(boxes: ArrayLike, size: tuple[int, int], gamma: float = 0.5) -> NDArray[np.bool_]:
-    """Draw the union of boxes on a grid of (H, W) pixels, by the rule for annotated regions.
+    """Draw the union of boxes on a grid of (H, W) pixels, like annotated regions.
 
-    A pixel belongs to it if the union covers at least the share `gamma` of it; of boxes that touch each other and cover
-    no pixel wholly those that they cover most belong to it too. It is empty only without a box.
+    A pixel is included if the union covers at least the share `gamma` of it. A group of touching boxes that covers no
+    whole pixel includes its most covered pixels, so the result is empty only without boxes.
 
     Examples:
         >>> draw_boxes([[0, 0, 0.5, 0.25], [0.9, 0.9, 0.95, 0.95]], (4, 4)).astype(int)
@@ -169,11 +169,11 @@ def score_on_grid(
 ) -> GridScores:
     """Score an answer against a region on the grid (H, W), not empty.
 
-    Dice and IoU are of the boxes as `draw_boxes` draws them, and the pointing game is hit by the share of their pixels
-    that lies in the region. Of points alone, it is hit by the share of the points whose pixel does, or as `ties` says
-    by any of them, or by the first. Without either, nobody pointed anywhere, so that is a miss, and not the chance
-    hit of a map of zeros. Boxes (N, 4) and points (K, 2) are fractions of the radiograph, `gamma` is the share of a
-    pixel that boxes cover at least, and `drawn` what `draw_boxes` gave for them, if that is at hand.
+    Dice and IoU use `draw_boxes`. The pointing game is the share of the boxes' pixels in the region; for points alone,
+    the share of points whose pixel is in the region, or with `ties` whether any, or the first, is. Without boxes and
+    points it is a miss, not the chance hit of a map of zeros. Boxes (N, 4) and points (K, 2) are fractions of the
+    radiograph, `gamma` is the share of a pixel that boxes must cover, and `drawn` is the result of `draw_boxes` if
+    available.
 
     Examples:
         >>> score_on_grid([[0, 0, 0.5, 1]], np.array([[True, True], [False, False]]))
@@ -194,10 +194,10 @@ def score_on_grid(
 
 
 def answer_columns(answer: Answer, annotated: ArrayLike | None, one_by_one: bool = True) -> dict[str, Any]:
-    """Return the columns of a row that an answer alone decides, and with annotated boxes what it scores without a grid.
+    """Return the columns of a row that depend only on the answer and, if given, on annotated boxes, without a grid.
 
-    Annotated boxes (M, 4) are fractions of the radiograph; without `one_by_one` only their union is known. None stands
-    for an image that does not show the finding, where any box is a false positive.
+    Annotated boxes (M, 4) are fractions of the radiograph; without `one_by_one` only their union is known. None means
+    that the finding is absent, so any box is a false positive.
     """
     columns: dict[str, Any] = {"answer_status": answer.status, "boxes": len(answer.boxes), "points": len(answer.points)}
     columns |= vars(answer.counts) | {"suspect_frame": answer.suspect_frame}
@@ -208,7 +208,7 @@ def answer_columns(answer: Answer, annotated: ArrayLike | None, one_by_one: bool
 
 
 def _parts(corners: Boxes) -> Iterator[Boxes]:
-    """Yield the boxes that hang together, those of each part at once."""
+    """Yield connected groups of boxes."""
     left = np.arange(len(corners))
     while len(left):
         part = [found := left[:1]]
@@ -223,10 +223,10 @@ def _parts(corners: Boxes) -> Iterator[Boxes]:
 
 
 def _coverage(corners: Boxes, size: tuple[int, int], window: tuple[int, int, int, int]) -> NDArray[np.float64]:
-    """Return which share of each pixel of a window x0, y0, x1, y1 of the grid (H, W) the union of boxes covers."""
+    """Return the share of each pixel of a window x0, y0, x1, y1 of the grid (H, W) that the union of boxes covers."""
     left, top, right, bottom = window
     scaled = corners * [size[1], size[0], size[1], size[0]]
-    # Band by band, so that thousands of boxes take no more memory than a hundred.
+    # In bands, so that thousands of boxes do not need more memory than a hundred.
     bounds = np.linspace(top, bottom, 1 + min(bottom - top, 1 + len(corners) // 100)).astype(int)
     return np.concatenate([_band(scaled, left, int(low), right, int(high)) for low, high in pairwise(bounds)])
 
@@ -238,7 +238,7 @@ def _band(scaled: Boxes, left: int, low: int, right: int, high: int) -> NDArray[
         np.unique(np.concatenate([scaled[:, axis::2].ravel(), np.arange(*lines)]))
         for axis, lines in enumerate(((left, right + 1), (low, high + 1)))
     )
-    # One more from where a box begins, one less from where it ends, on both axes: sums of these count the boxes.
+    # +1 where a box begins and -1 where it ends, on both axes: cumulative sums count the boxes.
     x0, y0, x1, y1 = (np.searchsorted(edges, one) for edges, one in zip((xs, ys, xs, ys), scaled.T, strict=True))
     begun = np.bincount(np.concatenate([y0 * len(xs) + x0, y1 * len(xs) + x1]), minlength=len(xs) * len(ys))
     ended = np.bincount(np.concatenate([y0 * len(xs) + x1, y1 * len(xs) + x0]), minlength=len(xs) * len(ys))

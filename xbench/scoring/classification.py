@@ -13,19 +13,19 @@ from xbench.scoring.numbers import recognition_macro, recognition_numbers
 
 @dataclass(frozen=True)
 class ClassificationScores:
-    """Scores of one finding as fractions in [0, 1], and the number of images labelled 1 and 0."""
+    """Scores of one finding in [0, 1], and the number of images labeled 1 and 0."""
 
-    auroc: float | None  # area under the ROC curve, tied pairs counting one half; None unless both labels are present
+    auroc: float | None  # area under the ROC curve, ties count one half; None unless both labels are present
     average_precision: float | None  # step-wise area under the precision-recall curve; None unless both are present
     f1: float | None  # of `probability >= 0.5`; None without a positive
-    accuracy: float | None  # of `probability >= 0.5`; None without a labelled image
+    accuracy: float | None  # of `probability >= 0.5`; None without a labeled image
     positives: int
     negatives: int
 
 
 @dataclass(frozen=True)
 class MacroScores:
-    """Means over the findings that have both labels, and how many these are; None where there is no such finding."""
+    """Means over the findings with both labels, and their number; None without such findings."""
 
     auroc: float | None
     average_precision: float | None
@@ -37,10 +37,10 @@ class MacroScores:
 def classification_scores(labels: Tensor, probabilities: Tensor) -> list[ClassificationScores]:
     """Return the scores of each finding over all images, one entry per class.
 
-    The images must all be at hand on one process; nothing is synchronised. Ranking is exact: torchmetrics' areas, built
-    on float32 rates, err in the seventh digit. Labels (N, C) are integers: 1 positive, 0 negative, -1 unknown and left
-    out. Probabilities (N, C) lie in [0, 1] wherever the label is known; hand over float64, for in float32 confident
-    scores near 1 tie. A ValueError for anything else.
+    Pass all images at once; processes are not synchronized. Ranking is exact: torchmetrics' areas, based on float32
+    rates, err in the seventh digit. Labels (N, C) are integers: 1 positive, 0 negative, -1 unknown and left out.
+    Probabilities (N, C) are in [0, 1] where the label is known; use float64, because in float32 confident scores near 1
+    tie. Raise a ValueError for other input.
 
     Examples:
         >>> labels = torch.tensor([[1], [0], [1], [-1]])
@@ -70,7 +70,7 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
 
 
 def macro(scores: Sequence[ClassificationScores]) -> MacroScores:
-    """Average without weights over the findings with both labels present, the same findings for all four scores.
+    """Average without weights over the findings with both labels, the same findings for all four scores.
 
     Examples:
         >>> one = ClassificationScores(0.5, 0.75, 0.5, 0.5, positives=2, negatives=2)

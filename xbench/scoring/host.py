@@ -1,10 +1,10 @@
-"""The measures of a map and its region on the host, compiled by numba: of the grid only peaks are ever stored.
+"""Measure maps and regions on the host, compiled by numba; the grid is never stored.
 
-The arithmetic is that of `map_measures.py`, operation by operation: numba multiplies and adds apart and rounds as IEEE
-754 asks, because nothing here is compiled with `fastmath`. A module of its own because loading numba takes a moment.
+The arithmetic equals that of `map_measures.py`, operation by operation: numba multiplies and adds separately and rounds
+by IEEE 754, because `fastmath` is off. A separate module because loading numba takes time.
 """
 
-# numba's compiler finds the types of values, not mypy.
+# mypy cannot infer the types of values in compiled functions.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numba import njit
 
 
 def compiled(types: str) -> Any:
-    """Compile a function for these types, or load it from numba's cache; it runs without Python's lock."""
+    """Compile a function for these types, or load it from numba's cache; it releases the GIL."""
 
     def compile_(function: Any) -> Any:
         try:
             return njit(types, nogil=True, cache=True)(function)
-        except Exception:  # no folder to write to, a full disk, a damaged file: the cache only saves seconds
+        except Exception:  # an unwritable folder, full disk or damaged file; the cache only saves seconds
             return njit(types, nogil=True)(function)
 
     return compile_
@@ -29,7 +29,7 @@ def compiled(types: str) -> Any:
 
 @njit
 def _line(wide, cell, share, line):
-    """Lay one row of pixels between two rows of cells: a + s (b - a), each operation rounded."""
+    """Interpolate a row of pixels between two rows of cells: a + s (b - a), each operation rounded."""
     below = min(cell + 1, len(wide) - 1)
     for x in range(len(line)):
         line[x] = wide[cell, x] + share * (wide[below, x] - wide[cell, x])
@@ -37,12 +37,12 @@ def _line(wide, cell, share, line):
 
 @njit
 def _count(line, low, divisor, inside, histogram, keys):
-    """Count one row of pixels by the highest threshold that they reach, those in the region T places further."""
+    """Count a row of pixels by the highest threshold that they reach, those in the region T bins further."""
     thresholds = len(histogram) // 2
     steps = np.float32(thresholds - 1)
     for x in range(len(line)):
         value = (line[x] - low) / divisor
-        # The right index or one above it, which the threshold itself settles.
+        # The correct index or the next one; the comparison with the threshold decides.
         key = np.int32(value * steps + np.float32(0.5))
         keys[x] = key - (np.float32(key) / steps > value) + thresholds * inside[x]
     for x in range(len(line)):
@@ -51,10 +51,10 @@ def _count(line, low, divisor, inside, histogram, keys):
 
 @njit
 def _count_own(line, limits, inside, histogram):
-    """Count one row of pixels by the highest limit that they reach, those in the region T places further."""
+    """Count a row of pixels by the highest limit that they reach, those in the region T bins further."""
     key = -1
     for x in range(len(line)):
-        # Neighbors reach nearly the same.
+        # Start at the neighbor's limit, which is close.
         while key + 1 < len(limits) and limits[key + 1] <= line[x]:
             key += 1
         while key >= 0 and limits[key] > line[x]:
@@ -65,9 +65,9 @@ def _count_own(line, limits, inside, histogram):
 
 @njit
 def _border(pixels):
-    """Rows and columns (K, 2) of pixels (H, W) with a neighbor left, right, above or below that is not one of them."""
+    """Return rows and columns (K, 2) of the pixels (H, W) with a direct neighbor that is not one of them."""
     height, width = pixels.shape
-    places, found = np.empty((pixels.size, 2), np.int64), 0  # memory that nobody writes to costs nothing
+    places, found = np.empty((pixels.size, 2), np.int64), 0  # unwritten memory is free
     for y in range(height):
         here = 0
         for x in range(width):
@@ -85,9 +85,9 @@ def _border(pixels):
 
 @compiled("int64(boolean[:, ::1], boolean[:, ::1])")
 def least_distance(peak, region):
-    """Return the least (dx H)^2 + (dy W)^2 from a peak to a region (H, W) that it does not meet; 0 if that is empty."""
+    """Return the least (dx H)^2 + (dy W)^2 from a peak to a disjoint region (H, W); 0 if that is empty."""
     height, width = region.shape
-    # The nearest pixels lie on the borders of both.
+    # The nearest pixels are on the borders.
     one, other = _border(peak), _border(region)
     least = np.iinfo(np.int64).max
     for i in range(len(one)):
@@ -99,7 +99,7 @@ def least_distance(peak, region):
 
 @njit
 def _widened(cells, columns, right_share):
-    """Lay rows of cells (h, w) on the columns of pixels that the view shows."""
+    """Interpolate rows of cells (h, w) at the columns of pixels in the view."""
     wide = np.empty((len(cells), len(columns)), np.float32)
     for y in range(len(cells)):
         for x in range(len(columns)):
@@ -111,17 +111,16 @@ def _widened(cells, columns, right_share):
 
 @njit
 def _extremes(wide, rows, lower_share):
-    """Return the least and the greatest value that the view shows.
+    """Return the least and the greatest value in the view.
 
-    Between two rows of cells a column never falls or never rises, however its values are rounded, so that its first and
-    its last pixel there are its extremes.
+    Between two rows of cells a column is monotonic, despite rounding, so its first and last pixels are its extremes.
     """
     line = np.empty(wide.shape[1], np.float32)
     lowest, highest = np.full(len(line), np.inf, np.float32), np.full(len(line), -np.inf, np.float32)
     for y in range(len(rows)):
         if y in (0, len(rows) - 1) or rows[y - 1] != rows[y] or rows[y + 1] != rows[y]:
             _line(wide, rows[y], lower_share[y], line)
-            # Of each column: a processor compares many columns at once.
+            # Per column, so that the processor can compare many columns at once.
             for x in range(len(line)):
                 lowest[x], highest[x] = min(lowest[x], line[x]), max(highest[x], line[x])
     return lowest.min(), highest.max()
@@ -129,7 +128,7 @@ def _extremes(wide, rows, lower_share):
 
 @compiled("void(float32[:, ::1], boolean[:, ::1], int64[::1])")
 def count(pixels, region, histogram):
-    """Count pixels (H, W) in [0, 1] in a histogram (2 T,), as `sweep.reached` takes it."""
+    """Count pixels (H, W) in [0, 1] in a histogram (2 T,) for `sweep.reached`."""
     keys = np.empty(pixels.size, np.int32)
     _count(pixels.ravel(), np.float32(0), np.float32(1), region.ravel(), histogram, keys)
 
@@ -139,12 +138,12 @@ def count(pixels, region, histogram):
     "float32[::1], int64[::1], float32[::1], int64[::1])"
 )
 def measure(cells, region, top, rows, lower_share, left, columns, right_share, histogram, limits, own):
-    """Measure a map (h, w), all finite, against its region (H, W).
+    """Measure a finite map (h, w) against its region (H, W).
 
-    `top` is the first row of pixels that the view shows; of each row that it shows, `rows` has the cell and
-    `lower_share` the share of the way to the next one. So it is with `left` and columns. Adds to the histogram (2 T,),
-    and to `own` (2 L,) by L ascending limits of the raw values, and returns the first columns of the table of
-    `map_measures`.
+    `top` is the first row of pixels in the view; for each row in the view, `rows` is its cell and `lower_share` the
+    position between this cell and the next. `left` and the arguments after it are the same for columns. Fill the
+    histogram (2 T,), and `own` (2 L,) for L ascending limits of the raw values. Return the first columns of the table
+    of `map_measures`.
     """
     height, width = region.shape
     right = left + len(columns)
@@ -163,7 +162,7 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
             for x in range(len(shown)):
                 minima += shown[x] == low
                 minima_inside += (shown[x] == low) & inside[x]
-            line[:left] = line[right:] = low  # what the model never saw is its least value
+            line[:left] = line[right:] = low  # pixels outside the view get the least value
         else:
             line[:] = low
         _count(line, low, span if span > 0 else np.float32(1), region[y], histogram, keys)
@@ -187,10 +186,10 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
     "float32[::1], uint8[:, ::1], int64[:, ::1])"
 )
 def levels(cells, top, rows, lower_share, left, columns, right_share, region, limits, grid, above):
-    """Fill a grid (H, W) with 255 (m - min) / (max - min) of a map (h, w), placed as in `measure`, rounded down.
+    """Fill a grid (H, W) with 255 (m - min) / (max - min) of a map (h, w), rounded down; arguments as in `measure`.
 
-    Adds how many values (m - min) / (max - min) exceed each limit, everywhere and in the region (2, T). Returns the
-    place of the map's first maximum, row by row.
+    Add to `above` (2, T) how many values (m - min) / (max - min) exceed each limit, in all and in the region. Return
+    the position of the map's first maximum in row-major order.
     """
     height, width = grid.shape
     wide, line, first = _widened(cells, columns, right_share), np.empty(width, np.float32), -1

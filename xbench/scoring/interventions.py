@@ -1,6 +1,6 @@
-"""Does the score depend on the region? From rows under interventions to a value for each pair, and to numbers.
+"""Test whether scores depend on the region: from rows under interventions to values of pairs, and to numbers.
 
-A number is the mean of the column of its name over the pairs that have a value. Needs no torch.
+A number is the mean of the column with its name over the pairs with a value. Needs no torch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from xbench.scoring.numbers import Numbers, by_digest, macro_mean, youden
 from xbench.scoring.rows import Rows
 
 FOLDS = 5
-"""Parts of the patients; the threshold of each comes from the others."""
+"""Folds of patients; the threshold of each fold comes from the others."""
 
 ANY = "any"
-"""What stands in the place of a fill for numbers that depend on none."""
+"""Replaces a fill for numbers that do not depend on one."""
 
 OF_FILL = {
     "scored": ("drop", "control_drop", "use"),
@@ -35,13 +35,13 @@ OF_ANY = {
     "swapped_same": ("swap_same_agreement",),
     "swapped_opposite": ("swap_opposite_change",),
 }
-"""Numbers, of each fill and of none, by the name of the count of pairs that they are means over."""
+"""Numbers with and without a fill, by the name of their number of pairs."""
 
 LACKING = ("without_control", "saturated", "without_decision")
-"""Counts of pairs without some of the numbers of a fill."""
+"""Numbers of pairs that lack some values of a fill."""
 
 CONDITIONS = (*(f"{kind}{fill}" for fill in FILLS for kind in (HIDE, CONTROL)), KEEP, NO_IMAGE)
-"""Conditions that numbers are computed from."""
+"""Conditions used for numbers."""
 
 _ANSWERS = "The model answers: it decides, and gives no score whose drop could be measured."
 _NO_SCORES = "The model gives no score, so nothing drops and nothing is decided."
@@ -49,17 +49,17 @@ _NO_SCORES = "The model gives no score, so nothing drops and nothing is decided.
 
 @dataclass(frozen=True)
 class Intervened:
-    """The P pairs of image and query on which was intervened, in the order of the rows of the run.
+    """P pairs of image and query with interventions, in the order of the run's rows.
 
     Attributes:
-        rows: Rows of the images as they are.
-        row: Place of each pair among them (P,).
-        decision: Whether the model sees the finding in the image as it is (P,): 1, 0, or NaN without a decision.
-        overlap: Share of the map's maxima that lies in the region (P,); NaN where nothing is shown.
-        columns: By fill, and by `ANY`, by name of the number, a value for each pair (P,); NaN where there is none.
+        rows: Rows of the unchanged images.
+        row: Index of each pair in `rows` (P,).
+        decision: Whether the model detects the finding in the unchanged image (P,): 1, 0, or NaN without a decision.
+        overlap: Share of the map's maxima in the region (P,); NaN without a map or box.
+        columns: By fill, and `ANY`, by name of the number, a value per pair (P,) or NaN.
         lacking: By fill, by the names of `LACKING`, which pairs (P,) have no place for the control, a probability of
             exactly 0 or 1, or no decision.
-        reason: Why there are no scores, in a sentence; None if there are.
+        reason: A sentence on why there are no scores; None if there are.
     """
 
     rows: Rows
@@ -72,27 +72,27 @@ class Intervened:
 
     @property
     def finding(self) -> NDArray[np.int64]:
-        """Place of each pair's finding (P,)."""
+        """Index of each pair's finding (P,)."""
         return self.rows.finding[self.row]
 
     @property
     def patients(self) -> list[str]:
-        """Patient of each pair by name, or the image where the patient is unknown (P)."""
+        """Patient of each pair by name, or the image if the patient is unknown (P)."""
         names = _patients(self.rows)
         return [names[image] for image in self.rows.image[self.row].tolist()]
 
 
 def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
-    """Compare the rows of a run with those of the same pairs under interventions; None if none hides pixels.
+    """Compare the rows of a run with those of the same pairs under interventions; None if no condition hides pixels.
 
-    Rows are matched by image and query, so their order changes nothing.
+    Rows are matched by image and query, in any order.
 
     Args:
-        rows: Of the images as they are, with all findings and labels.
-        changed: By condition; those that hide nothing are left out.
+        rows: Rows of the unchanged images, with all findings and labels.
+        changed: Rows by condition; conditions that hide nothing are ignored.
 
     Raises:
-        ValueError: A row under a condition is of an image and a query that `rows` lacks.
+        ValueError: `rows` lacks the image and query of a row under a condition.
     """
     known = {key: place for place, key in enumerate(keys_of(rows) if any(map(changed.get, CONDITIONS)) else ())}
     places = {name: _places(known, changed[name]) for name in CONDITIONS if len(changed.get(name, ()))}
@@ -131,7 +131,7 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
         both = np.stack([after[hide], after[control]])
         drops, flips = _in_units(score, both, unit), np.abs(decision - decided(both, limit))
         for values in (drops, flips):
-            # Both numbers and their difference are over the same pairs.
+            # Compute both numbers and their difference over the same pairs.
             values[:, np.isnan(values).any(axis=0)] = np.nan
         columns[fill] = {
             **{"drop": drops[0], "control_drop": drops[1], "use": drops[0] - drops[1]},
@@ -151,11 +151,11 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
 
 
 def intervention_numbers(pairs: Intervened) -> Numbers:
-    """Return the numbers of a run under interventions, by finding and as means over the findings that have one.
+    """Return the numbers of a run under interventions, by finding and as means over findings.
 
-    A number is None with fewer than `LEAST` pairs. `all_pairs` is the headline; `correct_only` is over the pairs in
-    which the model sees the finding in the image as it is, and so selects them by model. `sign_over_fills` tells
-    whether the mean `use` is positive, negative or 0 with every fill; None with fewer than two.
+    A number is None with fewer than `LEAST` pairs. `all_pairs` is the headline; `correct_only` is restricted to pairs
+    whose finding the model detects in the unchanged image, so models differ in their pairs. `sign_over_fills` is
+    whether the mean `use` is positive, negative or 0 with every fill; None with fewer than two fills.
     """
     found: Numbers = {"pairs": len(pairs.row), "reason": pairs.reason}
     for name, kept in {"all_pairs": np.ones(len(pairs.row), np.bool_), "correct_only": pairs.decision == 1}.items():
@@ -185,39 +185,39 @@ def _of_pairs(pairs: Intervened, fill: str, kept: NDArray[np.bool_]) -> Numbers:
 
 
 def _patients(rows: Rows) -> list[str]:
-    """Return whose image each of the N images is, by name: its own where the patient is unknown."""
+    """Return the patient of each of the N images, or the image's own name if the patient is unknown."""
     return [
         image if patient is None else patient for patient, image in zip(rows.patient_ids, rows.image_ids, strict=True)
     ]
 
 
 def keys_of(rows: Rows) -> list[tuple[str, str]]:
-    """Return image and query of each row (R,)."""
+    """Return image and query of each row (R)."""
     pairs = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
     return [(rows.image_ids[image], rows.queries[query]) for image, query in pairs]
 
 
 def _places(known: Mapping[tuple[str, str], int], changed: Rows) -> NDArray[np.int64]:
-    """Return the place of each row under a condition among the rows of the images as they are."""
+    """Return the index of each row under a condition among the rows of the unchanged images."""
     keys = keys_of(changed)
     for image, query in (key for key in keys if key not in known):
-        raise ValueError(f"{query!r:.60} on {image!r:.200} has a row under a condition, and none on the image as it is")
+        raise ValueError(f"{query!r:.60} on {image!r:.200} has a row under a condition, but none for the original")
     return np.array([known[key] for key in keys], np.int64)
 
 
 def _scores(rows: Rows, of_logits: bool) -> NDArray[np.float64]:
-    """Return logits (R,), or the logits of probabilities, which are infinite for exactly 0 and 1; NaN without one."""
+    """Return logits (R,), or the logits of probabilities, infinite for exactly 0 and 1; NaN without a score."""
     if of_logits:
         return rows["logit"]
     ends = {0.0: -math.inf, 1.0: math.inf}
-    # The logarithm of Python: that of numpy depends on the processor in the last bit.
+    # Python's logarithm, because the last bit of numpy's depends on the processor.
     return np.array([ends[p] if p in ends else math.log(p) - math.log1p(-p) for p in rows["probability"].tolist()])
 
 
 def _answered(rows: Rows, asked: bool) -> NDArray[np.float64]:
-    """Return what answers decide (R,): by their yes if the model was `asked`, or else by whether they show a place.
+    """Return the decisions of answers (R,): yes or no if the model was `asked`, or else whether they show a place.
 
-    NaN where nobody asked, and where nobody can read the answer.
+    NaN for questions not asked and for unreadable answers.
     """
     if asked:
         return np.where(np.isnan(rows["probability"]), np.nan, rows["probability"] >= 0.5)
@@ -230,25 +230,25 @@ def _deviations(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
     found = np.full(len(rows.findings), np.nan)
     for place in range(len(rows.findings)):
         if values := score[(rows.finding == place) & np.isfinite(score)].tolist():
-            # The mean of equal scores may be another number by rounding.
+            # The mean of equal scores may differ from them by rounding.
             mean = fsum(values) / len(values) if min(values) < max(values) else values[0]
             found[place] = math.sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
     return found
 
 
 def _in_units(score: NDArray[np.float64], after: NDArray[np.float64], unit: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return drops in units (P,); NaN of infinite scores. What stays the same drops by 0, even in a unit of 0."""
+    """Return drops in units (P,); NaN for infinite scores. Equal scores have drop 0, even in a unit of 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         drop = np.where((score == after) & (unit == 0), score - after, (score - after) / unit)
     return np.where(np.isfinite(drop), drop, np.nan)
 
 
 def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return from which score on a finding counts as seen, for each row (R,); NaN where nobody can tell.
+    """Return the score from which a finding counts as detected, for each row (R,); NaN if undefined.
 
-    It is the middle between the two scores that Youden's J separates best, the lowest such place of several, on the
-    labeled rows of the finding in four fifths of the patients; the row's patient is in the other fifth. Patients are
-    dealt to the fifths in the order of the SHA-256 digests of their names.
+    It is the middle of the two neighboring scores that Youden's J separates best (the lowest such pair), on the
+    finding's labeled rows in the four fifths of patients that exclude the row's patient. Patients are dealt to fifths
+    in the order of the SHA-256 digests of their names.
     """
     names, patient = np.unique(_patients(rows), return_inverse=True)
     fold = (by_digest(names.tolist()) % FOLDS)[patient][rows.image]
@@ -259,7 +259,7 @@ def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
             others = own & known & (fold != part)
             if best := youden(rows["label"][others], score[others]):
                 low, middle, high = best[0], best[0] / 2 + best[1] / 2, best[1]
-                # There is no middle between neighboring numbers, nor between infinity and any number.
+                # There is no middle between adjacent floats, or between infinity and a number.
                 found[own & (fold == part)] = middle if low < middle else high
     return found
 
@@ -267,8 +267,8 @@ def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
 def _swapped(rows: Rows, row: NDArray[np.int64], decisions: NDArray[np.float64], label: int) -> NDArray[np.float64]:
     """Return the decision on another patient's image with this label of the finding, for each pair (P,).
 
-    It is the next image in the order of the SHA-256 digests of names, after the last comes the first. NaN for phrases,
-    without such an image, and without a decision.
+    It is the next image, cyclically, in the order of the SHA-256 digests of names. NaN for phrases, without such an
+    image, and without a decision.
     """
     rank, names, found = by_digest(rows.image_ids), _patients(rows), np.full(len(row), np.nan)
     for place in range(len(rows.findings)):

@@ -1,10 +1,10 @@
-"""The measures of a map and its region in one Triton kernel, a program a pair: nothing of the grid is ever stored.
+"""Measure maps and regions in one Triton kernel, one program per pair; the grid is never stored.
 
-The arithmetic is that of `map_measures.py`, operation by operation, so that the results are those of the plain PyTorch
-form to the bit. A module of its own because Triton is only there on Linux.
+The arithmetic equals that of `map_measures.py`, operation by operation, so results equal the host's to the bit. A
+separate module because Triton is only available on Linux.
 """
 
-# Triton's compiler finds the types of a kernel's values, not mypy.
+# mypy cannot infer the types of a kernel's values.
 # mypy: disable-error-code="no-untyped-def, attr-defined, assignment, operator, arg-type, untyped-decorator"
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from xbench.geometry.grid import Upsampling, View, places_on_axis
 from xbench.scoring.sweep import threshold_values
 
 BLOCK = 1024
-"""Grid pixels that a program looks at in one step."""
+"""Grid pixels that a program processes in one step."""
 
 OPTIONS: dict[str, Any] = {"num_warps": 8, "enable_fp_fusion": False}
-"""How to compile: a multiply and an add stay two operations, as on the host."""
+"""Compiler options: multiply and add are not fused, as on the host."""
 
 
 @triton.jit
 def _at(raw, cell_y_of, share_y_of, cell_x_of, share_x_of, h, w):
-    """Values between four cells: along x in both rows, then along y; a + s (b - a), each operation rounded."""
+    """Interpolate between four cells: along x in both rows, then along y: a + s (b - a), each operation rounded."""
     cell_y, share_y, cell_x, share_x = tl.load(cell_y_of), tl.load(share_y_of), tl.load(cell_x_of), tl.load(share_x_of)
     below, beside = tl.minimum(cell_y + 1, h - 1) * w, tl.minimum(cell_x + 1, w - 1)
     upper = tl.load(raw + cell_y * w + cell_x).to(tl.float32)
@@ -45,29 +45,29 @@ def measure_kernel(
     raw_of,  # (N, h, w) of any floating type
     logit_of,  # (N,) of any floating type
     probability_of,  # (N,)
-    regions,  # all regions one after another, uint8
-    cells,  # for each axis of a grid and its view, the cell of each pixel that the view shows, int32
-    shares,  # the share of the way to the next cell, float32, as `cells`
-    layout_of,  # (N, 9) int64: where region, rows and columns begin in these; H, W; first row and one past the last,
-    # first column and one past the last that the view shows. H is 0 where there is no region
+    regions,  # all regions concatenated, uint8
+    cells,  # for each axis of a grid and its view, the cell of each pixel in the view, int32
+    shares,  # position between this cell and the next, float32, like `cells`
+    layout_of,  # (N, 9) int64: offsets of region, rows and columns in these; H (0 without a region), W; first and end
+    # row, first and end column in the view
     thresholds,  # (T,) float32
-    table_of,  # (N, table_width) int64, as `map_measures` describes it
+    table_of,  # (N, table_width) int64, documented in `map_measures`
     h,
     w,
     table_width,
     T,
-    FIRST: tl.constexpr,  # column of the histograms
+    FIRST: tl.constexpr,  # first column of the histograms
     BINS: tl.constexpr,  # power of 2, at least T
     BLOCK: tl.constexpr,
 ):
-    """Fill the row of one pair."""
+    """Fill the table row of one pair."""
     pair = tl.program_id(0).to(tl.int64)
     raw, table, layout = raw_of + pair * h * w, table_of + pair * table_width, layout_of + pair * 9
     region, down, across = regions + tl.load(layout), tl.load(layout + 1), tl.load(layout + 2)
     H, W = tl.load(layout + 3).to(tl.int32), tl.load(layout + 4).to(tl.int32)
     top, bottom = tl.load(layout + 5).to(tl.int32), tl.load(layout + 6).to(tl.int32)
     left, right = tl.load(layout + 7).to(tl.int32), tl.load(layout + 8).to(tl.int32)
-    # Places of pixels that are not shown are those of the first that is.
+    # Pixels outside the view use the position of the first one inside.
     rows, lower_share, columns, right_share = cells + down, shares + down, cells + across, shares + across
 
     least = tl.full([BLOCK], float("inf"), tl.float32)
@@ -76,11 +76,11 @@ def measure_kernel(
     for start in range(0, h * w, BLOCK):
         place = start + tl.arange(0, BLOCK)
         cell = tl.load(raw + place, mask=place < h * w, other=0.0).to(tl.float32)
-        # Of NaN and infinity the difference from itself is NaN, which is not equal to 0.
+        # NaN and infinity minus themselves are NaN, which differs from 0.
         strange += (cell - cell != 0.0).to(tl.int32)
         least = tl.minimum(least, tl.where(place < h * w, cell, float("inf")))
         greatest = tl.maximum(greatest, tl.where(place < h * w, cell, float("-inf")))
-    # A range beyond float32 is not finite either.
+    # A range beyond float32 is also rejected.
     bad = (tl.sum(strange, 0) > 0) | (tl.max(greatest, 0) - tl.min(least, 0) == float("inf"))
     pixels = tl.where(bad, 0, H * W)
 
@@ -98,7 +98,7 @@ def measure_kernel(
     divisor = tl.zeros([BLOCK], tl.float32) + tl.where(span == 0.0, 1.0, span)
 
     outside_bins, inside_bins = tl.zeros([BINS], tl.int32), tl.zeros([BINS], tl.int32)
-    # Added up apart in every lane; 2^31 suffices for the coordinates of a lane, a sum of all needs more.
+    # Separate sums per lane: coordinates in a lane stay below 2^31, a total sum may not.
     ties, hits = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
     sum_y, sum_x = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
     minima, minima_inside = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
@@ -112,9 +112,9 @@ def measure_kernel(
         inside = tl.load(region + pixel, mask=there, other=0) != 0
         i, j = tl.where(shown, y - top, 0), tl.where(shown, x - left, 0)
         value = _at(raw, rows + i, lower_share + i, columns + j, right_share + j, h, w)
-        value = tl.where(shown, value, low)  # what the model never saw is its least value
+        value = tl.where(shown, value, low)  # pixels outside the view get the least value
         stretched = tl.div_rn(value - low, divisor)
-        # The right index or one above it, which the threshold itself settles.
+        # The correct index or the next one; the comparison with the threshold decides.
         key = (stretched * (T - 1).to(tl.float32) + 0.5).to(tl.int32)
         key -= (tl.load(thresholds + key) > stretched).to(tl.int32)
         outside_bins += tl.histogram(key, BINS, mask=there & (inside == 0))
@@ -137,7 +137,7 @@ def measure_kernel(
     distance = tl.full([BLOCK], 9223372036854775807, tl.int64)
     missed = (hit == 0) & (region_end > 0) & (pixels > 0)
     if missed:
-        # One tied maximum after the other, in the rows of blocks between the first and the last.
+        # For each tied maximum, in the blocks between the first and the last.
         for start in range(begin // BLOCK * BLOCK, end, BLOCK):
             pixel = start + tl.arange(0, BLOCK)
             y, x = pixel // W, pixel % W
@@ -175,7 +175,7 @@ def measure_kernel(
 
 
 def bins(thresholds: int) -> int:
-    """Return how many bins the kernel needs for so many thresholds."""
+    """Return the number of bins that the kernel needs."""
     return max(128, 1 << (thresholds - 1).bit_length())
 
 
@@ -188,9 +188,9 @@ def measure(
     mode: Upsampling,
     scores: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Do what `measure_on_host` does in one launch on the maps' device; return the table on the host.
+    """Compute the table of `measure_on_host` in one launch on the maps' device, and return it on the host.
 
-    `measures` is the column of the table where the histograms begin.
+    `measures` is the first column of the histograms.
     """
     device, (height, width) = saliency.device, saliency.shape[1:]
     width_of_table = measures + 2 * thresholds
@@ -198,7 +198,7 @@ def measure(
     cells, shares, length = [], [], 0
 
     def axis(low: float, high: float, pixels: int, size: int) -> tuple[int, int, int]:
-        """Where the places of an axis begin in `cells`; the first pixel that the view shows, and one past the last."""
+        """Return the offset of an axis in `cells`, and the first and end pixel in the view."""
         nonlocal length
         if (key := (low, high, pixels, size)) not in axes:
             first, cell, share = places_on_axis(low, high, pixels, size, mode)

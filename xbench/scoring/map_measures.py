@@ -1,18 +1,18 @@
-"""Everything that the metrics need to know about a raw map and its region, found in one pass, in whole numbers.
+"""All measurements of a raw map and its region, in one pass, as integers.
 
 Two implementations give the same bits: `host.py`, compiled by numba, and `kernel.py` for CUDA. No multiply is fused.
 
-1. Places, in float64: `xbench.geometry.grid.places_on_axis`.
+1. Positions, in float64: `xbench.geometry.grid.places_on_axis`.
 2. Values, in float32, along x in every row of cells, then along y: m(c) + s * (m(c + 1) - m(c)), three operations, each
    rounded to nearest; beyond the last cell m(c + 1) is m(c).
-3. Extremes: the least and greatest value of the pixels that the view shows; other pixels take the least. Tied are the
-   pixels equal to the greatest, and those shown that equal the least. A map is refused if a cell is not finite or
-   greatest - least is beyond float32.
-4. Stretching, in float32: (value - least) / (greatest - least), with a divisor of 1 in place of 0 and no flush to zero.
+3. Extremes: the least and greatest value in the view; pixels outside the view take the least. Tied maxima are the
+   pixels equal to the greatest; tied minima the pixels in the view equal to the least. A map is refused if a cell is
+   not finite or greatest - least is beyond float32.
+4. Stretching, in float32: (value - least) / (greatest - least), with divisor 1 instead of 0 and no flush to zero.
 5. Counts: a pixel reaches t = float32(k / (T - 1)) if t <= its stretched value. The search starts at k = the integer
-   part of value * (T - 1) + 0.5 or at the rounded product, and takes one less where t is above the value.
-6. Peaks: tied pixels, those in the region, sums of their rows and columns, whether the first in row-major order lies
-   in the region, and the least (dx * H)**2 + (dy * W)**2 between a tied pixel and one of the region.
+   part of value * (T - 1) + 0.5 or at the rounded product, and subtracts one if t is above the value.
+6. Peaks: tied maxima, those in the region, sums of their rows and columns, whether the first in row-major order is in
+   the region, and the least (dx * H)**2 + (dy * W)**2 between a tied maximum and the region.
 """
 
 from __future__ import annotations
@@ -33,28 +33,27 @@ from xbench.geometry.grid import TieRule, Upsampling, View, places_on_grid
 from xbench.scoring.sweep import reached
 
 NOT_FINITE, CONSTANT, FIRST_INSIDE = 1, 2, 4
-"""Flags: NaN, infinity or a range beyond float32; the same everywhere; the first of tied maxima lies in the region."""
+"""Flags: NaN, infinity or a range beyond float32; constant; the first of the tied maxima is in the region."""
 
 FLAGS, TIED, TIED_INSIDE, SUM_Y, SUM_X, DISTANCE, LOWEST, LOWEST_INSIDE = range(8)
-"""What a row of the table begins with: flags, number of tied maxima, of those in the region, sums of their rows and
-columns, square of the least distance as in `least_distance`, number of tied minima that the view shows, of those in the
-region."""
+"""First columns of the table: flags, number of tied maxima, of those in the region, sums of their rows and columns,
+squared `least_distance`, number of tied minima in the view, of those in the region."""
 
 LOGIT, PROBABILITY, MEASURES = 8, 9, 10
-"""Then the bits of two float64 that only travel along, so that all comes back at once; then the histogram outside the
-region and the one inside, as `reached` takes them; of maps with a scale of their own, the same two of raw values."""
+"""Next columns: bits of two float64 that share the transfer; then the histograms outside and inside the region, for
+`reached`; for maps with their own scale, the same two of raw values."""
 
 _NO_LIMITS = np.empty(0, np.float32)
 
 MOST_THRESHOLDS = 2048
-"""That the kernel counts; its histograms lie in registers."""
+"""Limit of the kernel, which keeps its histograms in registers."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Of N pairs, on the host."""
+    """Measurements of N pairs, on the host."""
 
-    table: NDArray[np.int64]  # (N, MEASURES + 2 T + 2 L), as the names above say
+    table: NDArray[np.int64]  # (N, MEASURES + 2 T + 2 L), in the columns above
     limits: int = 0  # L, thresholds of the maps' own scale; 0 without one
 
     def __getitem__(self, pairs: NDArray[np.int64]) -> Measures:
@@ -62,12 +61,12 @@ class Measures:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """Whether all cells of the map are finite, and so is their range (N,)."""
+        """Whether all cells of the map and their range are finite (N,)."""
         return np.asarray(self.table[:, FLAGS] & NOT_FINITE == 0)
 
     @property
     def constant(self) -> NDArray[np.bool_]:
-        """Whether the map is the same everywhere on the grid (N,)."""
+        """Whether the map is constant on the grid (N,)."""
         return np.asarray(self.table[:, FLAGS] & CONSTANT != 0)
 
     @property
@@ -76,23 +75,23 @@ class Measures:
         return np.ascontiguousarray(self.table[:, LOGIT : PROBABILITY + 1].T).view(np.float64)
 
     def counts(self, own: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return pixels of masks, overlaps and regions, as `PixelCounts` holds them, or those at the L thresholds."""
+        """Return pixels of masks, overlaps and regions, as in `PixelCounts`, or those at the L thresholds (`own`)."""
         end = self.table.shape[1] - 2 * self.limits
         return reached(self.table[:, end:] if own else self.table[:, MEASURES:end])
 
     def hits(self, ties: TieRule) -> NDArray[np.float64]:
-        """Return what `pointing_hits` does (N,)."""
+        """Return the results of `pointing_hits` (N,)."""
         first_inside = self.table[:, FLAGS] & FIRST_INSIDE != 0
         return pointing_game(self.table[:, TIED], self.table[:, TIED_INSIDE], first_inside, ties)
 
     def minimum_hits(self) -> NDArray[np.float64]:
-        """Return the share of the tied minima in the region (N,); pixels that no model saw are none."""
+        """Return the share of tied minima in the view that are in the region (N,)."""
         return np.asarray(self.table[:, LOWEST_INSIDE] / self.table[:, LOWEST])
 
     def peaks(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return where maps are highest on grids of height and width (N, 2): x, y and distance to the region (3, N).
+        """Return the peaks of maps on grids of height and width (N, 2): x, y and distance to the region (3, N).
 
-        x and y are from 0 at the first edge to 1 at the last, the mean of tied places.
+        x and y are in [0, 1] between the edges, the mean of tied maxima.
         """
         height, width = sizes.T
         y, x, tied, least = self.table[:, [SUM_Y, SUM_X, TIED, DISTANCE]].T
@@ -100,14 +99,14 @@ class Measures:
 
 
 Measure = Callable[[Tensor, Sequence[Tensor | None], Sequence[View], int, Upsampling, tuple[Tensor, Tensor]], Tensor]
-"""Raw maps, regions, views, thresholds, upsampling, logits and probabilities to a table, as `measure_on_host` does."""
+"""Function like `measure_on_host`: raw maps, regions, views, thresholds, upsampling, scores to a table."""
 
 
 class Measurer:
-    """Measures pairs: those on CUDA by the kernel, which has to prove itself first, all others on the host.
+    """Measures pairs on CUDA with the kernel after checking it, and all others on the host.
 
-    The first pairs that the kernel measures are measured on the host as well. If it fails, or the tables differ by a
-    bit, that is warned of, and the host measures from then on; `problem` says why.
+    The kernel's first pairs are also measured on the host. If the kernel fails or a bit differs, warn and use the host
+    from then on; `problem` is the reason.
     """
 
     def __init__(self, kernel: Measure | None = None) -> None:
@@ -126,9 +125,9 @@ class Measurer:
     ) -> Measures:
         """Measure N raw maps (N, h, w) of any floating dtype at T thresholds, from 2 to `MAX_THRESHOLDS`.
 
-        Regions (H, W) bool are not empty, of any size, and None where only the flag of what is not finite and the
-        scores are wanted: logits and probabilities (N,), which come back with the rest as float64. `limits` (L,) are
-        those of the maps' own scale, by `own_thresholds`, which the host alone measures.
+        Regions (H, W) bool have any size and are not empty; for None, only the flag for non-finite values and the
+        scores are computed. Scores are logits and probabilities (N,), returned as float64. `limits` (L,) are thresholds
+        of the maps' own scale, from `own_thresholds`, which only the host measures.
         """
         scores = scores or (saliency.new_zeros(len(saliency)),) * 2
         given = saliency.detach(), regions, views, thresholds, mode, scores
@@ -138,18 +137,18 @@ class Measurer:
             return Measures(measure_on_host(*given, limits).numpy(), len(limits))
         try:
             table = kernel(*given)
-        except Exception as error:  # compilers and drivers raise what they like
+        except Exception as error:  # compilers and drivers may raise any exception
             self.problem = f"it failed: {type(error).__name__}: {error}".splitlines()[0]
         if self.problem is None and not self._proven:
             different = int((table != measure_on_host(*given)).any(1).sum())
             self._proven = any(region is not None for region in regions)
             if different:
-                self.problem = f"its measures of {different} of the first {len(table)} maps are not those of the host"
+                self.problem = f"its measures of {different} of the first {len(table)} maps differ from the host's"
         if self.problem is None:
             return Measures(table.numpy())
         warnings.warn(
-            f"The metrics' kernel is not used, for {self.problem}. Maps are measured on the host instead, to the same "
-            "numbers, more slowly.",
+            f"The metrics' kernel is not used because {self.problem}. Maps are measured on the host instead, to the "
+            "same numbers, more slowly.",
             stacklevel=2,
         )
         return Measures(measure_on_host(*given).numpy())
@@ -157,7 +156,7 @@ class Measurer:
 
 @lru_cache
 def _kernel(device: str) -> Measure | None:
-    """The kernel for a kind of device; None where there is none."""
+    """Return the kernel for a type of device; None if there is none."""
     if device != "cuda" or torch.version.hip is not None:
         return None
     try:
@@ -176,7 +175,7 @@ def measure_on_host(
     scores: tuple[Tensor, Tensor],
     limits: NDArray[np.float32] = _NO_LIMITS,
 ) -> Tensor:
-    """Measure on the host, in as many threads as PyTorch has there; return the table."""
+    """Measure on the host, in as many threads as PyTorch uses there; return the table."""
     from xbench.scoring.host import measure
 
     maps = saliency.to("cpu", torch.float32).contiguous()
@@ -184,7 +183,7 @@ def measure_on_host(
     cells, rows = maps.numpy(), np.zeros((len(maps), width), np.int64)
     for column, score in zip((LOGIT, PROBABILITY), scores, strict=True):
         rows[:, column] = score.to("cpu", torch.float64).numpy().view(np.int64)
-    # Of a map with NaN the least and the greatest value are NaN, which compares as false.
+    # With NaN, the least and greatest values are NaN, so the comparison is false.
     rows[:, FLAGS] = np.where((maps.amax((1, 2)) - maps.amin((1, 2))).numpy() < np.inf, 0, NOT_FINITE)
     wanted = [(pair, region) for pair, region in enumerate(regions) if region is not None and not rows[pair, FLAGS]]
     own = MEASURES + 2 * thresholds
@@ -199,7 +198,7 @@ def measure_on_host(
     if threads == 1:
         measure_some(0)
     else:
-        # Threads that end with this call: whoever forks afterwards finds none of them.
+        # These threads end with the call, so that a later fork is safe.
         with ThreadPoolExecutor(threads) as pool:
             [*pool.map(measure_some, range(threads))]
     return torch.from_numpy(rows)
@@ -208,9 +207,9 @@ def measure_on_host(
 def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
     """Return the square of the distance from the nearest of the tied maxima to the nearest pixel of the region.
 
-    It lies between the centres of pixels on the film taken as a unit square, in whole numbers: (dx H)^2 + (dy W)^2 with
-    dx and dy in pixels. The root, over H W, is the distance; 0 where a tied maximum lies in the region. `tied` are rows
-    and columns (K, 2), at least one; the region (H, W) is not empty.
+    Distances are between pixel centers on the film as a unit square, in integers: (dx H)^2 + (dy W)^2 with dx and dy in
+    pixels. The distance is the root, divided by H W; 0 if a tied maximum is in the region. `tied` is rows and columns
+    (K, 2), K at least 1; the region (H, W) is not empty.
 
         >>> region = np.array([[False, False, False, True], [False, False, False, False]])
         >>> (least_distance(np.array([[0, 1], [1, 0]]), region) ** 0.5) / (2 * 4)
@@ -226,7 +225,7 @@ def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
 def pointing_game(
     tied: NDArray[np.int64], inside: NDArray[np.int64], first_inside: NDArray[np.bool_], ties: TieRule
 ) -> NDArray[np.float64]:
-    """Return the pointing game of maps of so many tied maxima, in the region so many, by a rule (N,)."""
+    """Return the pointing game (N,) from numbers of tied maxima, of those in the region, and whether the first is."""
     if ties == "share":
         return np.asarray(inside / tied)
     return (inside > 0 if ties == "any" else first_inside).astype(np.float64)
@@ -235,13 +234,13 @@ def pointing_game(
 def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Tensor:
     """Score the pointing game of each pair: does the maximum of the raw map lie in the region?
 
-    Several pixels often share the maximum (saliency from attention or ReLU saturates), and then `ties` decides:
-    `"share"` gives the share of the tied pixels that lie in the region, `"any"` 1 if at least one does (the scripts of
-    MedKLIP), `"first"` looks at the first of them in row-major order alone (CheXlocalize). After Zhang et al.,
-    "Top-down Neural Attention by Excitation Backprop", IJCV 2018.
+    The maximum is often tied (saliency from attention or ReLU saturates). `ties` is `"share"` for the share of tied
+    pixels in the region, `"any"` for 1 if at least one is (as in MedKLIP's scripts), or `"first"` for the first pixel
+    in row-major order (as in CheXlocalize). After Zhang et al., "Top-down Neural Attention by Excitation Backprop",
+    IJCV 2018.
 
-    Maps (N, H, W) float32 on the evaluation grid, not normalised, and regions (N, H, W) bool give (N,) float64 in
-    [0, 1]. A ValueError if `ties` is no rule, the shapes differ, or a map's maximum is not finite.
+    Maps (N, H, W) float32 on the evaluation grid, not normalized, and regions (N, H, W) bool give (N,) float64 in
+    [0, 1]. ValueError if `ties` is invalid, the shapes differ, or a map's maximum is not finite.
 
     Examples:
         >>> maps = torch.tensor([[[9.0, 1.0], [9.0, 0.0]]])
@@ -262,6 +261,6 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
 
 
 def check_ties(ties: TieRule) -> None:
-    """Check that `ties` is one of the three rules."""
+    """Raise a ValueError unless `ties` is one of the three rules."""
     if ties not in get_args(TieRule):
         raise ValueError(f"ties must be one of {', '.join(map(repr, get_args(TieRule)))}, not {ties!r}")

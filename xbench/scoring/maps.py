@@ -1,7 +1,7 @@
-"""What a map says about its region without a threshold: ranks, mass and contrast, pair by pair.
+"""Measures of a map and its region without a threshold: ranks, mass and contrast.
 
-docs/numbers.md has the definitions and their chance levels. Every function takes one map on the evaluation grid, not
-normalised, and its region; what is undefined is NaN. Sums over pixels run in float64, row by row.
+docs/numbers.md defines them and their chance levels. Every function takes one map on the evaluation grid, not
+normalized, and its region; undefined values are NaN. Sums over pixels run in float64, row by row.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ Map = NDArray[np.floating[Any]]
 Region = NDArray[np.bool_]
 
 TOLERANCE = 15 / 224
-"""Of the pointing game, as a share of the grid's shorter side: the 15 pixels of Zhang et al., IJCV 2018."""
+"""Tolerance of the pointing game as a share of the grid's shorter side: 15 pixels of Zhang et al., IJCV 2018."""
 
 
 def cnr(saliency: Map, region: Region, *, absolute: bool = False, sample: bool = False) -> float:
     """Return the contrast-to-noise ratio (mean inside - mean outside) / root of the sum of both variances.
 
-    `absolute` drops the sign, as BioViL's paper does; then maps that are upside down score as well as sound ones.
-    `sample` divides the squares by one less than the number of pixels.
-
-    NaN if there is nothing inside or outside, or nothing varies.
+    `absolute` drops the sign, as in BioViL's paper, so that inverted maps score as well. `sample` uses sample
+    variances, with one less than the number of pixels. NaN if nothing is inside or outside, or nothing varies.
 
     Examples:
         >>> cnr(np.array([[3.0, 5.0, 1.0, 1.0]]), np.array([[True, True, False, False]]))
@@ -42,10 +40,10 @@ def cnr(saliency: Map, region: Region, *, absolute: bool = False, sample: bool =
 
 
 def rank_accuracy(saliency: Map, region: Region) -> float:
-    """Return the share of the region among the |R| highest pixels; pixels tied for the last places share them.
+    """Return the share of the region among the |R| highest pixels; tied pixels share the last places.
 
-    After Arras et al., Information Fusion 2022. It depends on the order of pixels alone: no threshold and no
-    scale enters. Chance level: the region's share of the grid. NaN without a region.
+    After Arras et al., Information Fusion 2022. Depends only on the order of pixels, not on thresholds or scales.
+    Chance level: the region's share of the grid. NaN without a region.
 
     Examples:
         >>> rank_accuracy(np.array([[9.0, 1.0, 1.0, 0.0]]), np.array([[True, True, False, False]]))
@@ -66,8 +64,8 @@ def rank_accuracy(saliency: Map, region: Region) -> float:
 def mass_accuracy(saliency: Map, region: Region) -> float:
     """Return the share of a map's sum that lies in the region ("energy pointing game", Wang et al. 2020).
 
-    Negative values count as 0. Where there are some the number depends on where the scale has its zero. NaN without a
-    region, or where nothing is above 0.
+    Negative values count as 0; with negative values, the result depends on the zero of the scale. NaN without a region,
+    or if nothing is above 0.
 
     Examples:
         >>> mass_accuracy(np.array([[3.0, -5.0, 1.0]]), np.array([[True, True, False]]))
@@ -81,9 +79,9 @@ def mass_accuracy(saliency: Map, region: Region) -> float:
 def pixel_ranking(saliency: Map, region: Region) -> tuple[float, float]:
     """Return how well a map ranks the region's pixels above the others: AUROC, and average precision.
 
-    AUROC: the share of all pairs of a pixel inside and one outside in which the one inside is higher, ties counting one
-    half. Average precision: sum of (recall gained) x precision over the distinct values from the top. Chance levels:
-    1/2 and the region's share of the grid. NaN if nothing is inside, or nothing outside.
+    AUROC: share of pairs of a pixel inside and one outside in which the inner one is higher, ties counting one half.
+    Average precision: sum of (recall gained) x precision over distinct values from the top. Chance levels: 1/2 and the
+    region's share of the grid. NaN if nothing is inside, or nothing outside.
 
     Examples:
         >>> pixel_ranking(np.array([[3.0, 2.0, 2.0, 1.0]]), np.array([[True, False, True, False]]))
@@ -95,8 +93,7 @@ def pixel_ranking(saliency: Map, region: Region) -> tuple[float, float]:
     values, gained = np.unique(inside, return_counts=True)
     below, not_above = (np.searchsorted(outside, values, side) for side in ("left", "right"))
     gained, tied, higher = gained[::-1], (not_above - below)[::-1], (len(outside) - not_above)[::-1]
-    # Of each pixel inside: twice the pixels outside below it, and once those beside it. Python's whole numbers do not
-    # overflow.
+    # For each pixel inside: twice the pixels outside below it, plus the tied ones. Python's integers do not overflow.
     right = 2 * len(inside) * len(outside) - int((gained * (2 * higher + tied)).sum())
     found = np.cumsum(gained)
     precision = found / (found + higher + tied)
@@ -104,9 +101,9 @@ def pixel_ranking(saliency: Map, region: Region) -> tuple[float, float]:
 
 
 def pointing_with_tolerance(saliency: Map, region: Region, tolerance: float) -> float:
-    """Return the share of the tied maxima that lie no further than `tolerance` pixels from the region.
+    """Return the share of tied maxima within `tolerance` pixels of the region, between pixel centers, Euclidean.
 
-    Distances are between centres of pixels, Euclidean. With 0 it is the pointing game.
+    With 0 it is the pointing game.
 
     Examples:
         >>> pointing_with_tolerance(np.array([[0.0, 0.0, 1.0]]), np.array([[True, False, False]]), 2)

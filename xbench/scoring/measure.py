@@ -1,4 +1,4 @@
-"""From what a model said about a batch, and the truth, to rows."""
+"""Measure predictions for a batch against the truth, as rows."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def measure(
     check: Check | None = None,
     condition: str = "",
 ) -> pa.Table:
-    """Measure what a model says about P pairs; return a table of `SCHEMA` with a row for each.
+    """Measure predictions for P pairs; return a table of `SCHEMA` with a row for each.
 
-    Regions of `truth` are cut at the gamma of `rules`. The stopwatch counts measuring the maps as `saliency`, the time
-    before as `metrics`. `check` refuses what cannot be scored, but for answers: it is given logits and probabilities
-    (P,) on the host, NaN where there are none, and which maps are finite (P,) bool. `condition` is the change that was
-    made to the images.
+    Regions of `truth` are cut at the gamma of `rules`. The stopwatch counts measuring maps as `saliency`, the time
+    before as `metrics`. `check`, not called for answers, raises for values that cannot be scored: logits and
+    probabilities (P,) on the host, NaN if missing, and which maps are finite (P,) bool. `condition` is the change of
+    the images.
     """
     pairs, image, scored = len(truth.queries), truth.image.tolist(), truth.scored
     values: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def _measure_maps(
     measurer: Measurer | None,
     check: Check | None,
 ) -> tuple[NDArray[np.float64], dict[str, Any], dict[str, Any]]:
-    """Return logits and probabilities (2, P), and of the scored pairs their scores and pixels."""
+    """Return logits and probabilities (2, P), and for scored pairs their scores and pixels."""
     scored = truth.scored
     row = np.flatnonzero(scored)
     regions = [region if wanted else None for region, wanted in zip(truth.regions, scored.tolist(), strict=True)]
@@ -126,7 +126,7 @@ def _measure_maps(
     ):
         if not fine.all():
             raise ValueError(f"image {truth.image_ids[truth.image[row[fine.argmin()]]]}: {what}")
-    # What nobody drew is in no mask, not even at threshold 0, which marks the whole image for every map.
+    # Masks of missing maps are empty, even at threshold 0, where those of all other maps are full.
     mask, overlap = (part * ~nobody[:, None] for part in (mask, overlap))
     middle = rules.thresholds // 2
     sizes = np.array([region.shape for region in inside], dtype=np.int64).reshape(-1, 2)
@@ -147,9 +147,9 @@ def _measure_maps(
 def _measure_answers(
     answers: Sequence[Answer | None], truth: Truth, rules: Rules
 ) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
-    """Return scores and pixels, a value per scored pair, and columns of all pairs as lists.
+    """Return scores and pixels per scored pair, and columns of all pairs as lists.
 
-    Boxes are drawn on the evaluation grid as annotated regions are, and are one mask. No box is a miss.
+    Boxes are drawn on the evaluation grid like annotated regions, as one mask.
     """
     scored = np.flatnonzero(truth.scored)
     names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance")
@@ -175,9 +175,9 @@ def _measure_answers(
 
 
 def _peak(drawn: NDArray[np.bool_], points: Sequence[Point], region: NDArray[np.bool_]) -> tuple[float | None, ...]:
-    """Return the middle of the boxes, or else of the points, and how far the nearest of them lies from the region.
+    """Return the center of the boxes, or else of the points, and the distance of the nearest one from the region.
 
-    As of a map that is highest there; None without either.
+    They correspond to the peak of a map; None without boxes and points.
     """
     height, width = region.shape
     if not (pixels := np.argwhere(drawn)).size and points:

@@ -1,4 +1,4 @@
-"""The numbers of a run as torchmetrics: states that torchmetrics reduces over the processes, numbers from `compute`."""
+"""The numbers of a run as torchmetrics, which reduces states over the processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xbench.scoring.rows import Rows
 
 
 class RowMetric(Metric):
-    """Numbers by finding from sums of whole numbers, so that no order changes a bit; `shapes` are those of the sums."""
+    """Numbers by finding from integer sums of the given shapes, independent of order."""
 
     is_differentiable = False
     higher_is_better = True
@@ -42,7 +42,7 @@ class RowMetric(Metric):
 
 
 class ScoredRows(RowMetric):
-    """Numbers by finding of rows that were measured, by the two functions of `numbers` that make them."""
+    """Numbers by finding of measured rows, computed by two functions from `numbers`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Classification(RowMetric):
         self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, rows: Rows) -> None:
-        """Add rows of findings whose label is known."""
+        """Add rows of findings with known labels."""
         finding = numbers.recognised_findings(rows)
         known = (rows["label"] >= 0) & (finding >= 0)
         bits = numbers.counted_probabilities(rows)[known].view(np.int64)
@@ -83,13 +83,13 @@ class Classification(RowMetric):
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Gather the rows of all processes.
 
-        As one tensor each: torchmetrics aborts the process where one process has no rows of two dimensions.
+        As one tensor each, because torchmetrics aborts if a process has no rows of two dimensions.
         """
         self.rows = [torch.cat([torch.zeros(0, 3, dtype=torch.int64, device=self.device), *self.rows])]
         super().sync(*args, **kwargs)
 
     def compute(self) -> list[Numbers]:
-        """Return the numbers of each finding, as `recognition_numbers` does."""
+        """Return the numbers of each finding from `recognition_numbers`."""
         parts = self.rows if isinstance(self.rows, list) else [self.rows]
         table = np.concatenate([np.zeros((0, 3), np.int64), *(part.cpu().numpy() for part in parts)])
         finding, labels, bits = table.T.copy()
@@ -97,7 +97,7 @@ class Classification(RowMetric):
 
 
 def metrics_of(findings: int, thresholds: int) -> dict[str, RowMetric]:
-    """Return the metrics of a run by the part of its numbers; `thresholds` is 1 for answers, which are one mask."""
+    """Return the metrics of a run by part of its numbers; `thresholds` is 1 for answers, whose boxes are one mask."""
     n, curves = findings, (findings, thresholds)
     boxes = {"counts": (n, len(numbers.BOX_COUNTS)), "score_sum": (n, len(numbers.BOX_SUMS))}
     return {

@@ -1,7 +1,7 @@
-"""From rows to sums, which add up exactly over slices, processes and attempts, and from sums to numbers.
+"""Compute sums from rows and numbers from sums; sums add up exactly over slices, processes and attempts.
 
-The metrics of a run, `verify` and the report call these same functions. Scores are summed as whole multiples of 2**-40,
-so no order changes a bit. A group is any code per row: a finding, a fold, a finding within a subgroup. Needs no torch.
+The metrics of a run, `verify` and the report share these functions. Scores are summed as whole multiples of 2**-40, so
+order does not matter. A group is any code per row: a finding, a fold, a finding within a subgroup. Needs no torch.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Sums = dict[str, NDArray[np.int64]]
 Numbers = dict[str, Any]
 
 ONE = 2**40
-"""What a score of 1 counts in sums."""
+"""Value of a score of 1 in sums."""
 
 _AT_A_TIME = 1024
-"""Rows: a whole table at once would take five times as long, and a gigabyte."""
+"""Rows per step; a whole table at once would take five times as long, and a gigabyte."""
 
 
 def dice(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
-    """Return Dice 2 |B and R| / (|B| + |R|) of masks of so many pixels and regions; NaN where both are empty."""
+    """Return Dice 2 |B and R| / (|B| + |R|) from numbers of pixels; NaN if both are empty."""
     return np.asarray(_ratio(2 * np.asarray(overlap, np.float64), mask + region))
 
 
 def iou(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
-    """Return IoU |B and R| / |B or R| of masks of so many pixels and regions; NaN where both are empty."""
+    """Return IoU |B and R| / |B or R| from numbers of pixels; NaN if both are empty."""
     return np.asarray(_ratio(np.asarray(overlap, np.float64), mask + region - overlap))
 
 
@@ -46,7 +46,7 @@ def _ratio(part: NDArray[np.float64], whole: NDArray[Any]) -> NDArray[np.float64
 
 
 def summed(values: NDArray[np.float64], group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
-    """Return the sums of scores (S, ...) by group (groups, ...), in units of 2**-40; rows of group -1 are left out."""
+    """Return the sums of scores (S, ...) by group (groups, ...), in units of 2**-40, without rows of group -1."""
     total = np.zeros((groups, *values.shape[1:]), np.int64)
     kept = group >= 0
     np.add.at(total, group[kept], np.rint(values[kept] * ONE).astype(np.int64))
@@ -54,12 +54,12 @@ def summed(values: NDArray[np.float64], group: NDArray[np.int64], groups: int) -
 
 
 def counted(group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
-    """Return how many rows each group has; rows of group -1 are left out."""
+    """Return the number of rows by group, without rows of group -1."""
     return np.bincount(group[group >= 0], minlength=groups).astype(np.int64)
 
 
 def mean(total: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the means of scores with these sums (groups, ...); NaN for a group without rows."""
+    """Return means from sums (groups, ...) and counts; NaN for a group without rows."""
     with np.errstate(invalid="ignore"):
         means: NDArray[np.float64] = total.astype(np.float64) / ONE / count.reshape(-1, *[1] * (total.ndim - 1))
     return means
@@ -72,7 +72,7 @@ def pointing_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
 
 
 def pointing_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
-    """Return by group `count` and `pointing_game`, None without a row."""
+    """Return by group `count` and `pointing_game`, None without rows."""
     return [
         {"count": count, "pointing_game": value if count else None}
         for count, value in zip(sums["count"].tolist(), mean(sums["hit_sum"], sums["count"]).tolist(), strict=True)
@@ -93,14 +93,14 @@ def sweep_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
 
 
 def own_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
-    """Return what `sweep_sums` does, at thresholds of the maps' own scale; without one, a count of 0."""
+    """Return the sums of `sweep_sums` at thresholds of the maps' own scale; without one, a count of 0."""
     return sweep_sums(replace(rows, counts=rows.own), group, groups)
 
 
 def sweep_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
-    """Return by group Dice and IoU at the fixed threshold 0.5, the best one, and all; None without a row.
+    """Return by group Dice and IoU at the fixed threshold 0.5, the best one, and all; None without rows.
 
-    Of equally good thresholds the lowest is the best. A single threshold is the mask of an answer: nothing is swept.
+    The lowest of equally good thresholds is the best. A single threshold means answers, which are not swept.
     """
     found = []
     curves = {name: mean(sums[f"{name}_sum"], sums["count"]).tolist() for name in ("dice", "iou")}
@@ -122,7 +122,7 @@ STATUSES = ("answered", "abstained", "unparsable", "truncated")
 _ODD = ("clipped", "reordered", "dropped", "duplicates", "suspect_frame")
 _ACCURACIES = (30, 50, 75)
 ROUNDING = 1e-12
-"""Of an IoU: as close to a threshold as that, it lies on it."""
+"""An IoU this close to a threshold counts as equal."""
 BOX_COUNTS = (
     *("pairs", "instances", *(f"acc_{percent}" for percent in _ACCURACIES), "matched_30", "matched_50", "predicted"),
     *("annotated", *STATUSES, "boxes", *_ODD, "negatives", "false_alarms"),
@@ -131,9 +131,9 @@ BOX_SUMS = ("box_iou", "centre_hit", "best_iou", "false_area")
 
 
 def box_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
-    """Return counts (groups, K) and sums (groups, 4) of what boxes score without a grid, over rows with an answer.
+    """Return counts (groups, K) and sums (groups, 4) of box scores without a grid, over rows with an answer.
 
-    Their columns are those of `BOX_COUNTS` and `BOX_SUMS`.
+    Columns are `BOX_COUNTS` and `BOX_SUMS`.
     """
     return box_column_sums(rows.columns, rows.columns["scored"].astype(bool), group, groups)
 
@@ -141,7 +141,7 @@ def box_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
 def box_column_sums(
     columns: Mapping[str, NDArray[Any]], positive: NDArray[np.bool_], group: NDArray[np.int64], groups: int
 ) -> Sums:
-    """Do what `box_sums` does for columns (R,); `positive` rows have annotated boxes to compare with."""
+    """Return the sums of `box_sums` from columns (R,); `positive` rows have annotated boxes."""
     answered = columns["answer_status"] != ""
     pairs, negatives = answered & positive, answered & ~positive
     one_by_one = pairs & (np.nan_to_num(columns["one_by_one"]) > 0)
@@ -161,10 +161,10 @@ def box_column_sums(
 
 
 def box_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
-    """Return by group what boxes score without a grid; a value that does not exist is None.
+    """Return by group the box scores without a grid; None if undefined.
 
-    `false_alarm` and `false_area` are over images without the finding, shares of images and mean area; all else is over
-    scored pairs.
+    `false_alarm` and `false_area` are over images without the finding: share of images, and mean area. All others are
+    over scored pairs.
     """
     found = []
     for of_counts, of_sums in zip(sums["counts"].tolist(), sums["score_sum"].tolist(), strict=True):
@@ -188,25 +188,25 @@ def box_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
 
 
 def box_numbers_and_all(sums: Sums) -> list[Numbers]:
-    """Return what `box_numbers` does, and the numbers of all rows together as the last."""
+    """Return the numbers of `box_numbers`, and at the end those of all rows together."""
     return box_numbers({name: np.concatenate([part, part.sum(0, keepdims=True)]) for name, part in sums.items()})
 
 
 def share(part: int, whole: int) -> float | None:
-    """Return the quotient of two whole numbers; None for a whole of 0. Python divides them exactly, rounding once."""
+    """Return the quotient of two integers, rounded once; None if the divisor is 0."""
     return part / whole if whole else None
 
 
 def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> Numbers:
     """Return AUROC, average precision, F1 and accuracy of one finding, with its positives and negatives.
 
-    AUROC and average precision need both labels, F1 a positive; None where they lack, and all four if a probability is
-    NaN, which means that the model does not say whether the finding is there. Ranking is exact: tied pairs count one
-    half, and the area is a whole number. Average precision is a sum of steps.
+    AUROC and average precision need both labels, F1 a positive; otherwise they are None. All four are None if a
+    probability is NaN, which means that the model gives no scores for the finding. Ranking is exact: tied pairs count
+    one half, and the area is an integer. Average precision is a sum of steps.
 
     Args:
         labels: (N,), 1 present, 0 absent; -1 is left out.
-        probabilities: (N,) in [0, 1]. Take float64: in float32, confident scores near 1 tie.
+        probabilities: (N,) in [0, 1], float64: in float32, confident scores near 1 tie.
     """
     known = labels >= 0
     present, scores = labels[known] == 1, probabilities[known]
@@ -215,7 +215,7 @@ def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.floa
     if len(scores) and not np.isnan(scores).any():
         decided = scores >= 0.5
         tp, fp = int((decided & present).sum()), int((decided & ~present).sum())
-        # 2 tp + fp + fn is the number of decisions plus that of positives.
+        # 2 tp + fp + fn, because fn is positives - tp.
         numbers |= {"f1": share(2 * tp, tp + fp + positives) if positives else None}
         numbers |= {"accuracy": (tp + negatives - fp) / len(scores)}
         if positives and negatives:
@@ -223,7 +223,7 @@ def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.floa
             level = np.unique(-scores, return_inverse=True)[1]
             true, false = (np.bincount(level, which).astype(np.int64) for which in (present, ~present))
             above = np.cumsum(true)
-            # Twice the number of pairs in the right order, exactly.
+            # Exactly twice the number of correctly ordered pairs.
             area = int((false * (2 * above - true)).sum())
             numbers["auroc"] = area / (2 * positives * negatives)
             precision = above / np.cumsum(true + false)
@@ -234,13 +234,13 @@ def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.floa
 def recognition_by_finding(
     labels: NDArray[np.int8], probabilities: NDArray[np.float64], finding: NDArray[np.int64], findings: int
 ) -> list[Numbers]:
-    """Return what `recognition_numbers` does by finding; rows (N,) of finding -1 are left out."""
+    """Return `recognition_numbers` by finding; rows (N,) of finding -1 are left out."""
     own = (finding == place for place in range(findings))
     return [recognition_numbers(labels[rows], probabilities[rows]) for rows in own]
 
 
 def macro_mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that exist; None when none does."""
+    """Return the mean of the values that are not None; None if all are."""
     existing = [value for value in values if value is not None]
     return sum(existing) / len(existing) if existing else None
 
@@ -252,31 +252,31 @@ def recognition_macro(findings: Sequence[Numbers]) -> dict[str, float | None]:
 
 
 def recognised_findings(rows: Rows) -> NDArray[np.int64]:
-    """Return the finding that each row counts for in recognition (R,); -1 for a phrase.
+    """Return the finding that each row counts for in recognition (R,); -1 for phrases.
 
-    A phrase that is absent, such as one of another place, says nothing about whether its finding is there.
+    An absent phrase, such as one about another place, does not imply that its finding is absent.
     """
     return np.where(rows.of_finding, rows.finding, -1)
 
 
 def counted_probabilities(rows: Rows) -> NDArray[np.float64]:
-    """Return the probabilities that recognition counts (R,): NaN where the model was not asked.
+    """Return the probabilities for recognition (R,): NaN if the model was not asked.
 
-    A reply that cannot be read counts as the worst: 0 where the finding is present, 1 where it is absent.
+    Unreadable replies count as wrong: 0 if the finding is present, 1 if it is absent.
     """
     worst = np.where(rows["asked"], (rows["label"] != 1).astype(np.float64), np.nan)
     return np.where(np.isnan(rows["probability"]), worst, rows["probability"])
 
 
 def youden(labels: NDArray[np.int8], scores: NDArray[np.float64]) -> tuple[float, float] | None:
-    """Return between which neighboring scores the decision lies that is best by Youden's J (Youden 1950, Cancer 3, 32).
+    """Return the two neighboring scores between which Youden's J is best (Youden 1950, Cancer 3, 32).
 
-    The second is the lowest score s at which the sum of sensitivity and specificity of `>= s` is largest, and the first
-    is the next lower one, or minus infinity. None without both labels.
+    The second is the lowest score s that maximizes sensitivity plus specificity of `>= s`, the first is the next lower
+    score, or minus infinity. None without both labels.
 
     Args:
         labels: (N,), 1 present, 0 absent; -1 is left out.
-        scores: (N,); none is NaN where the label is known.
+        scores: (N,), not NaN where the label is known.
 
     Examples:
         >>> youden(np.array([0, 0, 1, 1], np.int8), np.array([0.1, 0.2, 0.6, 0.8]))
@@ -287,26 +287,26 @@ def youden(labels: NDArray[np.int8], scores: NDArray[np.float64]) -> tuple[float
         return None
     candidates = np.unique(np.concatenate([positive, negative]))
     missed, rejected = np.searchsorted(positive, candidates), np.searchsorted(negative, candidates)
-    # In whole numbers, so that ties are ties.
+    # Integers keep ties exact.
     best = int((rejected * len(positive) - missed * len(negative)).argmax())
     return float(candidates[best - 1]) if best else -math.inf, float(candidates[best])
 
 
 def by_digest(names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the place of each name (N,) in the order of their SHA-256 digests, which has nothing to do with images."""
+    """Return the rank of each name (N,) by SHA-256 digest, which is independent of the images."""
     digests = [hashlib.sha256(name.encode()).digest() for name in names]
     return np.argsort(sorted(range(len(digests)), key=digests.__getitem__))
 
 
 def scored_on(rows: Rows) -> dict[str, dict[str, str]]:
-    """Return what images were scored on: by finding a digest of the `labels` and one of the `regions`.
+    """Return digests of what each finding was scored on: its `labels` and its `regions`.
 
-    The first is of the name and label of every image whose label is known, the second of the name and region of every
-    scored pair, each the SHA-256 of a list of pairs in JSON, sorted by name. So runs have equal digests just where they
-    scored the same images on the same truth, in whatever order.
+    `labels` covers name and label of every image with a known label, `regions` name and region of every scored pair,
+    each as the SHA-256 of a JSON list of pairs sorted by name. Runs have equal digests exactly if they scored the same
+    images on the same truth, in any order.
     """
     names = np.array(rows.image_ids, dtype=object)[rows.image]
-    # A phrase is told apart by its own name, too.
+    # Phrases are distinguished by their names, too.
     phrases = np.flatnonzero(~rows.of_finding)
     names[phrases] += "\n" + np.array(rows.queries, dtype=object)[rows.query[phrases]]
     found = {}
@@ -321,19 +321,18 @@ def scored_on(rows: Rows) -> dict[str, dict[str, str]]:
 
 
 def constant_maps(rows: Rows) -> list[tuple[str, str]]:
-    """Return image and query of the scored rows whose map is the same everywhere, in the dataset's order."""
+    """Return image and query of the scored rows with a constant map, in the dataset's order."""
     own = np.flatnonzero(rows["constant"] == 1).tolist()
     return [(rows.image_ids[rows.image[row]], rows.queries[rows.query[row]]) for row in own]
 
 
 def sign_tests(rows: Rows) -> tuple[list[float | None], float | None]:
-    """Test whether the minimum of maps lies in the region more often than the maximum, by an exact sign test.
+    """Test whether the minimum of maps is in the region more often than the maximum, by an exact sign test.
 
-    A pair votes for the minimum if at least half of the tied minima but not of the tied maxima lie in the region, for
-    the maximum if it is the other way round, and else for neither. Each patient has one vote, that of the majority of
-    the pairs. For maps that know nothing both are equally likely, so the number of patients for the minimum is compared
-    with tosses of a coin (Dixon and Mood 1946). p-values are one-sided and corrected after Holm for all tests of the
-    run.
+    A pair votes for the minimum if at least half of the tied minima, but not of the tied maxima, are in the region, for
+    the maximum in the opposite case, and otherwise for neither. Each patient has one vote, the majority of their pairs.
+    Uninformative maps make both votes equally likely, so the votes for the minimum are compared with coin tosses (Dixon
+    and Mood 1946). p-values are one-sided and Holm-corrected for all tests of the run.
 
     Returns:
         The corrected p-value of each finding, and of all findings together; None without a scored pair.
@@ -351,7 +350,7 @@ def sign_tests(rows: Rows) -> tuple[list[float | None], float | None]:
 
 
 def _sign_p(votes: NDArray[Any]) -> float:
-    """Chance of at least so many positive ones among the votes that are not 0, exact to the last bit."""
+    """Return the chance of at least this many positive votes among those that are not 0, exactly."""
     positive, count = int((votes > 0).sum()), int((votes != 0).sum())
     ways = term = math.comb(count, positive)
     for k in range(positive + 1, count + 1):
@@ -363,8 +362,8 @@ def _sign_p(votes: NDArray[Any]) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number after Holm (1979, Scandinavian Journal of Statistics 6, 65).
 
-    Holm bounds the chance of one or more false differences, whatever the dependence between tests. Controlling the
-    share of false differences instead (`scipy.stats.false_discovery_control`) would call a model better too easily.
+    Holm bounds the chance of any false difference, whatever the dependence between tests. Controlling the false
+    discovery rate instead (`scipy.stats.false_discovery_control`) would too easily call a model better.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03])

@@ -1,7 +1,7 @@
-"""Images changed in the order of a map's values, and how alike two maps are.
+"""Images changed in the order of a map's values, and the similarity of two maps.
 
-docs/interventions.md has the definitions and what is known against them. Images are those that the model is given,
-normalized (C, H, W); maps lie on the same pixels (H, W).
+docs/interventions.md has definitions and criticism. Images are model inputs, normalized (C, H, W); maps lie on the same
+pixels (H, W).
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.floating[Any]]
 
 STEPS: Final = {"deletion": (*range(101),), "insertion": (*range(101),), "road": (1, 5, 10, 20, 50)}
-"""Percent of the pixels that are changed, by intervention."""
+"""Percentages of changed pixels, by intervention."""
 
 _NOISE = 0.01
 _NEIGHBOURS = {(y, x): 1 / 12 if y and x else 1 / 6 for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x}
 _SIDE = 7
-"""Of the window of the structural similarity, in pixels."""
+"""Window of the structural similarity, in pixels."""
 
 
 def random_of(*names: str) -> np.random.Generator:
-    """Return a generator of pseudo-random numbers that is the same for the same names, in every process."""
+    """Return a random generator seeded by names, the same in every process."""
     return np.random.default_rng(int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()))
 
 
 def ranking(values: NDArray[Any], image_id: str) -> NDArray[np.int64]:
-    """Return the places of the pixels of a map (H, W), row by row, from the highest value down (H * W,).
+    """Return the row-major positions of a map's pixels (H, W), from the highest value down (H * W,).
 
-    Ties come in a pseudo-random order that depends on the name of the image alone: row by row, they would favor the
-    upper left. The order of a constant map is that of a random one.
+    Ties have a pseudo-random order seeded by the image's name, because row-major order would favor the upper left. A
+    constant map has the order of a random one.
     """
     ties = random_of("ties", image_id).permutation(values.size)
     return np.lexsort((ties, -values.ravel().astype(np.float64)))
 
 
 def changed(kind: str, image: Pixels, order: NDArray[np.int64], image_id: str) -> Iterator[tuple[int, Pixels]]:
-    """Yield versions of an image (C, H, W), each with the percent of its pixels, first in `order`, that are changed.
+    """Yield versions of an image (C, H, W) with the percentage of changed pixels, taken from the start of `order`.
 
     Args:
-        kind: `deletion` puts the mean of each channel in their place, `insertion` reveals them on the blurred image
-            (Petsiuk et al., BMVC 2018), and `road` imputes them from their neighbours (Rong et al., ICML 2022).
-        image: The image as it is.
-        order: Places of its pixels, row by row (H * W,).
-        image_id: Its name, the seed of the noise of `road`.
+        kind: `deletion` replaces pixels by the mean of each channel, `insertion` reveals them on the blurred image
+            (Petsiuk et al., BMVC 2018), and `road` imputes them from their neighbors (Rong et al., ICML 2022).
+        image: The original image.
+        order: Row-major positions of its pixels (H * W,).
+        image_id: Its name, which seeds the noise of `road`.
 
     Examples:
         >>> versions = changed("deletion", np.array([[[1.0, 3.0]]]), np.array([1, 0]), "an image")
@@ -72,10 +72,10 @@ def changed(kind: str, image: Pixels, order: NDArray[np.int64], image_id: str) -
 
 
 def imputed(image: Pixels, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return values for some pixels of an image (C, H, W), each the weighted mean of its eight neighbours (C, P).
+    """Return imputed values of some pixels of an image (C, H, W), weighted means of their eight neighbors (C, P).
 
-    Those beside a pixel weigh 1/6 and those at its corners 1/12, divided by the sum of the weights at the border. All
-    missing pixels solve one linear system (Rong et al., ICML 2022). If every pixel is missing, they are the mean.
+    Direct neighbors weigh 1/6 and diagonal ones 1/12, divided by the sum of the weights at the border. One linear
+    system gives all missing pixels (Rong et al., ICML 2022). If every pixel is missing, all are the mean.
     """
     from scipy.sparse import coo_matrix, identity
     from scipy.sparse.linalg import splu
@@ -102,7 +102,7 @@ def imputed(image: Pixels, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def region_in_view(region: NDArray[np.bool_], view: Sequence[float], size: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which pixels of a model input of some size show a region on the grid (H, W), by where their centers lie.
+    """Return which pixels of a model input of this size show a region on the grid (H, W), by their centers.
 
     `view` is the part of the radiograph that the input shows: left, top, right and bottom, as shares of its sides.
     """
@@ -114,7 +114,7 @@ def region_in_view(region: NDArray[np.bool_], view: Sequence[float], size: Seque
 
 
 def area(values: Sequence[float]) -> float:
-    """Return the area under values at equal steps of a share from 0 to 1, by trapezoids.
+    """Return the area under values at equal steps from 0 to 1, by trapezoids.
 
     Examples:
         >>> area([1.0, 0.5, 0.0])
@@ -124,10 +124,10 @@ def area(values: Sequence[float]) -> float:
 
 
 def similarities(first: Pixels, second: Pixels) -> dict[str, float]:
-    """Return how alike two maps are: rank correlation, that of magnitudes, and structural similarity.
+    """Return the similarity of two maps: rank correlation, that of magnitudes, and structural similarity.
 
-    The ranks are Spearman's. The structural similarity is that of Wang et al., IEEE TIP 2004, of the maps stretched to
-    0..1, in windows of 7 x 7 pixels. NaN where a map is constant or not finite.
+    Ranks are Spearman's. Structural similarity follows Wang et al., IEEE TIP 2004, on maps stretched to [0, 1], in
+    windows of 7 x 7 pixels. NaN if a map is constant or not finite.
     """
     first, second = (one.astype(np.float64) for one in (first, second))
     return {
@@ -138,7 +138,7 @@ def similarities(first: Pixels, second: Pixels) -> dict[str, float]:
 
 
 def spearman(first: Pixels, second: Pixels) -> float:
-    """Return Spearman's rank correlation of two maps, with mean ranks; NaN where a map is constant."""
+    """Return Spearman's rank correlation of two maps, with mean ranks; NaN if a map is constant."""
     from scipy.stats import rankdata
 
     if not (_varies(first) and _varies(second)):

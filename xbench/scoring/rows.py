@@ -1,4 +1,4 @@
-"""The table that every number follows from: a row per image, query and condition.
+"""The table that every number comes from: a row per image, query and condition.
 
 Files are Arrow tables of `SCHEMA`; arithmetic is numpy. Needs no torch, so that `verify` and reports start fast.
 """
@@ -21,7 +21,7 @@ _PIXELS = pa.list_(pa.int32())
 _SCORES = ("pointing_hit", "minimum_hit", "peak_x", "peak_y", "peak_distance", "dice", "iou")
 _COUNTS = ("points", "boxes", "annotated", "matched_30", "matched_50", "clipped", "reordered", "dropped", "duplicates")
 CHANGED = ("changed_digest", "changed_area", "changed_x", "changed_y", "changed_seen")
-"""Columns that say what was hidden from the model; null but under conditions that hide pixels."""
+"""Columns about hidden pixels; null under conditions that hide none."""
 SCHEMA = pa.schema(
     {"index": pa.int64()}
     | dict.fromkeys(("image_id", "patient_id", "query", "finding", "text", "language", "condition"), pa.string())
@@ -41,16 +41,15 @@ SCHEMA = pa.schema(
 )
 """Columns of `pairs.parquet`.
 
-`text`: the phrase, null where the model words the finding. `language`: of the phrase, null where nobody said.
-`asked`: whether the model was to say if the finding is there. `scored`: present, with a region, and the prediction
-shows something. Scores, peaks and pixels are null unless scored. `constant`: the map is the same everywhere.
-`mask_pixels` and `overlap_pixels` have a value per threshold, or a single one for an answer; with `own_` in front, of
-masks of the raw map by its probability, null where maps are neither logits nor probabilities. From `answer_status` to
-`false_area`, columns are null for maps; those that compare with annotated boxes are null where the finding is absent,
-and `false_area`, the share of an image that boxes cover where the finding is absent, is null elsewhere. The last ones
-are null but under conditions that hide pixels: `changed_digest` begins the SHA-256 of the changed radiograph,
-`changed_area` is the share of its pixels that are hidden, `changed_x` and `changed_y` are their centre, and
-`changed_seen` is the share of them that the model's input shows.
+`text`: the phrase, null if the model words the finding. `language`: of the phrase, null if unknown. `asked`: whether
+the model was to state if the finding is present. `scored`: present, with a region, and with a map or answer. Scores, peaks and
+pixels are null unless scored. `constant`: the map is constant. `mask_pixels` and `overlap_pixels` have a value per
+threshold, or a single one for an answer; with the prefix `own_`, they use masks of the raw map by its probability, null
+if maps are neither logits nor probabilities. Columns from `answer_status` to `false_area` are null for maps. Among
+them, comparisons with annotated boxes are null if the finding is absent, and `false_area`, the share of the image that
+boxes cover, is null unless it is absent. The last columns are null under conditions that hide no pixels:
+`changed_digest` is the start of the SHA-256 of the changed radiograph, `changed_area` the share of hidden pixels,
+`changed_x` and `changed_y` their center, and `changed_seen` the share of them in the model's view.
 """
 
 _KEYS = ("index", "image_id", "patient_id", "query", "finding", "text", "condition")
@@ -64,10 +63,10 @@ _LONGEST = 16
 class ScoredPixels:
     """Pixels of the S scored rows."""
 
-    row: NDArray[np.int64]  # place among the rows (S,)
+    row: NDArray[np.int64]  # index of the row (S,)
     grid: NDArray[np.int64]  # pixels of the evaluation grid (S,)
     region: NDArray[np.int64]  # pixels of the region (S,)
-    mask: NDArray[np.int32]  # pixels where the normalised map reaches the threshold (S, T); T = 1 for answers
+    mask: NDArray[np.int32]  # pixels where the normalized map reaches the threshold (S, T); T = 1 for answers
     overlap: NDArray[np.int32]  # those of them in the region (S, T)
 
 
@@ -76,26 +75,26 @@ class Rows:
     """R rows of a run, in the order of the dataset."""
 
     findings: tuple[str, ...]  # names of the findings of the run
-    index: NDArray[np.int64]  # positions in the dataset of the N images that have a row
+    index: NDArray[np.int64]  # dataset positions of the N images with rows
     image_ids: tuple[str, ...]
-    patient_ids: tuple[str | None, ...]  # None where the dataset does not say
-    queries: tuple[str, ...]  # names of the queries, each once
-    texts: tuple[str, ...]  # phrases, each once
-    image: NDArray[np.int64]  # place of each row's image among the N (R,)
-    query: NDArray[np.int64]  # place of each row's query (R,)
-    text: NDArray[np.int64]  # place of each row's phrase, -1 where the model words the finding (R,)
-    finding: NDArray[np.int64]  # place of each row's finding, or that of `PHRASES` for a query without one (R,)
-    columns: Mapping[str, NDArray[Any]]  # all others but lists (R,): null is NaN in numbers and "" in texts
+    patient_ids: tuple[str | None, ...]  # None if unknown
+    queries: tuple[str, ...]  # distinct names of queries
+    texts: tuple[str, ...]  # distinct phrases
+    image: NDArray[np.int64]  # index of each row's image among the N (R,)
+    query: NDArray[np.int64]  # index of each row's query (R,)
+    text: NDArray[np.int64]  # index of each row's phrase, -1 if the model words the finding (R,)
+    finding: NDArray[np.int64]  # index of each row's finding, or of `PHRASES` for a query without one (R,)
+    columns: Mapping[str, NDArray[Any]]  # other columns except lists (R,); null is NaN in numbers and "" in texts
     counts: ScoredPixels
-    own: ScoredPixels  # by thresholds of the maps' own scale; of no row where they have none
+    own: ScoredPixels  # at thresholds of the maps' own scale; empty without one
 
     @classmethod
     def of(cls, table: pa.Table, findings: Sequence[str], condition: str = "") -> Rows:
         """Read the rows of one condition from a table of `SCHEMA`.
 
         Raises:
-            ValueError: A finding is unknown, a pair of image and query is there twice, or rows of one image differ in
-                its name or patient.
+            ValueError: A finding is unknown, a pair of image and query is repeated, or rows of one image differ in its
+                name or patient.
         """
         table = table.filter(pc.equal(table["condition"], condition)).combine_chunks()
         index, first, image = np.unique(table["index"].to_numpy(), return_index=True, return_inverse=True)
@@ -112,7 +111,7 @@ class Rows:
         rest = findings.index(PHRASES) if PHRASES in findings else -1
         places = np.array([*map(findings.index, known), rest], np.int64)
         if len(np.unique(image * (len(queries) + 1) + query)) < len(query):
-            raise ValueError("a pair of image and query is there twice")
+            raise ValueError("a pair of image and query is repeated")
         columns = {
             name: _column(table[name])
             for name in table.column_names
@@ -152,11 +151,11 @@ class Rows:
         return len(self.image)
 
     def matrix(self, column: str) -> NDArray[Any]:
-        """Return a column by image and finding (N, C): NaN, -1, False or "" where there is no row."""
+        """Return a column by image and finding (N, C); NaN, -1, False or "" without a row."""
         return self.spread(self.columns[column])
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of the rows (R,) by image and finding (N, C), as `matrix` does; phrases have no place there."""
+        """Arrange values of the rows (R,) by image and finding (N, C), as `matrix` does, without phrases."""
         empty: Any = {"f": np.nan, "i": -1}.get(values.dtype.kind, values.dtype.type())
         found = np.full((len(self.image_ids), len(self.findings)), empty, values.dtype)
         own = self.of_finding
@@ -165,19 +164,19 @@ class Rows:
 
     @cached_property
     def of_finding(self) -> NDArray[np.bool_]:
-        """Which rows look for the finding itself (R,), not for a phrase."""
+        """Whether rows are about the finding itself, not a phrase (R,)."""
         named = {name: place for place, name in enumerate(self.findings)}
         place = np.array([named.get(name, -2) for name in self.queries], np.int64)
         return np.asarray(place[self.query] == self.finding)
 
     @property
     def patient(self) -> list[str | int]:
-        """Whose image each of the N images is; where the dataset does not say, its place, as a patient of its own."""
+        """Patient of each of the N images, or the image's index if unknown."""
         return [place if name is None else name for place, name in enumerate(self.patient_ids)]
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """Put tables of the same images under several conditions together, image by image and condition by condition."""
+    """Join tables of the same images under several conditions, sorted by image and then condition."""
     if len(tables) == 1:
         return tables[0]
     table = pa.concat_tables(tables)
@@ -186,9 +185,9 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def with_changes(table: pa.Table, facts: Mapping[str, Sequence[Any] | NDArray[Any]]) -> pa.Table:
-    """Return a table of `SCHEMA` whose rows state what was hidden: a value of each column of `CHANGED` per row.
+    """Return a table of `SCHEMA` with a value of each column of `CHANGED` per row.
 
-    NaN and the empty text stand for null.
+    NaN and "" become null.
     """
     for name in CHANGED:
         values = [None if value == "" else value for value in facts[name]]
@@ -198,7 +197,7 @@ def with_changes(table: pa.Table, facts: Mapping[str, Sequence[Any] | NDArray[An
 
 
 def fixed_only(table: pa.Table) -> pa.Table:
-    """Return a table of `SCHEMA` with the pixels of the middle threshold alone, without most of its memory."""
+    """Return a table of `SCHEMA` with pixels at the middle threshold only, which saves most of its memory."""
     for name in (*_LISTS, *_OWN_LISTS):
         lists = table[name].combine_chunks()
         length = len(lists.flatten()) // max(1, len(lists) - lists.null_count)
@@ -208,14 +207,14 @@ def fixed_only(table: pa.Table) -> pa.Table:
 
 
 def nulls(schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
-    """Return the columns of a table by name, all null."""
+    """Return null columns of a schema by name."""
     return {field.name: pa.nulls(rows, field.type) for field in schema}
 
 
 def column_of(values: NDArray[Any], kind: pa.DataType, there: NDArray[np.bool_] | None = None) -> pa.Array:
     """Return numbers (N,), NaN as null, or lists of one length (N, T), as a column.
 
-    With `there` (R,) it has R rows, null but for N of them. (`pa.array` of an array would import pandas.)
+    With `there` (R,), the column has R rows, N of them not null. (`pa.array` of an array would import pandas.)
     """
     rows = len(values) if there is None else len(there)
     if values.ndim == 2:
@@ -240,16 +239,16 @@ def _bits(values: NDArray[np.bool_] | None) -> pa.Buffer | None:
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the code of each text and the texts; null has the last code, -1."""
+    """Return the code of each text, and the distinct texts; null has the last code, -1."""
     encoded = column.combine_chunks().dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy().astype(np.int64), tuple(encoded.dictionary.to_pylist())
 
 
 def _column(column: pa.ChunkedArray) -> NDArray[Any]:
     if pa.types.is_string(column.type):
-        # Each text takes as much memory as the longest.
+        # In numpy, each text takes as much memory as the longest.
         if (longest := pc.max(pc.utf8_length(column)).as_py() or 0) > _LONGEST:
-            raise ValueError(f"a text of {longest} characters stands where no run writes one")
+            raise ValueError(f"a text has {longest} characters, more than a run writes")
         codes, texts = _encoded(column)
         return np.array([*texts, ""], dtype=np.str_)[codes]
     if column.null_count and pa.types.is_boolean(column.type):

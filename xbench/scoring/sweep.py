@@ -1,4 +1,4 @@
-"""Maps stretched to [0, 1], and pixel counts of their masks at every threshold, exactly, in one pass."""
+"""Stretch maps to [0, 1], and count pixels of their masks at every threshold, exactly, in one pass."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PixelCounts:
     region: Tensor
 
     def dice(self) -> Tensor:
-        """Return Dice 2 |B and R| / (|B| + |R|) as (N, T) float64; NaN where both are empty."""
+        """Return Dice 2 |B and R| / (|B| + |R|) as (N, T) float64; NaN if both are empty."""
         return torch.from_numpy(numbers.dice(*self._arrays()))
 
     def iou(self) -> Tensor:
-        """Return IoU |B and R| / |B or R| as (N, T) float64; NaN where both are empty."""
+        """Return IoU |B and R| / |B or R| as (N, T) float64; NaN if both are empty."""
         return torch.from_numpy(numbers.iou(*self._arrays()))
 
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -36,7 +36,7 @@ class PixelCounts:
 def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") -> Tensor:
     """Return the thresholds t_k = k / (T - 1) as (T,) float32, each the float32 nearest to the fraction.
 
-    `torch.linspace(0, 1, 101)` misses that by an ulp at 20 of its 101 values. T is from 2 to `MAX_THRESHOLDS`.
+    `torch.linspace(0, 1, 101)` is off by an ulp at 20 of its 101 values. T is from 2 to `MAX_THRESHOLDS`.
 
     Examples:
         >>> threshold_values(5)
@@ -47,9 +47,9 @@ def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") 
 
 
 def own_thresholds(scale: MapScale, thresholds: int = 101) -> NDArray[np.float32]:
-    """Return the least values of raw maps whose probabilities reach k / (T - 1), (T,), or none (0,) of other scales.
+    """Return the least raw values of maps whose probabilities reach k / (T - 1), (T,); empty for other scales.
 
-    A logit x reaches t just if x >= log(t / (1 - t)), which is rounded up here, so that no sigmoid is computed.
+    A logit x reaches t exactly if x >= log(t / (1 - t)), rounded up here, so no sigmoid is computed.
 
     Examples:
         >>> own_thresholds("logit", 5).tolist()
@@ -69,10 +69,10 @@ def own_thresholds(scale: MapScale, thresholds: int = 101) -> NDArray[np.float32
 def normalise(maps: Tensor) -> Tensor:
     """Stretch maps to [0, 1]: (M - min) / (max - min) over the last two dimensions.
 
-    The division is a real one, without an epsilon, so the maximum is exactly 1 and the mask at threshold 1 is never
-    empty. A constant map becomes all zeros.
+    Divides without an epsilon, so the maximum is exactly 1 and the mask at threshold 1 is never empty. Constant maps
+    become zeros.
 
-    Maps (..., H, W) of any floating dtype become float32. A ValueError if a value is not finite, or a range is beyond
+    Maps (..., H, W) of any floating dtype become float32. ValueError if a value is not finite, or a range is beyond
     float32.
 
     Examples:
@@ -84,7 +84,7 @@ def normalise(maps: Tensor) -> Tensor:
     maps = maps.to(torch.float32)
     low = maps.amin((-2, -1), keepdim=True)
     span = maps.amax((-2, -1), keepdim=True) - low
-    # Of a map with NaN the least and the greatest value are NaN, which compares as false.
+    # With NaN, the least and greatest values are NaN, so the comparison is false.
     finite = span[..., 0, 0] < torch.inf
     if not finite.all():
         position = tuple((~finite).nonzero()[0].tolist())
@@ -97,8 +97,8 @@ def normalise(maps: Tensor) -> Tensor:
 def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelCounts:
     """Count the pixels of `maps >= t` and of `(maps >= t) & regions` at every threshold, exactly.
 
-    Maps (N, H, W) float32 lie in [0, 1], regions (N, H, W) are bool, and the T thresholds evenly spaced from 0 to 1. A
-    ValueError for anything else.
+    Maps (N, H, W) float32 are in [0, 1], regions (N, H, W) bool, and the T thresholds evenly spaced from 0 to 1.
+    ValueError for other input.
 
     Examples:
         >>> maps = torch.tensor([[[0.0, 0.5], [0.75, 1.0]]])
@@ -117,7 +117,7 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
             f"not {tuple(maps.shape)} {maps.dtype} and {tuple(regions.shape)} {regions.dtype}"
         )
     if maps.numel() and not (maps.amin() >= 0 and maps.amax() <= 1):
-        raise ValueError("maps must lie in [0, 1]: bring them there with normalise()")
+        raise ValueError("maps must lie in [0, 1]: use normalise()")
     histograms = torch.zeros(len(maps), 2 * thresholds, dtype=torch.int64)
     arrays = (part.detach().cpu().contiguous().numpy() for part in (maps, regions, histograms))
     for given in zip(*arrays, strict=True):
@@ -126,12 +126,12 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
 
 
 def check_thresholds(thresholds: int) -> None:
-    """Check that the number of thresholds is a whole number from 2 to `MAX_THRESHOLDS`."""
+    """Raise a ValueError unless the number of thresholds is an integer from 2 to `MAX_THRESHOLDS`."""
     if not isinstance(thresholds, int) or not 2 <= thresholds <= MAX_THRESHOLDS:
         raise ValueError(f"thresholds must be a whole number from 2 to {MAX_THRESHOLDS:,}, not {thresholds!r}")
 
 
 def reached(histograms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return what `PixelCounts` holds of histograms (N, 2 T): pixels whose highest threshold is this or a later one."""
+    """Return the fields of `PixelCounts` from histograms (N, 2 T) of the highest threshold that pixels reach."""
     outside, inside = (part[:, ::-1].cumsum(axis=1)[:, ::-1] for part in np.split(histograms, 2, axis=1))
     return outside + inside, inside, inside[:, 0]

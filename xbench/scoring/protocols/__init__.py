@@ -1,7 +1,4 @@
-"""The named ways in which the field scores predictions, one file each. docs/protocols.md describes them at length.
-
-`PROTOCOLS` is the only list of them.
-"""
+"""Protocols: named ways in which the field scores predictions, one file each, described in docs/protocols.md."""
 
 from __future__ import annotations
 
@@ -29,4 +26,4 @@ _ALL: tuple[Protocol, ...] = (
     *(Lesions(), FalsePositives(), Detections(), Calibration(), Words()),
 )
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in _ALL}
-"""By name, in the order in which they are shown."""
+"""All protocols by name, in the order in which they are shown."""

@@ -19,7 +19,7 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 
 def smoothed(cells: Map, before: float = 0.0) -> NDArray[np.float32]:
-    """Smooth cells (h, w), unless done `before`, by a Gaussian of 1.5 cells, cut at 4 sigma, mirrored at the edge."""
+    """Smooth cells (h, w) by a Gaussian of 1.5 cells, cut at 4 sigma, mirrored at the edge, unless done `before`."""
     from scipy.ndimage import gaussian_filter
 
     if before == 1.5:
@@ -29,7 +29,7 @@ def smoothed(cells: Map, before: float = 0.0) -> NDArray[np.float32]:
 
 
 def central(size: tuple[int, ...], share: float = 7 / 8) -> tuple[slice, slice]:
-    """Return rows and columns of the pixels whose center lies in the central share of each axis.
+    """Return rows and columns of the pixels whose center is in the central share of each axis.
 
     Examples:
         >>> central((224, 224))
@@ -41,26 +41,26 @@ def central(size: tuple[int, ...], share: float = 7 / 8) -> tuple[slice, slice]:
 
 
 def sharpened(saliency: Map) -> NDArray[Any]:
-    """Sharpen the kept pixels as KAF's "dynamic heatmap sharpening" does; a constant map stays as it is."""
+    """Sharpen the kept pixels like KAF's "dynamic heatmap sharpening"; a constant map is unchanged."""
     span = saliency.max() - saliency.min()
     if not span:
         return saliency
     x = (saliency - saliency.min()) / span
     share = np.clip((x > x.mean() + x.std()).mean(), 0.001, 0.6)
     bound = np.float32(np.quantile(x, 1 - share))
-    # The exponential in float64, because in float32 its last bit depends on the processor.
+    # In float64, because the last bit of a float32 exponential depends on the processor.
     power = np.exp(-np.clip(96 * (x - bound), -60, 60).astype(np.float64)).astype(x.dtype)
     sharp: NDArray[Any] = 1 / (1 + power)
     return sharp
 
 
 def score(saliency: Map, region: Region) -> dict[str, float]:
-    """Score the kept pixels of a map (H, W) in float32 against those of a region as AFLoc and KAF-Ground do.
+    """Score the kept pixels of a map (H, W) in float32 against those of a region like AFLoc and KAF-Ground.
 
     Returns:
-        `iou_0.1` to `iou_0.5`, their mean `miou`, and `mdice`; `cnr`, signed, 0 where nothing varies on either side;
-        `hit`. NaN where the official code skips a pair or stops: the region is empty (`hit` is 0 then), or the map is
-        constant.
+        `iou_0.1` to `iou_0.5`, their mean `miou`, and `mdice`; `cnr`, signed, 0 if nothing varies on either side;
+        `hit`. NaN where the official code skips a pair or stops: for an empty region (`hit` is 0 then), and a constant
+        map.
     """
     span = saliency.max() - saliency.min()
     if not span:
@@ -73,7 +73,7 @@ def score(saliency: Map, region: Region) -> dict[str, float]:
 
 
 def overlaps(scale: NDArray[np.float32], region: Region) -> dict[str, float]:
-    """Return `iou_0.1` to `iou_0.5` of values above these, their mean `miou`, and `mdice`; NaN over an empty mask."""
+    """Return `iou_0.1` to `iou_0.5` of values above these, their mean `miou`, and `mdice`; NaN for an empty mask."""
     masks = [scale > np.float32(threshold) for threshold in THRESHOLDS]
     none = math.nan, math.nan
     each = [dice_and_iou(mask, region) if mask.any() and region.any() else none for mask in masks]

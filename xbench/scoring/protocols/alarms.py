@@ -1,4 +1,4 @@
-"""What lights up where there is nothing, above a threshold that is not chosen on the images that are scored."""
+"""False positives above a threshold that is not chosen on the scored images."""
 
 from __future__ import annotations
 

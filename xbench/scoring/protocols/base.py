@@ -1,6 +1,6 @@
-"""What a protocol is: how it measures a pair of image and finding, and how numbers follow from a table of pairs.
+"""Base class of protocols: measure pairs of image and finding, and compute numbers from a table of pairs.
 
-What the official code does not define is NaN, never 0. Needs no torch.
+Values that the official code does not define are NaN, never 0. Needs no torch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 Mask = NDArray[np.bool_]
 Table = dict[str, NDArray[Any]]
 """Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance` (share of the grid
-that the region takes), and a protocol's own. Sorted by `index`, then `column`."""
+that the region covers), and a protocol's own. Sorted by `index`, then `column`."""
 Number = dict[str, Any]
-"""A number as it is stored: `value`, `average`, `undefined`, `first_undefined`, `strict` and `per_finding`."""
+"""A number as stored: `value`, `average`, `undefined`, `first_undefined`, `strict` and `per_finding`."""
 Tuned = Mapping[str, Mapping[str, Any]]
-"""By finding, what a protocol chose on another run."""
+"""A protocol's settings by finding, chosen on another run."""
 
 _KINDS = {"map": "maps", "boxes": "boxes", "points": "points", "words": "words", "score": "probabilities"}
 _OF_TRUTH = ("pixels", "region", "images", "lesions")
@@ -41,43 +41,43 @@ def _no_boxes() -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class PairView:
-    """What a model shows for a pair: a raw map in the frame of the model input, or boxes in fractions."""
+    """Prediction for a pair: a raw map in the frame of the model input, or boxes in fractions."""
 
     cells: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # (h, w)
     crop: View = (0.0, 0.0, 1.0, 1.0)  # part of the radiograph that the map shows
-    scale: str = "none"  # what its values are, as the model declares it
-    upsampling: Upsampling = "bilinear"  # how the run enlarges maps
-    sigma: float = 0.0  # standard deviation in cells of the Gaussian that the model has smoothed them by
-    missing: bool = False  # whether nobody drew the map; its cells are 0
+    scale: str = "none"  # meaning of its values, as declared by the model
+    upsampling: Upsampling = "bilinear"
+    sigma: float = 0.0  # standard deviation in cells of the Gaussian smoothing that the model applied
+    missing: bool = False  # whether an external map is missing; its cells are 0
     boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (N, 4) x0, y0, x1, y1 in the order of the answer
     confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (N,)
-    words: Stated | None = None  # of the finding in a text; None without a text that is read for it
-    own: Stated | None = None  # by the finding's own name alone
-    place: Stated | None = None  # where the peak of the map lies, or the centers of the boxes, as if it was said
+    words: Stated | None = None  # mentions of the finding in a text; None without a text
+    own: Stated | None = None  # mentions by the finding's own name only
+    place: Stated | None = None  # location of the map's peak or the boxes' centers, as if stated
 
     def on_grid(
         self, size: tuple[int, ...], mode: Upsampling = "bilinear", cells: NDArray[Any] | None = None
     ) -> NDArray[np.float32]:
-        """Return the map, or other cells (h, w) in its place, on a grid (H, W) with the arithmetic of a run."""
+        """Return the map, or other `cells` (h, w), on a grid (H, W), with the arithmetic of a run."""
         values = self.cells if cells is None else cells.astype(np.float32, copy=False)
         return maps_on_grid(values, self.crop, (size[0], size[1]), mode)
 
 
 @dataclass(frozen=True)
 class PairTruth:
-    """What is annotated of a finding on an image: a region on the grid, or boxes in fractions of the radiograph."""
+    """Annotation of a pair: a region on the grid, or boxes in fractions of the radiograph."""
 
     label: int  # 1 present, 0 absent, -1 unknown
     region: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))  # (H, W), empty without the finding
-    items: Sequence[Shape] = ()  # annotated one by one; none where only the region is known
+    items: Sequence[Shape] = ()  # individual annotations; empty if only the region is known
     gamma: float = 0.5  # share of a grid pixel that an item must cover
     boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (M, 4) x0, y0, x1, y1
-    separate: bool = True  # whether each box is one item; else only their union is known
+    separate: bool = True  # whether each box is one item; otherwise only their union is known
     location: Location | None = None  # sides and zones of the items
     sided: bool = True  # whether the finding can have sides and zones
 
     def lesions(self) -> list[Mask]:
-        """Return the annotated items on the grid, one by one."""
+        """Return the items as masks on the grid."""
         from xbench.geometry.regions import Coverage
 
         return [Coverage.of(item.draw(), self.region.shape).at(self.gamma) for item in self.items]
@@ -99,39 +99,39 @@ class Group:
 
 @dataclass(frozen=True)
 class RunView:
-    """What decides whether a run can be scored."""
+    """Facts that decide whether a run can be scored."""
 
     folder: Path
-    shows: frozenset[str]  # kinds, as `Protocol.takes` names them
-    scale: str = "none"  # of its maps, as the model declares it
+    shows: frozenset[str]  # kinds, as in `Protocol.takes`
+    scale: str = "none"  # of its maps, as declared by the model
     unranked: str = ""  # the first pair with a box without a confidence; empty if there is none
 
 
 class Protocol(ABC):
     """A way in which the field scores predictions."""
 
-    name: ClassVar[str]  # as `rescore --protocol` knows it
-    title: ClassVar[str]  # as a report calls it
-    headline: ClassVar[str]  # the number that models are ranked by
-    heading: ClassVar[str]  # what a report calls this number
-    others: ClassVar[Mapping[str, str]] = {}  # further numbers that a report shows, and what it calls them
-    citation: ClassVar[str]  # publication and code that it follows
+    name: ClassVar[str]  # for `rescore --protocol`
+    title: ClassVar[str]  # name in reports
+    headline: ClassVar[str]  # the number that ranks models
+    heading: ClassVar[str]  # name of this number in reports
+    others: ClassVar[Mapping[str, str]] = {}  # further numbers in reports, with their names
+    citation: ClassVar[str]  # publication and code
     rule: ClassVar[str]  # map, mask and score in a few words
-    flaw: ClassVar[str]  # what is wrong with it, in a sentence
+    flaw: ClassVar[str]  # its main problem, in a sentence
     setting: ClassVar[str] = "the whole radiograph on the evaluation grid"  # the image frame of the authors
     our_setting: ClassVar[str] = "the whole radiograph on the evaluation grid"
     in_setting: ClassVar[Literal["always", "native", "never"]] = "never"  # whether a run is in the authors' frame
-    limits: ClassVar[tuple[str, ...]] = ()  # what cannot be had from a stored run, and so is not given
+    limits: ClassVar[tuple[str, ...]] = ()  # differences that a stored run makes unavoidable
     takes: ClassVar[frozenset[str]] = frozenset({"map"})  # of `map`, `boxes`, `points`, `words` and `score`
-    scales: ClassVar[frozenset[str]] = frozenset()  # that maps may have; empty: any
+    scales: ClassVar[frozenset[str]] = frozenset()  # allowed scales of maps; empty: any
     negatives: ClassVar[bool] = False  # whether pairs without the finding are measured
     means: ClassVar[tuple[str, ...]] = ()  # columns whose means are numbers
-    average: ClassVar[Literal["findings", "pairs", "squares"]] = "findings"  # how these means are taken
+    average: ClassVar[Literal["findings", "pairs", "squares"]] = "findings"  # method of these means
     of_negatives: ClassVar[frozenset[str]] = frozenset()  # means that pairs without the finding should have
-    lower: ClassVar[frozenset[str]] = frozenset()  # numbers of which less is better
+    lower: ClassVar[frozenset[str]] = frozenset()  # numbers for which lower is better
 
     def refuses(self, run: RunView, tuned: bool) -> str | None:
-        """Return why a run cannot be scored, or None; `tuned` tells whether there are settings from another run."""
+        """Return why a run cannot be scored, or None; `tuned` is whether there are settings from another run."""
         if not self.takes & run.shows:
             takes, shows = (
                 " or ".join(_KINDS[kind] for kind in _KINDS if kind in of) for of in (self.takes, run.shows)
@@ -151,34 +151,34 @@ class Protocol(ABC):
         """Return the columns of a pair, or None to skip it."""
 
     def tune(self, groups: Sequence[Group]) -> Tuned | None:
-        """Return settings by finding, chosen on the pairs of another run; None for a protocol that has no settings."""
+        """Return settings by finding, chosen on the pairs of another run; None for a protocol without settings."""
         return None
 
     def read_tuning(self, paths: Sequence[Path], findings: Sequence[str]) -> Tuned | None:
-        """Read settings from files of the authors; None for a protocol whose authors write none."""
+        """Read settings from the authors' files; None if the authors do not publish any."""
         return None
 
     @property
     def tunes(self) -> bool:
-        """Whether it has settings that are chosen on another run."""
+        """Whether it has settings, to be chosen on another run."""
         return type(self).tune is not Protocol.tune
 
     def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Table:
-        """Return columns (N,) of a finding that follow from its measured ones and from what was tuned for it."""
+        """Return columns (N,) of a finding that follow from its measured ones and its settings."""
         return {}
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        """Return the numbers of a run, whose findings have a group each: the `means`, unless a protocol has others."""
+        """Return the numbers of a run from a group per finding; by default the `means`."""
         return {name: mean_of(groups, name, self.average, name in self.of_negatives) for name in self.means}
 
     def pair_values(self, group: Group) -> NDArray[np.float64]:
-        """Return what each pair has of the headline (N,), for paired tests; NaN where it has none."""
+        """Return each pair's value of the headline (N,), for paired tests; NaN if undefined."""
         return group[self.headline].astype(np.float64)
 
     def missed(self, values: dict[str, Any], present: bool) -> dict[str, Any]:
-        """Return the values of a pair whose map nobody drew: masks are empty, and a finding that is present is missed.
+        """Return the values of a pair whose map is missing: masks are empty, and a present finding is missed.
 
-        Numbers of which less is better do not exist for it. Columns about the truth alone stay.
+        Numbers for which lower is better are undefined. Columns about the truth are unchanged.
         """
         missed = dict(values)
         for name, value in values.items():
@@ -187,14 +187,14 @@ class Protocol(ABC):
         return missed
 
     def named(self, native: bool) -> str:
-        """Return the name, with "(our frame)" unless the run, on native grids or not, is in the authors' frame."""
+        """Return the name, with "(our frame)" unless the run is in the authors' frame; `native` is its grid."""
         theirs = self.in_setting == "always" or (self.in_setting == "native" and native)
         return self.name if theirs else f"{self.name} (our frame)"
 
     def results(self, table: Table, findings: Sequence[str], native: bool, tuned: Tuned | None) -> dict[str, Any]:
-        """Return the numbers of a table and what they mean, as they are stored; adds the derived columns to the table.
+        """Return the numbers of a table with their meaning, as stored; add the derived columns to the table.
 
-        `native` tells whether the run was scored on native grids, `tuned` has settings by finding, if any.
+        `native` is whether the run has native grids, `tuned` the settings by finding, if any.
         """
         order = np.argsort(table["column"], kind="stable")
         groups = groups_of(table, findings)
@@ -229,7 +229,7 @@ def groups_of(table: Table, findings: Sequence[str]) -> list[Group]:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of what is defined, neither None nor NaN, the same in any order; None if nothing is."""
+    """Return the mean of the values that are neither None nor NaN, in any order; None if there are none."""
     defined = [float(value) for value in values if value is not None and not math.isnan(value)]
     return math.fsum(defined) / len(defined) if defined else None
 
@@ -251,10 +251,10 @@ def mean_of(groups: Sequence[Group], name: str, average: str = "findings", of_ne
 
     Args:
         groups: The findings.
-        name: Of the column.
+        name: Name of the column.
         average: `findings`: over the pairs of a finding, then over findings. `pairs`: over all pairs. `squares`: over
-            all pairs, each weighing as much as its finding has pairs.
-        of_negatives: Pairs without the finding should have the number, instead of those with a region.
+            all pairs, each weighted by its finding's number of pairs.
+        of_negatives: Whether pairs without the finding should have the number, instead of those with a region.
     """
     combine, missing = _AVERAGES[average], []
     defined: list[list[float]] = []
@@ -275,14 +275,14 @@ def mean_of(groups: Sequence[Group], name: str, average: str = "findings", of_ne
 
 
 def ratio_of_sums(groups: Sequence[Group], above: str, below: str) -> Number:
-    """Return the ratio of the sums of two columns over a finding's pairs, then the mean over findings that have it."""
+    """Return the ratio of two columns' sums over a finding's pairs, then the mean over findings that have one."""
     sums = [(int(group[above].sum()), int(group[below].sum())) for group in groups]
     each = [part / whole if whole else None for part, whole in sums]
     return _number("sums", mean(each), groups, each)
 
 
 def of_group(groups: Sequence[Group], function: Callable[[Group], Mapping[str, float | None]]) -> dict[str, Number]:
-    """Return numbers of all pairs of a finding together, then their means over findings that have them."""
+    """Return numbers of each finding's pairs together, then their means over findings that have one."""
     each = [function(group) for group in groups]
     values = {name: [numbers[name] for numbers in each] for name in each[0]}
     return {name: _number("images", mean(of_findings), groups, of_findings) for name, of_findings in values.items()}
@@ -291,7 +291,7 @@ def of_group(groups: Sequence[Group], function: Callable[[Group], Mapping[str, f
 def of_all(
     groups: Sequence[Group], average: str, function: Callable[[Group], Mapping[str, float | None]]
 ) -> dict[str, Number]:
-    """Return numbers of all pairs together, whatever their finding."""
+    """Return numbers of all pairs together, regardless of finding."""
     whole = Group("", {name: np.concatenate([group[name] for group in groups]) for name in groups[0].columns})
     each = [function(group) for group in groups]
     return {

@@ -1,6 +1,6 @@
 """BioViL (ECCV 2022): smoothed cosines above fixed thresholds.
 
-The repository (microsoft/hi-ml b67c1d2) has the map and no scorer, so the score follows the paper as we read it.
+The repository (microsoft/hi-ml b67c1d2) has the map but no scorer; the score is our reading of the paper.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xbench.scoring.protocols.base import PairTruth, PairView, Protocol
 
 
 def score(saliency: Map, region: Region) -> dict[str, float]:
-    """Score a map of cosines; NaN where a mask or the region is empty."""
+    """Score a map of cosines; NaN if a mask or the region is empty."""
     return overlaps(saliency.astype(np.float32), region) | {"cnr": cnr(saliency, region, absolute=True)}
 
 

@@ -1,4 +1,4 @@
-"""Do probabilities mean what they say? Calibration errors and the Brier score."""
+"""Calibration of probabilities: calibration errors and the Brier score."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class CalibrationScores:
 
     Args:
         ece: Expected calibration error, sum over bins of |sum of p - positives| / N.
-        mce: Largest |mean p - share of positives| of a bin that is not empty.
+        mce: Largest |mean p - share of positives| of a non-empty bin.
         brier: Mean of (p - y)^2.
-        count: Images with a known label, N.
-        positives: Those of them with the finding.
-        bins: Of each bin that is not empty: number of images, mean probability, share of positives.
+        count: Number N of images with a known label.
+        positives: Number of these with the finding.
+        bins: For each non-empty bin: number of images, mean probability, share of positives.
     """
 
     ece: float | None
@@ -72,13 +72,13 @@ def calibration(labels: Labels, probabilities: Probabilities, bins: int = BINS) 
 
 
 def _bin_of(probabilities: Probabilities, bins: int) -> NDArray[np.int64]:
-    """Number k, from 0, holds (k / bins, (k + 1) / bins], and 0 joins the first."""
-    # The edges are the float64 nearest to k / bins, as whoever writes 0.3 means.
+    """Return bin numbers, 0-based: bin k holds (k / bins, (k + 1) / bins], and the first also 0."""
+    # Edges are the float64 nearest to k / bins, as in literals such as 0.3.
     return np.searchsorted(np.arange(1, bins) / bins, probabilities, side="left")
 
 
 def adaptive_ece(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> float | None:
-    """Return the calibration error over bins of equal counts, in which equal probabilities stay together.
+    """Return the calibration error over bins of equal counts; equal probabilities share a bin.
 
     None without a known label. Nixon et al., CVPR workshops 2019.
     """
@@ -87,7 +87,7 @@ def adaptive_ece(labels: Labels, probabilities: Probabilities, bins: int = BINS)
     y, p = labels[known][order], probabilities[known][order]
     if not len(p):
         return None
-    # A bin ends where its share of the images does, and after the last image that has this probability.
+    # A bin ends at its share of the images, extended to the last image with the same probability.
     ends = np.unique(np.searchsorted(p, p[np.ceil(len(p) * np.arange(1, bins + 1) / bins).astype(int) - 1], "right"))
     starts = [0, *ends[:-1].tolist()]
     gaps = [abs(math.fsum(p[a:b].tolist()) - int(y[a:b].sum())) for a, b in zip(starts, ends.tolist(), strict=True)]
@@ -95,9 +95,9 @@ def adaptive_ece(labels: Labels, probabilities: Probabilities, bins: int = BINS)
 
 
 def expected_ece(probabilities: Probabilities, bins: int = BINS, draws: int = 1000) -> float | None:
-    """Return the mean calibration error of labels drawn from the probabilities themselves: what chance alone gives.
+    """Return the mean calibration error of labels drawn from the probabilities, which is due to chance alone.
 
-    The error of a finite number of images is never 0, however well the model is calibrated. None without a probability.
+    With finitely many images, it is never 0, even for a calibrated model. None without a probability.
     """
     if not len(probabilities):
         return None
@@ -149,7 +149,7 @@ class Calibration(Protocol):
     lower = frozenset({"ece", *others})
 
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any]:
-        # Every row has the label and the probability.
+        # Every row already has the label and the probability.
         return {}
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:

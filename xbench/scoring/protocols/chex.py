@@ -1,4 +1,4 @@
-"""ChEX (ECCV 2024): IoU of all pixels of the data set together.
+"""ChEX (ECCV 2024): IoU of all pixels of the dataset together.
 
 Follows philip-mueller/chex c3f5d78.
 """
@@ -19,7 +19,7 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 
 def pooled_iou(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the IoU at each threshold: all overlaps (N, T) over all unions, NaN if these are empty (T,)."""
+    """Return the IoU at each threshold, all overlaps (N, T) over all unions (T,); NaN if the unions are empty."""
     return iou(mask.sum(0), overlap.sum(0), region.sum())
 
 
@@ -48,7 +48,7 @@ class CheX(Protocol):
         return {"mask": mask, "overlap": overlap, "region": int(truth.region.sum())}
 
     def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Table:
-        # What a report compares pair by pair; the numbers are pooled.
+        # For pairwise comparisons in reports; the numbers are pooled.
         return {"mask_miou": iou(group["mask"], group["overlap"], group["region"][:, None]).mean(1)}
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:

@@ -1,6 +1,6 @@
 """CheXlocalize (Saporta et al., Nature Machine Intelligence 2022): Otsu and tuned masks, two slices of IoU.
 
-Follows rajpurkarlab/cheXlocalize 2a79492. A pair comes down to whole numbers, from which everything else follows.
+Follows rajpurkarlab/cheXlocalize 2a79492. All numbers follow from integer counts per pair.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Pr
 from xbench.scoring.protocols.common import Mask
 
 RULES = ("otsu", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
-"""Of masks: Otsu's threshold, and those among which one can be tuned."""
+"""Rules for masks: Otsu's threshold, and the candidates for tuning."""
 _LIMITS = np.array(RULES[1:], np.float32)
-# A grid to work in: of millions of pixels, getting memory from the system takes as long as using it.
+# A reused buffer, because allocating millions of pixels takes as long as using them.
 _room: Callable[..., Any] = lru_cache(maxsize=1)(np.empty)
 
 
 def otsu_mask(levels: NDArray[np.uint8]) -> Mask:
-    """Return where levels (H, W) exceed Otsu's threshold, holes filled and single pixels left out, in their place."""
+    """Return where levels (H, W) exceed Otsu's threshold, with holes filled and single pixels removed, in place."""
     import cv2
 
     cv2.threshold(levels, 0, 1, cv2.THRESH_BINARY | cv2.THRESH_OTSU, dst=levels)
@@ -40,10 +40,10 @@ def otsu_mask(levels: NDArray[np.uint8]) -> Mask:
 
 
 def count(prediction: PairView, region: Region) -> dict[str, float]:
-    """Count the pixels of each mask, `mask_` and `overlap_` by rule, those of the region, and whether the map hits.
+    """Count the pixels of each mask (`mask_` and `overlap_` by rule) and of the region, and whether the map hits.
 
-    Maps are scaled to (m - min) / max of that, in float32; masks of a constant one are empty. The hit is that of the
-    first maximum, NaN without a region.
+    Maps are scaled to (m - min) / max of that, in float32; masks of a constant map are empty. The hit is the first
+    maximum's, NaN without a region.
     """
     from xbench.scoring.host import levels
 
@@ -61,7 +61,7 @@ def count(prediction: PairView, region: Region) -> dict[str, float]:
 
 
 def ious(group: Group, rule: str, empty: NDArray[np.bool_] | None = None, full: bool = False) -> NDArray[np.float64]:
-    """Return the IoU of pairs (N,) by the mask of a rule, which is emptied where `empty`.
+    """Return the IoU of pairs (N,) by the mask of a rule, which is replaced by an empty one where `empty`.
 
     NaN if mask or region are empty ("true positives"); with `full` only if both are.
     """
@@ -74,22 +74,22 @@ def ious(group: Group, rule: str, empty: NDArray[np.bool_] | None = None, full: 
 
 
 def cutoffs_of(finding: str) -> tuple[float, ...]:
-    """Return the cut-offs of the probability among which the best is chosen; for Lung Lesion not 0, as the authors."""
+    """Return candidate cutoffs of the probability; without 0 for Lung Lesion, like the authors."""
     return tuple(k / 10 for k in range(finding == "Lung Lesion", 9))
 
 
 def tuned_threshold(group: Group) -> str | None:
-    """Return the rule with the largest mean IoU of true positives of one finding, the lowest of equals."""
+    """Return the rule with the largest mean IoU of one finding's true positives, the lowest if tied."""
     means = {rule: base.mean(ious(group, rule)) for rule in RULES[1:]}
     known = {rule: value for rule, value in means.items() if value is not None}
     return max(known, key=lambda rule: known[rule]) if known else None
 
 
 def tuned_cutoff(group: Group) -> float | None:
-    """Return the cut-off of the probability with the largest mean IoU of the full set of one finding, of Otsu masks.
+    """Return the probability cutoff with the largest mean IoU of one finding's full set, with Otsu masks.
 
-    Means are rounded to three digits first, and the first of equals is taken; masks count where p is above the cut-off,
-    although it is applied where p is at least that. None without probabilities.
+    Means are rounded to three digits, and the first is taken if tied. Tuning uses masks where p is above the cutoff,
+    although the cutoff is applied as at least. None without probabilities.
     """
     p = group["probability"]
     if np.isnan(p).any():

@@ -1,4 +1,4 @@
-"""Arithmetic that several protocols share, in pure functions on the grid."""
+"""Pure functions on the grid that several protocols share."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Mask = NDArray[np.bool_]
 
 HUNDREDTHS = tuple(k / 100 for k in range(101))
 SIZES = {"small": 0.0, "medium": 0.01, "large": 0.05}
-"""From which share of the radiograph on a lesion has a size."""
+"""Least share of the radiograph of a lesion of each size."""
 
 
 def stretched(saliency: Map, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
-    """Return (m - min) / (max - min), in float32 as most scorers do; of a constant map all zeros."""
+    """Return (m - min) / (max - min), by default in float32 like most scorers; zeros for a constant map."""
     values = saliency.astype(dtype, copy=False)
     low, high = values.min(), values.max()
     return (values - low) / (high - low) if high > low else np.zeros_like(values)
 
 
 def probabilities(saliency: NDArray[np.float32], scale: str) -> NDArray[np.float32]:
-    """Return the probabilities of a map of logits, computed in float64 and rounded to float32; of any other the map.
+    """Return the probabilities of a map of logits, computed in float64 and rounded to float32; other maps unchanged.
 
-    The last bit decides at a threshold, and in float32 it would depend on how a library was built.
+    The last bit may decide at a threshold, and in float32 it would depend on the library's build.
     """
     if scale != "logit":
         return saliency
@@ -44,7 +44,7 @@ def dice_and_iou(mask: Mask, region: Region) -> tuple[float, float]:
 
 
 def first_maximum(saliency: Map) -> tuple[int, int]:
-    """Return row and column of the maximum, the first of several in row-major order."""
+    """Return row and column of the maximum, the first in row-major order if tied."""
     row, column = divmod(int(np.argmax(saliency)), saliency.shape[1])
     return row, column
 
@@ -60,7 +60,7 @@ def count_above(
 
 
 def best_dice(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> tuple[float, int]:
-    """Return the largest mean Dice (N, T) of pairs and the place of its threshold, the lowest of equals."""
+    """Return the largest mean Dice (N, T) of pairs and the index of its threshold, the lowest if tied."""
     dice = numbers.dice(mask, overlap, region[:, None])
     means = [math.fsum(column) / len(column) for column in dice.T.tolist()]
     return max(means), means.index(max(means))
@@ -75,15 +75,15 @@ def components(mask: Mask) -> list[Mask]:
 
 
 def mask_overlaps(detected: Sequence[Mask], lesions: Sequence[Mask]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return IoU, and the share of each lesion that is covered, of D detected masks and L lesions, each (D, L)."""
+    """Return the IoU, and the covered share of each lesion, of D detected masks and L lesions, each (D, L)."""
     if not len(detected) or not len(lesions):
         return (none := np.zeros((len(detected), len(lesions)))), none
-    # Counted mask by mask: as a product of matrices it would keep all cores busy in each of several processes.
+    # One mask at a time: a matrix product would occupy all cores in each of several processes.
     shared = np.array([[np.count_nonzero(one & other) for other in lesions] for one in detected], np.float64)
     sizes = [np.array([np.count_nonzero(mask) for mask in masks]) for masks in (detected, lesions)]
     return np.nan_to_num(numbers.iou(sizes[0][:, None], shared, sizes[1])), shared / np.maximum(sizes[1], 1)
 
 
 def sizes_of(areas: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the place in `SIZES` of lesions that take such shares of the radiograph."""
+    """Return the index in `SIZES` of lesions that cover these shares of the radiograph."""
     return np.digitize(areas, [*SIZES.values()][1:])

@@ -1,7 +1,6 @@
-"""Lesions found, with what is found where there is none: of the parts of a map, or of answered boxes, by their scores.
+"""Detection of lesions, with false detections: parts of a map, or answered boxes, ranked by their scores.
 
-docs/protocols.md has the rule. Masks and boxes become detections, each with its overlap with every lesion of its
-image; what follows is the same for both.
+docs/protocols.md has the rule. Masks and boxes become detections with their overlap with each lesion of the image.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from xbench.scoring.protocols.common import SIZES, Mask, components, mask_overla
 Floats = NDArray[np.float64]
 
 RATES = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
-"""False positives per image at which FROC reads the sensitivity, those of LUNA16."""
+"""False positives per image at which FROC reads the sensitivity, as in LUNA16."""
 IOUS = (0.1, 0.2, 0.3, 0.4, 0.5)
-"""Overlaps at which a box counts as found; those of natural images, 0.5 to 0.95, are too strict for X-ray boxes."""
+"""Overlaps at which a box is found; those for natural images, 0.5 to 0.95, are too strict for X-ray boxes."""
 MOST = 100
-"""Detections of a pair that count, those with the highest scores, as in COCO."""
+"""Detections per pair that count, those with the highest scores, as in COCO."""
 _FROC_IOU = 0.3
 _RATE = 1.0
 _RECALLS = np.linspace(0, 1, 101)
 
 
 def match(iou: Floats, scores: Floats, least: float) -> NDArray[np.int64]:
-    """Return which lesion each detection finds (D,), -1 for none; one detection finds one lesion, and each only once.
+    """Return the lesion that each detection finds (D,), -1 for none; each lesion is found at most once.
 
-    By score, the first of equals first, each takes the free lesion that it overlaps most, at least so much; of equals
-    the last, as COCO's tools do.
+    In the order of scores (ties in the given order), each detection takes the free lesion with the largest overlap of
+    at least `least`; the last one if tied, like COCO's tools.
     """
     found, free = np.full(len(scores), -1), np.ones(iou.shape[1], np.bool_)
     for detection in np.argsort(-scores, kind="stable").tolist():
@@ -48,8 +47,8 @@ def match(iou: Floats, scores: Floats, least: float) -> NDArray[np.int64]:
 class Froc(NamedTuple):
     """Free-response curve; `points` are false positives per image and sensitivity at each distinct score, from 0, 0.
 
-    `sensitivity_at` reads it at `RATES`, and `score` is their mean; None without a lesion. (No dataclass: torchmetrics
-    refuses frozen ones.)
+    `sensitivity_at` has the values at `RATES`, and `score` is their mean; None without a lesion. (Not a dataclass:
+    torchmetrics rejects frozen ones.)
     """
 
     points: list[tuple[float, float]]
@@ -58,9 +57,9 @@ class Froc(NamedTuple):
 
 
 def froc(scores: Floats, hits: Mask, lesions: int, images: int) -> Froc | None:
-    """Return the curve of detections (N,) that find a lesion (`hits`) or do not, of all images; None without an image.
+    """Return the curve of detections (N,) of all images; `hits` are those that find a lesion. None without an image.
 
-    A step function: the sensitivity at a rate is the largest at that rate or a lower one. Equal scores enter together.
+    A step function: the sensitivity at a rate is the largest at that rate or below. Equal scores enter together.
 
     Examples:
         >>> froc(np.array([0.9, 0.8, 0.8]), np.array([True, True, False]), lesions=4, images=2).points
@@ -81,8 +80,8 @@ def froc(scores: Floats, hits: Mask, lesions: int, images: int) -> Froc | None:
 def average_precision(scores: Floats, hits: Mask, lesions: int) -> float | None:
     """Return COCO's average precision of detections (N,) of all images, in their order; None without a lesion.
 
-    The mean over recalls 0, 0.01 ... 1 of the highest precision at that recall or a larger one; 0 where it is not
-    reached. Equal scores stay in the order given. Lin et al., ECCV 2014.
+    The mean over recalls 0, 0.01 ... 1 of the highest precision at that recall or above, 0 if it is not reached. Ties
+    stay in the given order. Lin et al., ECCV 2014.
 
     Examples:
         >>> average_precision(np.array([0.9, 0.8]), np.array([False, True]), 1)
@@ -98,12 +97,12 @@ def average_precision(scores: Floats, hits: Mask, lesions: int) -> float | None:
 
 
 def ranked(scores: Floats, iou: Floats, areas: Floats) -> dict[str, Any]:
-    """Return the columns of a pair: its detections, highest score first, and what each finds at each overlap.
+    """Return the columns of a pair: its detections, highest score first, and the lesions that they find.
 
     Args:
-        scores: Of D detections.
-        iou: With L lesions, (D, L).
-        areas: Shares of the radiograph that the lesions take (L,).
+        scores: (D,), of D detections.
+        iou: (D, L), with L lesions.
+        areas: (L,), shares of the radiograph that the lesions cover.
     """
     kept = np.argsort(-scores, kind="stable")[:MOST]
     scores, iou, sizes = scores[kept], iou[kept], sizes_of(areas)
@@ -119,8 +118,8 @@ def ranked(scores: Floats, iou: Floats, areas: Floats) -> dict[str, Any]:
 def detection_numbers(group: Group) -> dict[str, float | None]:
     """Return the numbers of one finding from its pairs; None without a lesion.
 
-    `froc`: mean sensitivity at 1/8 to 8 false detections an image, at an IoU of 0.3; `sensitivity`: that at one false
-    detection an image, and by size; `ap_30`, `ap_50`: COCO's average precision; `map`: its mean over IoU 0.1 to 0.5.
+    `froc`: mean sensitivity at 1/8 to 8 false detections per image, at an IoU of 0.3; `sensitivity`: that at one false
+    detection per image, and by size; `ap_30`, `ap_50`: COCO's average precision; `map`: its mean over IoU 0.1 to 0.5.
     """
     lesions, images = int(group["lesions"].sum()), len(group)
     scores = _joined(group["scores"], np.float64)
@@ -144,7 +143,7 @@ def detection_numbers(group: Group) -> dict[str, float | None]:
 
 
 def _counted(scores: Floats, hits: Mask, images: int) -> Mask:
-    """Which detections stand above the lowest score with at most one false detection an image; equal ones together."""
+    """Return which detections score above the lowest score with at most one false detection per image."""
     levels, place = np.unique(-scores, return_inverse=True)
     false = np.cumsum(np.bincount(place, ~hits, len(levels)))
     return np.asarray(place < np.searchsorted(false, _RATE * images, side="right"))
@@ -208,5 +207,5 @@ class Detections(Protocol):
         return of_group(groups, detection_numbers)
 
     def pair_values(self, group: Group) -> Floats:
-        # A pair has no share of a curve over all images.
+        # The curve covers all images, so single pairs have no value.
         return np.full(len(group), np.nan)

@@ -1,7 +1,7 @@
-"""Generate to Ground (MIDL 2025): a mixture of two Gaussians tells the cells of the mask from the others.
+"""Generate to Ground (MIDL 2025): a mixture of two Gaussians separates the cells of the mask from the others.
 
-Follows Felix-012/generate_to_ground 699364a, on the grid instead of 512 x 512 pixels. The official fit is that of
-scikit-learn and begins at random; ours begins for every map as scikit-learn does with the seed 0.
+Follows Felix-012/generate_to_ground 699364a, on the grid instead of 512 x 512 pixels. The official fit is
+scikit-learn's, started at random; ours starts every map like scikit-learn with seed 0.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from xbench.scoring.protocols.common import Mask, dice_and_iou, first_maximum, s
 NUMBERS = ("iou", "miou", "bboxiou", "bboxmiou", "cnr", "top1", "aucroc", "distance")
 
 _ROUNDS, _ENOUGH, _REGULAR = 100, 1e-3, 1e-6
-"""As scikit-learn's mixture has them: steps, gain of the mean log-likelihood that ends them, added variance."""
+"""Constants of scikit-learn's mixture: steps, gain of the mean log-likelihood that ends them, added variance."""
 
 
 def threshold(cells: Map) -> float:
-    """Return the mean of the two means of a Gaussian mixture of all cells, by expectation maximisation."""
+    """Return the mean of the two means of a Gaussian mixture of all cells, by expectation maximization."""
     values = cells.ravel().astype(np.float64)
     if values.min() == values.max():
-        # The official fit leaves one component empty, with the mean 0.
+        # The official fit leaves one component empty, with mean 0.
         return float(values[0]) / 2
     share = _two_clusters(values - values.mean())
     before = -math.inf
@@ -47,7 +47,7 @@ def threshold(cells: Map) -> float:
 
 
 def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return which of two clusters each value is in (2, N), as scikit-learn's k-means finds them with the seed 0."""
+    """Return the membership of each value in two clusters (2, N), like scikit-learn's k-means with seed 0."""
     random = np.random.RandomState(0)
     squares, ones = values**2, np.ones(len(values))
 
@@ -55,13 +55,13 @@ def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.maximum(-2 * centres[:, None] * values + centres[:, None] ** 2 + squares, 0)
 
     def nearer(one: float, other: float) -> NDArray[np.bool_]:
-        """Tell which values are nearer to the other centre; rounded as there, which decides ties."""
+        """Return which values are nearer to the other center; rounded like scikit-learn, which decides ties."""
         found: NDArray[np.bool_] = other**2 - 2 * (other * values) < one**2 - 2 * (one * values)
         return found
 
     first = random.choice(len(values), p=ones / len(values))
     (near,) = distances(values[[first]])
-    # The second centre is the better one of two values, each drawn as likely as its squared distance to the first.
+    # The second center is the better of two values, drawn in proportion to their squared distance to the first.
     drawn = np.searchsorted(np.cumsum(near), random.uniform(size=2) * (near @ ones)).clip(max=len(values) - 1)
     second = drawn[np.argmin(np.minimum(near, distances(values[drawn])) @ ones)]
     centres, upper, limit = values[[first, second]], ones < 0, 1e-4 * values.var()
@@ -69,7 +69,7 @@ def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
         before, upper = upper, nearer(*centres)
         if step and np.array_equal(upper, before):
             break
-        # Added one after the other, as there.
+        # Added sequentially, like scikit-learn.
         moved = np.array([np.cumsum(values[part])[-1] / part.sum() for part in (~upper, upper)])
         shift, centres = ((moved - centres) ** 2).sum(), moved
         if shift <= limit:
@@ -79,14 +79,14 @@ def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _parameters(values: NDArray[Any], share: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Weights, means and variances of two components that have these shares of each value (2, N)."""
+    """Return weights, means and variances of two components with these shares of each value (2, N)."""
     weight = share.sum(1) + 10 * np.finfo(float).eps
     mean = share @ values / weight
     return weight, mean, (share * (values - mean[:, None]) ** 2).sum(1) / weight + _REGULAR
 
 
 def cells_of_mask(cells: Map, limit: float) -> Mask:
-    """Return the cells above a limit; inside of the border those in whose 3 x 3 cells at least 5 are above it."""
+    """Return the cells above a limit; inside the border, those with at least 5 of their 3 x 3 cells above it."""
     above = cells > limit
     mask: Mask = above.copy()
     if min(above.shape) > 2:
@@ -100,9 +100,8 @@ def score(mask: Mask, saliency: Map, region: Region) -> dict[str, float]:
 
     Returns:
         `iou`; `miou`, the mean with the IoU of the complements; `bboxiou`, `bboxmiou`, of the mask's bounding box,
-        whose last row and column are left out; `cnr` with sample variances; `top1`; `aucroc`; `distance` in pixels
-        between the centres of the bounding boxes. All are 0 if the mask is empty, as in the official code, `distance`
-        too.
+        without its last row and column; `cnr` with sample variances; `top1`; `aucroc`; `distance` in pixels between
+        the centers of the bounding boxes. All are 0 if the mask is empty, as in the official code, even `distance`.
     """
     if not mask.any():
         return dict.fromkeys(NUMBERS, 0.0)

@@ -1,4 +1,4 @@
-"""Lesion by lesion instead of finding by finding: which annotated items the parts of a map find."""
+"""Which annotated items the parts of a map find, lesion by lesion."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lesions(Protocol):
         saliency = prediction.on_grid(truth.region.shape, prediction.upsampling)
         _, covered = mask_overlaps(components(stretched(saliency) >= np.float32(0.5)), lesions)
         found = covered.max(axis=0, initial=0) >= 0.5
-        # An item is as large as what it takes of the grid.
+        # Sizes on the grid.
         sizes = sizes_of(np.array([mask.mean() for mask in lesions]))
         counts = {"found": int(found.sum()), "lesions": len(lesions), "images": 1}
         for place, size in enumerate(SIZES):

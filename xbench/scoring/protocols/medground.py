@@ -15,7 +15,7 @@ NUMBERS = ("iou", "precision", "recall", "f1")
 def score_union(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
     """Score the unions of boxes (N, 4) and (M, 4): `iou`, `precision`, `recall`, `f1`.
 
-    All are 1 if there is no box at all, and 0 if only one side has some.
+    All are 1 if both sides are empty, and 0 if one is.
     """
     from xbench.scoring.boxes import union_areas
 

@@ -19,7 +19,7 @@ Boxes = Sequence[Sequence[float]]
 
 
 def score(predicted: Boxes, true: Boxes) -> dict[str, float]:
-    """Score boxes x0, y0, x1, y1 in fractions, drawn on whole pixels: `iou`, `precision`, `recall`; NaN over empty."""
+    """Score boxes x0, y0, x1, y1 in fractions, drawn on whole pixels: `iou`, `precision`, `recall`; NaN if empty."""
     first, second = _drawn(predicted), _drawn(true)
     both, sizes = int((first & second).sum()), (int(first.sum()), int(second.sum()))
     precision, recall = (both / size if size else math.nan for size in sizes)

@@ -18,9 +18,9 @@ def score(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
     """Score boxes (N, 4), in the order of the answer, against (M, 4).
 
     Returns:
-        `iou_sum` and `iou_pairs`: IoU summed over all pairs of a predicted and a true box, and their number. `map`: the
-        area under the interpolated curve of precision; a box is right if the true one it overlaps most is free and
-        overlaps by at least half. 0 if either side has no box, even if neither has.
+        `iou_sum` and `iou_pairs`: IoU summed over all pairs of a predicted and a true box, and their number. `map`:
+        area under the interpolated precision curve; a box is right if the true box that it overlaps most is free and
+        overlaps by at least half. 0 if either side, or both, have no box.
     """
     from xbench.scoring.boxes import pairwise_iou
 
@@ -36,7 +36,7 @@ def score(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
 
 
 def _area(right: Sequence[bool], true: int) -> float:
-    """All-point interpolated average precision."""
+    """Return all-point interpolated average precision."""
     found = np.cumsum(right)
     recall = np.concatenate([[0.0], found / true, [1.0]])
     precision = np.concatenate([[0.0], found / np.arange(1, len(right) + 1), [0.0]])
@@ -78,5 +78,5 @@ class RadVLM(Protocol):
         return of_all(groups, "pairs of boxes", _average) | super().numbers(groups)
 
     def pair_values(self, group: Group) -> NDArray[np.float64]:
-        # A pair without an answered box has no IoU, and counts as none in a paired test.
+        # A pair without an answered box has no IoU, and counts as 0 in paired tests.
         return np.asarray(group["iou_sum"] / np.maximum(group["iou_pairs"], 1))

@@ -19,7 +19,7 @@ from xbench.scoring.protocols.common import HUNDREDTHS, best_dice, count_above, 
 def pixel_boxes(truth: PairTruth) -> list[tuple[float, float, float, float]]:
     """Return the boxes around the annotated items, in pixels of the grid, half-open.
 
-    Where several readers drew, or only the region is known, those around its connected parts.
+    With several readers, or only a region, return the boxes around the region's connected parts.
     """
     from scipy.ndimage import find_objects, label
 

@@ -1,4 +1,4 @@
-"""This project's own: raw maps against regions without a threshold, and the overlap at 0.5 of the stretched map."""
+"""This project's protocol: raw maps against regions without a threshold, and overlap at 0.5 of the stretched map."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from xbench.scoring.protocols.common import dice_and_iou, stretched
 
 
 def measures(saliency: Map, region: Region) -> dict[str, float]:
-    """Return the measures of a map on the grid without a threshold; NaN where they are undefined."""
+    """Return the measures of a map on the grid that need no threshold; NaN if undefined."""
     chance = np.count_nonzero(region) / region.size
     rank = maps.rank_accuracy(saliency, region)
     auroc, average_precision = maps.pixel_ranking(saliency, region)
     return {
         "rank_accuracy": rank,
-        # By how much it exceeds chance, in shares of what there is to gain.
+        # Excess over chance, as a share of the possible gain.
         "rank_excess": (rank - chance) / (1 - chance) if chance < 1 else math.nan,
         "mass_accuracy": maps.mass_accuracy(saliency, region),
         "pixel_auroc": auroc,
@@ -47,7 +47,7 @@ class XBench(Protocol):
         saliency = prediction.on_grid(truth.region.shape, prediction.upsampling)
         values = measures(saliency, truth.region)
         if prediction.cells.min() < 0:
-            # Below 0 there is no mass: such maps have another zero.
+            # Undefined, because the zero of such maps is arbitrary.
             values["mass_accuracy"] = math.nan
         dice, iou = dice_and_iou(stretched(saliency) >= np.float32(0.5), truth.region)
         pointing = maps.pointing_with_tolerance(saliency, truth.region, 0)
