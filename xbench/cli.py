@@ -19,11 +19,7 @@ from xbench.runtime.start_up import import_lean_torchmetrics
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, by default with the arguments of the process.
-
-    Returns:
-        The exit status: 0 done, 2 wrong arguments or configuration, 130 stopped by Ctrl-C, 1 other errors.
-    """
+    """Run a command; return the exit status: 0 done, 2 wrong arguments, 130 stopped by Ctrl-C, 1 other errors."""
     words = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
     forgive_output()
     import_lean_torchmetrics()
@@ -37,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "files and exit status are not affected.",
                 file=sys.stderr,
             )
-    # Commands that only print fail if they cannot.
     return status or int(refused is not None and words[0] in ("list", "completion", "-h", "--help", "--version"))
 
 
@@ -94,9 +89,8 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _check_text(words: Sequence[str]) -> None:
-    """Raise a UsageError for arguments that are not valid text, because the files of a run are UTF-8."""
     for word in words:
-        # Python decodes an invalid byte as a lone surrogate.
+        # Python decodes an invalid byte as a lone surrogate; the files of a run are UTF-8.
         if re.search("[\ud800-\udfff]", word):
             shown = ascii(word).replace("\\udc", "\\x")
             raise UsageError(

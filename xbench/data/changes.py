@@ -26,7 +26,7 @@ def changes_of(
     interventions: Sequence[Intervention],
     preprocessing: Preprocessing,
 ) -> list[Change]:
-    """Return changed versions of a radiograph for `pairs`, names of queries with a region by their position.
+    """Return changed versions of a radiograph for `pairs`, names of queries with a region by position.
 
     Raise a UserError if the model's preprocessing places the changed radiograph differently.
     """
@@ -51,7 +51,7 @@ def changes_of(
 def _changed(
     record: Record, radiograph: Radiograph, pairs: Mapping[int, str], interventions: Sequence[Intervention]
 ) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.bool_], NDArray[np.uint8]]]:
-    """Yield each condition with the positions to score, hidden pixels (H, W), and the changed radiograph (H, W)."""
+    """Yield condition, positions to score, hidden pixels (H, W), and changed radiograph (H, W)."""
     if not pairs:
         return
     size = (radiograph.image.shape[0], radiograph.image.shape[1])
@@ -66,7 +66,6 @@ def _changed(
             yield f"{HIDE}{fill}", (place,), hidden, hiding.fill(hidden, hidden, fill)
             if control is not None:
                 yield f"{CONTROL}{fill}", (place,), control, hiding.fill(control, hidden, fill)
-        # A region that fills the image leaves nothing to hide.
         if "keep" in interventions and not hidden.all():
             yield KEEP, (place,), ~hidden, hiding.keep(hidden)
     if "no_image" in interventions:
@@ -74,7 +73,6 @@ def _changed(
 
 
 def _share_in_view(hidden: NDArray[np.bool_], view: tuple[float, float, float, float]) -> float:
-    """Return the share of hidden pixels (H, W) whose centers lie in the model's view."""
     y, x = ((np.arange(side) + 0.5) / side for side in hidden.shape)
     left, top, right, bottom = view
     return float(hidden[np.ix_((top <= y) & (y <= bottom), (left <= x) & (x <= right))].sum() / hidden.sum())

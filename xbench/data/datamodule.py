@@ -44,9 +44,7 @@ from xbench.types import Batch, Failure, Note, Sample
 
 
 class ChestXrayDataModule(pl.LightningDataModule, ABC):
-    """Base class of a chest radiograph dataset for evaluation.
-
-    A subclass sets `findings` and implements `read_records` and `load`.
+    """Base class of datasets: subclasses set `findings` and implement `read_records` and `load`.
 
     Args:
         split: Name of the split, one of `splits`.
@@ -61,8 +59,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         cache: Folder of prepared images, which `prepare` decodes and resizes once; true for `$XBENCH_CACHE`, or
             `xbench` in the user's folder for caches; false to decode every image in every run.
         timeout: Seconds after which an image that is still being decoded counts as unreadable, as on a network file
-            system that hangs. Needs Linux and `num_workers` above 0; each worker then decodes in a process of its own,
-            which can also crash without ending the run.
+            system that hangs. Needs Linux and `num_workers` above 0, which also isolate decoders that crash.
         wordings: Other words in which phrases are scored again, to test whether maps follow the words: `name` of the
             finding, the package's `phrase` for it, `negation` of the phrase, and the phrase of `other` regions of the
             same image.
@@ -76,11 +73,10 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     name: str = ""  # short name in results and run folders; by default the class name in lower case
     findings: tuple[str, ...]  # in the order of the results
-    # All classes that are labeled, including the findings; empty if there are no others. Models whose scores depend on
-    # the other prompts may ask for all of them.
+    # All labeled classes, including the findings, for models whose scores depend on the other prompts.
     classes: tuple[str, ...] = ()
     splits: tuple[str, ...] = ("test",)  # the first is the default
-    # Options that do not change numbers; runs that differ only in these are the same run. A class adds its own.
+    # Options that do not change numbers. A class adds its own.
     neutral_options: ClassVar[frozenset[str]] = frozenset({"cache", "num_workers", "timeout"})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -143,10 +139,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.finished: frozenset[int] = frozenset()  # numbers of the batches finished by an earlier attempt
 
     def options(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the options that may change a number, as plain values; results use them to tell runs apart.
+        """Return the options that may change a number, as plain values; files and folders count by their contents.
 
-        Files and folders are left out because their contents are digested. `given` is all options of a configuration;
-        by default the attributes named like arguments of the constructor.
+        `given` is all options of a configuration; by default the attributes named like arguments of the constructor.
         """
         if given is None:
             owners = [owner for owner in type(self).__mro__ if issubclass(owner, ChestXrayDataModule)]
@@ -157,18 +152,14 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     @abstractmethod
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """Read the annotation files and return the images of the split, in a fixed order.
+        """Return the images of the split, in a fixed order; UserError if files are missing or malformed.
 
-        Prediction (`annotated` is False) must work without annotations. Raise a `UserError` if files are missing or
-        malformed.
+        Prediction (`annotated` is False) must work without annotations.
         """
 
     @abstractmethod
     def load(self, record: Record) -> Radiograph:
-        """Decode the image of a record and draw its annotated regions. Runs in worker processes.
-
-        Raise a `UserError` if the image or its annotation cannot be read.
-        """
+        """Decode an image and draw its regions, in a worker process; UserError if either is impossible."""
 
     def annotation_files(self) -> Sequence[Path]:
         """Return the files with the ground truth; their digests go into the results."""
@@ -185,7 +176,6 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 f"The dataset name {self.name!r:.60} or the split name {self.split!r:.60} is invalid: set `name` and "
                 "`splits` in its class to printable characters, not starting with = + - @; `name` becomes a folder."
             )
-        # Iterating over a string, such as ("Nodule"), would yield letters.
         problem = f"{self.findings!r:.60} is a string, not a tuple" if isinstance(self.findings, str) else None
         problem = problem or (findings_problem(self.findings) if self.findings else None)
         records = () if problem else self.read_records(annotated)[: self.limit]
@@ -195,7 +185,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             problem = f"{PHRASES!r} is the name for phrases without a finding"
         if problem:
             raise UserError(f"{self.name}: among its `findings`, {problem}. Correct `findings` in its class.")
-        # Names go into tables, messages and pages, which line breaks and control characters would break.
+        # Line breaks and control characters would break tables, messages and pages.
         for name in (*(record.image_id for record in records), *(note.image_id for note in self.notes)):
             if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 255:
                 raise UserError(
@@ -211,9 +201,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 pass
             elif not isinstance(record.patient_id, str | None):
                 problem = f"its patient_id, {record.patient_id!r:.60}, is not a string"
-            # Other mappings compute labels on demand, as for phantoms, which are only drawn then.
+            # Other mappings compute labels on demand, such as phantoms'.
             elif isinstance(labels, (dict, MappingProxyType)):
-                # Skip numpy, which is slow, for plain numbers: nearly all labels.
+                # Skip numpy, which is slow, for plain numbers.
                 other = (finding for finding, label in labels.items() if type(label) is not int or abs(label) > 1)
                 wrong = (finding for finding in other if np.ndim(labels[finding]) or labels[finding] not in (1, 0, -1))
                 if (finding := next(wrong, None)) is not None:
@@ -263,8 +253,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def test_dataloader(self) -> DataLoader[Sample | Failure]:
         """Return the loader of this process's batches, preprocessed for the trainer's model.
 
-        Without a trainer, return all batches, with images in [0, 1] stretched to the evaluation grid (`native`: to
-        224 x 224).
+        Without a trainer: all batches, in [0, 1], stretched to the evaluation grid (`native`: to 224 x 224).
         """
         trainer = self.trainer
         if trainer is None:
@@ -278,8 +267,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             self.samples(preprocessing),
             batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes, self.finished, dealt),
             num_workers=self.num_workers,
-            # One batch per worker instead of two: batches are large on the native grid, and with several processes the
-            # others wait for the batches that a slow one has taken.
+            # One batch per worker: they are large on the native grid, and other processes wait for those of a slow one.
             prefetch_factor=1 if self.num_workers and (self.grid == "native" or processes > 1) else None,
             collate_fn=Samples.collate,
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
@@ -295,10 +283,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return Samples(self.records, self.load, self.findings, *how)
 
     def store_for(self, preprocessing: Preprocessing) -> PreparedStore:
-        """Return the store of prepared images for a model's preprocessing, even if it does not exist yet.
-
-        Raise a UserError with `--data.cache false`, or if the images cannot be prepared.
-        """
+        """Return the store for a model's preprocessing, existing or not; UserError if images cannot be prepared."""
         if self.cache is False:
             raise UsageError("--data.cache false leaves no place for prepared images.")
         description = describe(self, preprocessing)
@@ -335,8 +320,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -> dict[str, frozenset[str]]:
     """Draw at most `most` pairs of an image and a present query; return the names of queries by image.
 
-    Findings have equal shares; one with fewer pairs gives all. Phrases count for their finding. Pairs are taken in the
-    order of `draw`, so that a larger draw includes a smaller one.
+    Findings have equal shares, which include their phrases; one with fewer pairs gives all. A larger draw includes a
+    smaller one.
     """
     groups: dict[str | None, list[tuple[bytes, str, str]]] = {}
     for record in records:
@@ -356,7 +341,6 @@ def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -
 
 
 def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str | None:
-    """Return why these are not valid queries of an image; None if they are."""
     for number, (name, finding, text, language) in enumerate(queries):
         is_text = text is None or (isinstance(text, str) and text.strip() and text.isprintable())
         if not is_name(name) or not is_text:
@@ -373,7 +357,6 @@ def _queries_problem(queries: Sequence[Query], findings: Sequence[str]) -> str |
 
 
 def _is_place(value: Any) -> bool:
-    """Tell whether a value is an existing path, or a list of them."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(map(_is_place, value))
     return isinstance(value, (str, Path)) and os.path.exists(expand(value))

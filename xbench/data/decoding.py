@@ -25,18 +25,16 @@ def unreadable(image_id: str, reason: str) -> str:
 def decode_image(path: Path, percentiles: tuple[float, float] | None = None) -> NDArray[np.uint8]:
     """Read a PNG, JPEG or DICOM file as a gray image (H, W), uint8, bright where the body attenuates.
 
-    DICOM images go through the modality LUT or rescale, then the first VOI LUT or else the first window; MONOCHROME1 is
-    inverted. Color (RGB, YBR, palette) becomes its ITU-R BT.601 luma. Transparency is ignored.
+    DICOM images (recognized by DICM at byte 128, or the ending) go through the modality LUT or rescale, then the first
+    VOI LUT or else window; MONOCHROME1 is inverted. Color becomes its ITU-R BT.601 luma. Transparency is ignored.
 
-    Images of 8 unsigned bits that none of these steps changes are returned as stored. All others are stretched linearly
-    from their minimum and maximum, after windowing, to 0 and 255, and rounded; constant images become zeros. Padding in
-    DICOM files (stored values from PixelPaddingValue to PixelPaddingRangeLimit) becomes black and does not count for
-    minimum and maximum. `percentiles` sets the window of a PNG of more than 8 bits to these percentiles of its pixels.
+    Images of 8 unsigned bits that this leaves unchanged are returned as stored. All others are stretched linearly from
+    their minimum and maximum to 0 and 255, and rounded; constant images become zeros. Padding in DICOM files (stored
+    values from PixelPaddingValue to PixelPaddingRangeLimit) becomes black and does not count for minimum and maximum.
+    `percentiles` sets the window of a PNG of more than 8 bits to these percentiles of its pixels.
 
-    A file is DICOM if it has the letters DICM at byte 128 or ends in `.dcm` or `.dicom`.
-
-    Raise only UserErrors: for files that are missing, empty, damaged, larger than `MAX_PIXELS` or all padding, that are
-    not images or have several frames, and for compression that no installed package decodes.
+    Raise only UserErrors: for files that are missing, damaged, larger than `MAX_PIXELS`, all padding, of several frames
+    or not images, and for compression that no installed package decodes.
     """
     try:
         check_readable(path, _MAX_FILE)
@@ -55,7 +53,6 @@ def decode_image(path: Path, percentiles: tuple[float, float] | None = None) -> 
         reason = "it is not a PNG, JPEG or DICOM file"
     except OSError as error:
         reason = error.strerror or str(error)
-    # Parsers of arbitrary bytes may raise any exception.
     except Exception as error:
         reason = f"the file is damaged ({type(error).__name__}: {error})"
     raise UserError(f"{path} cannot be decoded: {' '.join(reason.split())[:500]}.")

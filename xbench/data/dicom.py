@@ -24,8 +24,7 @@ _MAX_RUNS = 2**25
 _LUMA = (0.299, 0.587, 0.114)
 _DAMAGED = "the compressed image inside is damaged"
 
-# One fixed decoder per format, because decoders of lossy JPEG differ by a gray level and results must not depend on the
-# installation. Values are pydicom's name of the decoder and the packages that provide it.
+# One fixed decoder per format, because decoders of lossy JPEG differ by a gray level: pydicom's name, and packages.
 _CODECS: dict[uid.UID, tuple[str, str]] = {
     uid.RLELossless: ("pydicom", "pydicom"),
     uid.JPEGBaseline8Bit: ("pillow", "pillow"),
@@ -66,7 +65,7 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
     eight_bits = int(header.BitsStored) == 8 and stored.dtype.kind == "u" and stored.max() < 256
     if colour:
         luma = np.empty(stored.shape[:2])
-        # A few rows at a time, because float64 takes eight times the memory.
+        # Save memory: float64 takes eight times as much.
         for top in range(0, rows, 64):
             luma[top : top + 64] = stored[top : top + 64] @ _LUMA
         return np.rint(luma, out=luma).astype(np.uint8) if eight_bits else stretch(luma)
@@ -82,7 +81,6 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
         as_stored = eight_bits and values is levels
         grey = values.astype(np.uint8) if as_stored else stretch(values)
         if photometric == "MONOCHROME1" and (as_stored or grey.any()):
-            # Equal to inverting before the stretch.
             grey = 255 - grey
     all_grey = np.zeros(len(shown), np.uint8)
     all_grey[shown] = grey
@@ -93,10 +91,9 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
 def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
     """Read a deflated DICOM file up to a size limit, which pydicom lacks: a byte may inflate to a thousand."""
     with open(path, "rb") as file:
-        # The deflated part follows the preamble, the element with the group's length, and the group.
+        # After the preamble and the group of the meta information.
         file.seek(144 + meta.FileMetaInformationGroupLength)
         content = file.read()
-    # Measure the size first, without keeping the output.
     inflater, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), 0, content
     while rest and not inflater.eof:
         size += len(inflater.decompress(rest, 2**20))
@@ -114,8 +111,7 @@ def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDAr
     value, limit = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit")
     if value is None:
         return np.zeros(levels.shape, np.bool_)
-    # The value's two bytes are signed if the pixels are, whatever the file's tag says. The limit is above the value, or
-    # below it in MONOCHROME1.
+    # The value's two bytes are signed if the pixels are, whatever the tag says. The limit is below it in MONOCHROME1.
     ends = np.array([value, value if limit is None else limit], np.int64).astype(np.int16 if signed else np.uint16)
     padding: NDArray[np.bool_] = (levels >= ends.min()) & (levels <= ends.max())
     return padding
@@ -184,7 +180,6 @@ def _jpeg2000_size(frame: bytes) -> tuple[int, int, int]:
     if frame[start : start + 4] != b"\xff\x4f\xff\x51":
         raise RefusalError(_DAMAGED)
     right, bottom, left, top = np.frombuffer(frame, ">u4", 4, start + 8).tolist()
-    # Skip the size and position of the tiles.
     return bottom - top, right - left, int.from_bytes(frame[start + 40 : start + 42])
 
 
@@ -205,7 +200,7 @@ def _voi(values: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
     window = header.get("WindowCenter"), header.get("WindowWidth")
     if None in window:
         return values
-    # Each tag may hold several alternative windows; use the first.
+    # Of several alternative windows, use the first.
     centre, width = (float(np.ravel(value)[0]) for value in window)
     function = str(header.get("VOILUTFunction") or "LINEAR").strip().upper()
     if function == "LINEAR":

@@ -26,8 +26,7 @@ class Record:
 
     image_id: str
     labels: Mapping[str, int]  # 1 (present) or 0 (absent) by name of the query; missing keys are unknown
-    # What the data module needs to load the image. To be prepared, the image needs a source of plain values, paths,
-    # arrays, shapes, and containers and dataclasses of these.
+    # What `load` needs. Images with other than plain values, paths, arrays, shapes and dataclasses cannot be prepared.
     source: Any = None
     missing: bool = False  # the image has no file; `load` must raise a `UserError`
     # All files that `load` reads, so that a prepared copy expires when one changes; None: cannot be prepared.
@@ -47,11 +46,9 @@ class Radiograph:
     """One decoded image with its annotations."""
 
     image: NDArray[np.uint8]  # gray (H, W), bright where the body attenuates
-    # Union of the annotations (h, w), of any size with the same extent, by name of the query. Missing keys mean no
-    # region.
+    # Unions of annotations (h, w), any size with the same extent, by name of the query.
     regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    # Oddities that were corrected, such as a box cut off at the edge; the same words for every image, because the
-    # results count them.
+    # Corrected oddities, such as a box cut off at the edge, in the same words for every image: results count them.
     notes: tuple[str, ...] = ()
     # Mean Dice and IoU of any two readers.
     reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)

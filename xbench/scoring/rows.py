@@ -42,12 +42,12 @@ SCHEMA = pa.schema(
 """Columns of `pairs.parquet`.
 
 `text`: the phrase, null if the model words the finding. `language`: of the phrase, null if unknown. `asked`: whether
-the model was to state if the finding is present. `scored`: present, with a region, and with a map or answer. Scores, peaks and
-pixels are null unless scored. `constant`: the map is constant. `mask_pixels` and `overlap_pixels` have a value per
-threshold, or a single one for an answer; with the prefix `own_`, they use masks of the raw map by its probability, null
-if maps are neither logits nor probabilities. Columns from `answer_status` to `false_area` are null for maps. Among
-them, comparisons with annotated boxes are null if the finding is absent, and `false_area`, the share of the image that
-boxes cover, is null unless it is absent. The last columns are null under conditions that hide no pixels:
+the model was to state if the finding is present. `scored`: present, with a region, and with a map or answer. Scores,
+peaks and pixels are null unless scored. `constant`: the map is constant. `mask_pixels` and `overlap_pixels` have a
+value per threshold, or a single one for an answer; with the prefix `own_`, they use masks of the raw map by its
+probability, null if maps are neither logits nor probabilities. Columns from `answer_status` to `false_area` are null
+for maps. Among them, comparisons with annotated boxes are null if the finding is absent, and `false_area`, the share of
+the image that boxes cover, is null unless it is absent. The last columns are null under conditions that hide no pixels:
 `changed_digest` is the start of the SHA-256 of the changed radiograph, `changed_area` the share of hidden pixels,
 `changed_x` and `changed_y` their center, and `changed_seen` the share of them in the model's view.
 """

@@ -30,27 +30,21 @@ def absent(root: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Sequenc
         paths = [f"{place}/{file}".lower() for file in files]
         for key in [key for key in missing if any(fnmatch.filter(paths, f"*/{one.lower()}") for one in missing[key])]:
             del missing[key]
-        # Stop early: a download may have a hundred thousand more files.
         if not missing:
             break
     return missing
 
 
 class Folder:
-    """Index of the files below a folder.
+    """Index of the files below a folder, without hidden ones.
 
-    Images are looked up in the index, and names are never joined to a path, so that an annotation file cannot point
-    outside the folder. Links are followed, because parts of a download often lie on another disk. Hidden files and
-    folders are skipped.
+    Names from annotation files are looked up here and never joined to a path, so they cannot lead outside the folder.
+    Links are followed, because parts of a download often lie on another disk.
 
     Args:
         root: The folder.
         key: Returns an image's name in the annotation files from its path; None for a file that is not an image.
         suffixes: Endings of image files, in lower case.
-
-    Attributes:
-        images: Files of each image by its key, in the order of their paths.
-        archives: Files that look like archives.
     """
 
     def __init__(self, root: Path, key: Callable[[Path], str | None], suffixes: Sequence[str] = IMAGE_SUFFIXES) -> None:
@@ -95,10 +89,9 @@ class Folder:
     def choose(
         self, dataset: str, names: Sequence[str], layout: str, option: str = "", splits: Sequence[str] = ()
     ) -> Path:
-        """Return the file with one of these names, or the first of several with equal content.
+        """Return the file with one of these names, or the first of several with equal content; else UserError.
 
-        Raise a `UserError` otherwise: it shows the expected `layout`, the option that may name the file, and where else
-        the file may be. `splits` starts with the current split.
+        The error states the expected `layout`, the `option`, and where else it may be; `splits` starts with the current one.
         """
         found = self.find(*names)
         if len(found) > 1 and not _equal(found):
@@ -122,7 +115,6 @@ class Folder:
         for split in splits:
             for path in self.find(*(name.replace(splits[0], split) for name in names)):
                 return f"There is {path}, of the split {split}: --data.split {split} takes it. "
-        # Stop after three folders, because further up a file of the same name is probably unrelated.
         for above in [*self.root.absolute().parents][:3]:
             if near := [above / name for name in names if (above / name).is_file()]:
                 return f"There is {near[0]}: did you mean --data.root {above}? "
@@ -134,7 +126,6 @@ class Folder:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the folders below a folder, including itself, each with its files; skip hidden ones."""
     seen = set()
     for place, folders, files in os.walk(root, followlinks=True):
         # A link may lead back to a parent.
@@ -142,7 +133,7 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
             folders.clear()
             continue
         seen.add(real)
-        # Folders before links to them, so that a folder is reported under its own path.
+        # Folders before links, so that a folder is reported under its own path.
         folders[:] = sorted(
             (folder for folder in folders if not folder.startswith(".")),
             key=lambda folder: (os.path.islink(os.path.join(place, folder)), folder),
@@ -151,7 +142,6 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _equal(paths: Sequence[Path]) -> bool:
-    """Tell whether the files have equal content."""
     try:
         for path in paths:
             check_file(path)

@@ -1,8 +1,4 @@
-"""Annotations as published, in the pixels of their own frame.
-
-Parsing does not resize, merge or decode anything. A mask is decoded when its image is loaded, so that a malformed one
-fails with its image.
-"""
+"""Annotations as published, in the pixels of their own frame; masks are decoded when their image is loaded."""
 
 from __future__ import annotations
 
@@ -26,20 +22,16 @@ from xbench.scoring import numbers
 
 @dataclass(frozen=True)
 class RunLengths:
-    """A run-length encoded mask, as text.
-
-    With a size (height, width) it is COCO's compressed form; without one, the number pairs of SIIM-ACR.
-    """
+    """A run-length encoded mask: COCO's compressed text with a size (height, width), or SIIM-ACR's pairs without."""
 
     text: str
     size: tuple[int, int] | None = None
 
     @classmethod
     def of_coco(cls, counts: object, height: object, width: object) -> RunLengths:
-        """Return the mask for COCO's counts: compressed, or a list of pixels off, on, off ... column by column.
+        """Return the mask for COCO's counts, compressed or a list of pixels off, on, off ... column by column.
 
-        Raise a UserError for an impossible size, invalid characters, or a list that is not whole numbers >= 0 that add
-        up to the number of pixels.
+        Raise a UserError for an impossible size, invalid characters, or a list that does not add up to the pixels.
         """
         size = height, width = image_size(height, width)
         if isinstance(counts, list):
@@ -107,10 +99,7 @@ def image_size(height: object, width: object) -> tuple[int, int]:
 
 
 def reader_agreement(items: Iterable[Shape]) -> tuple[float, float] | None:
-    """Return the mean Dice and IoU between any two readers' regions, the unions of their items.
-
-    None with fewer than two readers.
-    """
+    """Return the mean Dice and IoU between any two readers' regions; None with fewer than two readers."""
     by_reader: defaultdict[str, list[Shape]] = defaultdict(list)
     for item in items:
         if item.reader:
@@ -137,11 +126,10 @@ def _read_mask(path: Path, height: int, width: int) -> Mask:
 
 
 def _siim_runs(row: str, pixels: int) -> NDArray[np.int64]:
-    """Return the run lengths of SIIM-ACR's relative encoding; UserError if malformed.
+    """Return the run lengths of SIIM-ACR: pairs of pixels off since the previous run, and pixels on, by columns.
 
-    The row is pairs `offset length`: pixels off since the previous run, then pixels on, column by column from top to
-    bottom. With the rest of the image appended, these are COCO's uncompressed counts. (Other Kaggle competitions use
-    absolute, 1-based starts; decoding those raises no error but gives a wrong mask.)
+    With the rest of the image appended, these are COCO's counts. (Absolute starts, as in other Kaggle competitions,
+    would be decoded into a wrong mask without an error.)
     """
     numbers = row.split()
     said = f"The run-length encoding {row if len(row) <= 40 else f'{row[:40]}...'!r}"

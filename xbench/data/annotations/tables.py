@@ -19,7 +19,7 @@ from xbench.runtime.strict import check_distinct, decimal, unique_keys
 AGAIN = "Use the file as its owners publish it."
 """Default advice about a damaged annotation file."""
 
-# Ten times the largest file of the seven datasets. Parsed, small values take up to twenty times their size in memory.
+# Ten times the largest file of the seven datasets; values may take twenty times their size in memory.
 _MAX_BYTES = 2**27
 # Nine times the rows of any dataset; reading them takes five seconds.
 _MAX_LINES = 1_000_000
@@ -34,10 +34,7 @@ _LIST_HEADERS = {
 
 @dataclass(slots=True)  # frozen dataclasses take three times as long to create, and every box has a row
 class Row:
-    """A row of a table: its line number, 1-based, and stripped values by stripped column name.
-
-    `ended` is False for a last row without a line end, whose last value may be cut off.
-    """
+    """A row of a table: line number, 1-based, and stripped values by column; unless `ended`, it may be cut off."""
 
     dataset: str
     path: Path
@@ -101,7 +98,7 @@ class Row:
 def read_csv(
     dataset: str, path: Path, columns: Sequence[str], header: Sequence[str] | None = None, advice: str = AGAIN
 ) -> Iterator[Row]:
-    """Read a table row by row, skipping empty lines.
+    """Read a table row by row, skipping empty lines; UserError if it is unreadable, incomplete or cut off.
 
     Args:
         dataset: Name of the dataset, for messages.
@@ -109,14 +106,12 @@ def read_csv(
         columns: Required columns.
         header: Names by position, for a file whose own header cannot be split at its commas; the first two names must
             match, and rows may lack values after these columns.
-        advice: Last sentence of every `UserError`. One is raised for a file that cannot be read, lacks a column or a
-            value, or is cut off within its header or a row.
+        advice: Last sentence of every `UserError`.
     """
     try:
         _check_table(dataset, path, advice)
         with open(path, "rb") as binary:
             binary.seek(max(0, os.path.getsize(path) - 1000))
-            # A last line of blanks and commas is not a row.
             rest = binary.read().rstrip(b" \t,")
         ended = not rest or rest.endswith((b"\n", b"\r"))
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -144,7 +139,7 @@ def read_csv(
                 if not row.ended and len(values) < width:
                     raise row.error(f"the file is cut off: {len(values)} values, {width} in the row before")
                 width = len(values)
-                # A row that was cut off must not pass for one with empty values.
+                # Otherwise a row that was cut off would have empty values.
                 if len(values) < len(names) or (header is None and any(values[len(names) :])):
                     raise row.error(f"{len(values)} values for the {len(names)} columns {', '.join(names[:20])}")
                 yield row
@@ -159,8 +154,7 @@ def read_json(dataset: str, path: Path, advice: str = AGAIN) -> Any:
     try:
         check_file(path)
         content = path.read_bytes()
-        # Limit the parts, because an empty list takes thirty times its size in memory. Brackets within texts count too:
-        # compressed masks hold a few million.
+        # An empty list takes thirty times its size in memory. Compressed masks contain a few million brackets.
         if (parts := sum(map(content.count, (b"[", b"{", b":")))) > _MAX_PARTS:
             raise ValueError(f"it has {parts:,} lists and entries; more than {_MAX_PARTS:,} are not read")
         return json.loads(content.decode("utf-8-sig"), object_pairs_hook=unique_keys)
@@ -169,10 +163,7 @@ def read_json(dataset: str, path: Path, advice: str = AGAIN) -> Any:
 
 
 def read_image_list(dataset: str, path: Path) -> list[str]:
-    """Return the first column of a text or CSV file, without a header such as published lists have.
-
-    Raise a UserError if the list cannot be read or is empty.
-    """
+    """Return the first column of a text or CSV file, without a usual header; UserError if unreadable or empty."""
     try:
         _check_table(dataset, path, AGAIN)
         with open(path, newline="", encoding="utf-8-sig") as file:

@@ -16,7 +16,7 @@ from xbench.runtime.errors import UserError
 
 _LABELS = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
 _FRAME = (1024, 1024)
-# The file's own header has a comma within a name and ends in empty names.
+# The file's own header has a comma within a name.
 _HEADER = ("Image Index", "Finding Label", "x", "y", "w", "h")
 
 
@@ -88,18 +88,16 @@ class ChestXray14(DownloadedDataset):
         return dict(boxes)
 
     def _read_labels(self, folder: Folder) -> dict[str, frozenset[str]]:
-        """Return the findings of each image; empty if there is no table."""
         path = self.optional_file(folder, *_LABELS)
         if path is None:
             return {}
-        # The columns needed come before those whose names contain commas.
+        # These come before the columns whose names contain commas.
         columns = ("Image Index", "Finding Labels")
         labels: dict[str, frozenset[str]] = {}
         for row in self.rows(path, columns, header=columns):
             name = self.listed_key(row.name("Image Index"))
             if name in labels:
                 raise row.error(f"{name} is listed twice")
-            # Findings without boxes in this dataset are dropped.
             names = row.name("Finding Labels").split("|")
             self._stated[name] = row.get("Patient Gender"), row.get("Patient Age"), row.get("View Position")
             labels[name] = frozenset(finding for label in names if (finding := canonical(label)))

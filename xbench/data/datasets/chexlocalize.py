@@ -43,7 +43,6 @@ class CheXlocalize(DownloadedDataset):
         "CheXpert/test/<patient>/<study>/<view>.jpg (for the split val: val instead of test, and val_labels.csv or "
         "CheXpert's valid.csv)"
     )
-    # CheXpert's name for val_labels.csv is valid.csv.
     files: ClassVar = {
         "annotations": ("gt_segmentations_{split}.json", "gt_annotations_{split}.json"),
         "labels": ("{split}_labels.csv", "valid.csv@val"),
@@ -55,7 +54,6 @@ class CheXlocalize(DownloadedDataset):
         self.views, self.exhaustive = views, views == "all"
 
     def image_key(self, path: Path) -> str | None:
-        # Patient, study and view.
         *folders, _ = path.parts[-3:]
         return "_".join([*folders, path.stem]) if folders and folders[0].startswith("patient") else None
 
@@ -104,14 +102,13 @@ class CheXlocalize(DownloadedDataset):
     def _read_entry(self, name: str, entry: Mapping[str, Any]) -> ImageAnnotations:
         drawn: list[Annotation] = []
         size: tuple[int, int] | None = None
-        # Entries of contours include the image's size.
         shapes: Sequence[Shape | RunLengths]
         stated = image_size(*entry["img_size"]) if "img_size" in entry else None
         for label, value in entry.items():
             if stated is None:
                 height, width = value["size"]
                 mask = RunLengths.of_coco(value["counts"], height, width)
-                # Each finding has a mask; an empty one means no segmentation.
+                # Each finding has a mask, which may be empty.
                 own, shapes = mask.size, [] if mask.empty else [mask]
             elif label == "img_size":
                 continue

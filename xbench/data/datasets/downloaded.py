@@ -111,7 +111,7 @@ class DownloadedDataset(ChestXrayDataModule):
 
     @abstractmethod
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the annotation files of the split, each image once; UserError if files are missing or malformed.
+        """Read the annotation files of the split; UserError if they are missing or malformed.
 
         Call `note` for anything odd, and `file` or `reading` for each file.
         """
@@ -125,10 +125,7 @@ class DownloadedDataset(ChestXrayDataModule):
         self.notes.append(Note(text if len(text) <= 200 else f"{text[:197]}...", image_id))
 
     def file(self, folder: Folder, option: str = "annotations", names: Sequence[str] = ()) -> Path:
-        """Return a file to read: the one given as an option, or else the one under `root` with one of the names.
-
-        The default names are those in `files`; the first one is preferred. UserError unless exactly one file fits.
-        """
+        """Return a file given as an option, or else the first under `root` with one of the names (default: `files`)."""
         given: Path | None = getattr(self, option, None)
         if given is None:
             if not names:
@@ -173,10 +170,7 @@ class DownloadedDataset(ChestXrayDataModule):
         return path
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """Return the images of the split by name, including missing ones.
-
-        Raise a `UserError` for missing or malformed annotation files, and for an image with two annotations or files.
-        """
+        """Return the images of the split by name, missing ones included; UserError for duplicates and bad files."""
         self._files_read, self._patients, self._stated = [], {}, {}
         folder = Folder(self.root, self.image_key, self.suffixes)
         self._archives = folder.archives
@@ -205,15 +199,13 @@ class DownloadedDataset(ChestXrayDataModule):
                 )
             names = listed
         self._elsewhere = [folder.images[name][0] for name in sorted(names - images.keys()) if name in folder.images]
-        # Notes count images, not occurrences.
         self.notes = [*dict.fromkeys(self.notes)]
         return [self._record(name, cases.get(name, ImageAnnotations(name, {})), images) for name in sorted(names)]
 
     def load(self, record: Record) -> Radiograph:
         """Decode an image and draw each finding's region, the union of its annotations, in their own frame.
 
-        Raise a `UserError` for a missing or unreadable file, proportions that differ from the annotations', and a
-        malformed annotation.
+        Raise a `UserError` for an unreadable file, other proportions than the annotations', or a malformed annotation.
         """
         source: Source = record.source
         if source.path is None:
@@ -281,7 +273,6 @@ class DownloadedDataset(ChestXrayDataModule):
                 f"{self.name}: image {name!r:.80} has several files: {', '.join(map(str, paths))}; set --data.root to "
                 "a folder that holds one copy."
             )
-        # A link may be broken.
         path = paths[0] if paths and os.path.exists(paths[0]) else None
         masks = tuple(a.drawn for a in case.annotations if isinstance(a.drawn, Path))
         source = Source(path, case.annotations, case.size, case.others, self.percentiles)

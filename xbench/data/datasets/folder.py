@@ -88,7 +88,7 @@ class ImageFolder(ChestXrayDataModule):
 
 
 def _is_image(path: Path) -> bool:
-    """Recognize an image by its ending or first bytes; include unreadable files, so that they are reported later."""
+    """Recognize an image by its ending or first bytes; include unreadable files, to be reported later."""
     if path.name.lower().endswith(IMAGE_SUFFIXES):
         return True
         # The index file of a DICOM disk has the same first bytes.

@@ -58,7 +58,7 @@ class MSCXR(DownloadedDataset):
                 self._patients[image] = patient[0]
             boxes += 1
             pairs.add((image, finding, " ".join(text.split()).casefold()))
-            # Either val or validation: the spelling is not documented.
+            # It may be val or validation.
             if self.split != "all" and not row["split"].casefold().startswith(self.split):
                 continue
             if finding not in self.findings:

@@ -101,10 +101,7 @@ class OwnDataset(DownloadedDataset):
         return near[0] if near else path
 
     def finding_of(self, label: str, image_id: str) -> str | None:
-        """Return the finding of a label; None, with a note, if it is not named.
-
-        Raise a UserError if the label differs from a named one only in capitals, spaces, hyphens or underscores.
-        """
+        """Return the finding of a label; None, with a note, if unnamed; UserError if it nearly equals a named label."""
         if label in self.names:
             return self.names[label]
         for known in self.names:
@@ -129,10 +126,7 @@ class OwnDataset(DownloadedDataset):
             )
 
     def check_sizes(self, path: Path, cases: Iterable[ImageAnnotations], advice: str) -> None:
-        """Raise a UserError, ending with the advice, if boxes read as x, y, width and height must be corners.
-
-        That is so if, of about a hundred boxes, 19 in 20 fit as corners while a quarter reach over an edge as sizes.
-        """
+        """Raise a UserError, with the advice, if boxes are corners: 19 in 20 fit as corners, a quarter not as sizes."""
         shapes = ((case, annotation.drawn) for case in cases for annotation in case.annotations)
         boxes = [(case, shape) for case, shape in shapes if isinstance(shape, Shape) and shape.kind == "box"]
         first, last = np.array([box.coordinates for _, box in boxes]).reshape(-1, 2, 2).swapaxes(0, 1)

@@ -129,7 +129,6 @@ class CocoDataset(OwnDataset):
         return cases
 
     def _unique(self, path: Path, entries: list[Any], kind: str, read: Callable[[Any], Any]) -> dict[object, Any]:
-        """Read the entries of a list, by their ids; UserError for malformed entries and repeated ids."""
         found: dict[object, Any] = {}
         for place, entry in enumerate(entries, 1):
             with self.blamed(path, f"{kind} {place}"):

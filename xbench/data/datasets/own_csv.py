@@ -89,7 +89,6 @@ class CsvDataset(OwnDataset):
                 image = key_of(name)
                 if image not in labels:
                     raise UserError(f"the table of labels lacks {image}")
-                # A row for an image without a box.
                 if not label and not any(row[side] for side in sides):
                     continue
                 finding = self.finding_of(label, image)

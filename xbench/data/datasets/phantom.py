@@ -81,7 +81,6 @@ class PhantomCXR(ChestXrayDataModule):
         return Radiograph(phantom.image, phantom.masks, instances=instances)
 
 
-# A sample uses a phantom twice, for its image and its labels.
 _draw = lru_cache(maxsize=1)(draw_phantom)
 
 

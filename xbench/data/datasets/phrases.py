@@ -29,11 +29,10 @@ class ImagePhrases:
     def add(
         self, text: object, finding: str | None, label: object, drawn: Sequence[Drawn], others: Sequence[Drawn] = ()
     ) -> bool:
-        """Add an entry for a phrase; return whether it contradicts an earlier entry.
+        """Add an entry for a phrase; return whether it contradicts an earlier one.
 
-        A label is 1 present, 0 absent, None or -1 unknown; a phrase that is drawn, or present in one entry, is present.
-        `others` are annotations of further readers. Raise a UserError for an invalid text or label, and for an
-        annotation of an absent phrase.
+        A label is 1 present, 0 absent, None or -1 unknown; drawn phrases are present. `others` are further readers'
+        annotations. Raise a UserError for an invalid text or label, and for an annotation of an absent phrase.
         """
         words = "".join(one if one.isprintable() else " " for one in text).split() if isinstance(text, str) else []
         if not words:

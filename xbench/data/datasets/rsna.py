@@ -51,7 +51,6 @@ class RSNAPneumonia(DownloadedDataset):
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         path, self.exhaustive = self.file(folder), self.annotations is None
         is_list = False
-        # Reading the table reports any error.
         with suppress(OSError), open(path, encoding="utf-8-sig", errors="replace") as file:
             is_list = "boxes" in file.readline(1000)
         return self._read_list(path, folder) if is_list else self._read_table(path)
@@ -74,7 +73,7 @@ class RSNAPneumonia(DownloadedDataset):
         ]
 
     def _read_list(self, path: Path, folder: Folder) -> Iterable[ImageAnnotations]:
-        # MD.ai's files have other names than the list gives; the index gets the list's names too.
+        # Add the list's names to the index, because MD.ai's files have others.
         by_tail = {path.parts[-3:]: paths for paths in folder.images.values() for path in paths}
         cases = {}
         for row in self.rows(path, _LIST_COLUMNS):

@@ -13,7 +13,6 @@ from xbench.findings.names import FINDINGS
 from xbench.runtime.errors import UsageError, UserError
 
 (_FINDING,) = FINDINGS["siim"]
-# Masks refer to the official images, whatever the size of the copy.
 _FRAME = (1024, 1024)
 
 

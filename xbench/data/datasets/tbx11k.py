@@ -20,7 +20,7 @@ _REPORTED = {
     split: {"images": images, "images with a box": boxes}
     for split, images, boxes in (("val", 1800, 200), ("train", 6600, 600), ("trainval", 8400, 800))
 }
-# Folder of images from other collections, which have no boxes even of tuberculosis.
+# Images of other collections, which have no boxes even of tuberculosis.
 _ELSEWHERE = "extra"
 _Image = tuple[str, tuple[int, int] | None, list[Annotation]]
 
@@ -48,7 +48,6 @@ class TBX11K(DownloadedDataset):
 
     def image_key(self, path: Path) -> str | None:
         parts = path.with_suffix("").parts
-        # Other collections may use the same names.
         return "/".join(parts[parts.index(_ELSEWHERE) if _ELSEWHERE in parts else -1 :])
 
     def listed_key(self, entry: str) -> str:

@@ -74,7 +74,6 @@ class VinDrCXR(DownloadedDataset):
 
     def _check_size(self, path: Path, boxes: Sequence[Shape]) -> None:
         width = height = 0
-        # Decoding reports errors of the file itself.
         with suppress(Exception), Image.open(path, formats=("PNG", "JPEG")) as picture:
             width, height = picture.size
         for box in boxes:
@@ -91,7 +90,6 @@ class VinDrCXR(DownloadedDataset):
         images = super()._images_of_split(folder)
         originals = _originals(images)
         if originals:
-            # Ignore copies beside them, also as duplicates.
             folder.images = _originals(folder.images)
         return originals or images
 
@@ -136,7 +134,7 @@ class VinDrCXR(DownloadedDataset):
     def _read_labels(
         self, folder: Folder, boxes: defaultdict[str, list[Annotation]], known: set[str]
     ) -> tuple[dict[tuple[str, str], set[str]], set[tuple[str, str]]]:
-        """Return readers by image and finding that they label, and empty cells; add images without a row of boxes."""
+        """Return readers by image and finding, and empty cells; add images without boxes to `boxes`."""
         votes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         blank: set[tuple[str, str]] = set()
         path = self.optional_file(folder, f"image_labels_{self.split}.csv")
@@ -162,6 +160,5 @@ class VinDrCXR(DownloadedDataset):
 
 
 def _originals(images: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
-    """Keep only the DICOM files."""
     found = {name: [path for path in paths if path.suffix.lower() in _DICOM] for name, paths in images.items()}
     return {name: paths for name, paths in found.items() if paths}

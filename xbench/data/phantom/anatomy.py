@@ -13,8 +13,7 @@ from xbench.data.phantom.canvas import Frame, Layer, Mask, Points, band_noise, b
 class Build:
     """A patient's proportions relative to the model patient.
 
-    `twist` makes one side broader, `lean` bends the trunk sideways, `inspiration` lowers the right and the left
-    diaphragm, in units of the patient's frame, and `fat` covers the ribs, in [0, 1].
+    `twist` broadens one side, `lean` bends the trunk, `inspiration` lowers the diaphragms, `fat` covers the ribs.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -62,7 +61,6 @@ def build_ribs(rng: np.random.Generator, build: Build, side: int, lung: Points) 
     start = -0.74 + rng.uniform(0.112, 0.124) * number + rng.normal(0, 0.004, (10, 1))
     slope = rng.uniform(0.85, 1.15)
     drop, fall = slope * (0.12 + 0.019 * number), slope * (0.16 + 0.022 * number)
-    # Each rib reaches as far out as the lung does where the rib turns to the front.
     wall = np.abs(lung[:, 0]) / build.breadth
     near = np.abs(lung[:, 1] / build.tallness - (start + drop)) < 0.05
     edge = np.where(near.any(1), np.where(near, wall, 0).max(1), 0.74)[:, None]
@@ -202,10 +200,7 @@ def _breasts(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
 
 
 def _vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[list[Points], list[float], list[float]]:
-    """Return the vessels of one lung, finest first: curves in the patient's frame, widths, strengths in [0, 1].
-
-    They branch outward from the hilum, thinner and fainter with each division.
-    """
+    """Return the vessels of one lung, finest first: curves in the patient's frame, widths, strengths in [0, 1]."""
     stems = 9
     angles = np.linspace(-1.35, 1.42, stems) + rng.normal(0, 0.09, stems)
     starts = np.repeat(hilum[None], stems, 0) + rng.normal(0, 0.018, (stems, 2)) + np.array([side * 0.015, 0.02])
@@ -241,17 +236,17 @@ class Lung:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A healthy chest.
+    """A healthy chest; layers (H, W) are attenuation unless they are in [0, 1].
 
     Attributes:
         lungs: Right, left.
         ribs: The right ones from above, then the left ones.
         heart: Outline (N, 2) in the patient's frame.
-        heart_thickness: (H, W) in [0, 1].
-        bones: Attenuation (H, W) of the ribs.
-        hidden: How much mediastinum and abdomen hide the heart (H, W) in [0, 1].
-        vessels: Attenuation (H, W) of vessels and fine lung texture.
-        solid: Attenuation (H, W) of all else except air.
+        heart_thickness: In [0, 1].
+        bones: Ribs.
+        hidden: How much mediastinum and abdomen hide the heart, in [0, 1].
+        vessels: Vessels and fine lung texture.
+        solid: All else except air.
     """
 
     frame: Frame
@@ -280,7 +275,7 @@ class Anatomy:
         return self._air(self.heart_thickness)
 
     def _air(self, heart: Layer) -> Layer:
-        # The heart displaces part of the air in front of and behind it.
+        # The heart displaces part of the air around it.
         return np.float32(1.55) * self.air() * (1 - np.float32(0.97) * heart)
 
 
@@ -290,10 +285,7 @@ def heart_layer(frame: Frame, *contours: Points) -> Layer:
 
 
 def draw_anatomy(rng: np.random.Generator, height: int, width: int, *, shapes_only: bool = False) -> Anatomy:
-    """Draw a healthy chest in a random pose and of a random build.
-
-    `shapes_only` draws only lungs, ribs and heart, which determine positions and masks of lesions.
-    """
+    """Draw a healthy chest with random pose and build; with `shapes_only` only lungs, ribs and heart."""
     side = min(height, width)
     scale, shift = side / 2 * rng.uniform(0.93, 1.12), rng.normal(0, 0.025, 2) * side
     centre = (width / 2 + shift[0], height / 2 + shift[1] + 0.03 * side)

@@ -1,7 +1,7 @@
-"""Draw curves and strokes in the patient's frame as anti-aliased layers of pixels.
+"""Draw curves in the patient's frame as anti-aliased layers of pixels.
 
-One unit of the patient's frame is half the thorax height, about 20 cm. x points to the right of the image, y down; the
-origin is the middle of the chest. The patient's right side is on the left of the image.
+One unit of the frame is half the thorax height, about 20 cm; x points right in the image, y down, from the middle of
+the chest. The patient's right side is on the left of the image.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ _SHIFT = 4
 
 @dataclass(frozen=True)
 class Frame:
-    """The pose: position of the patient's frame in an image of height x width pixels.
-
-    One unit is `scale` pixels; the frame is rotated clockwise by `angle` radians around its origin, pixel `centre`.
-    """
+    """Position of the patient's frame in an image: a unit is `scale` pixels, rotated clockwise by `angle` radians."""
 
     height: int
     width: int
@@ -86,13 +83,11 @@ class Frame:
         return np.multiply(canvas, np.float32(1 / 255), dtype=np.float32)
 
     def stroke(self, curves: Sequence[Points], widths: Sequence[float], strengths: Sequence[float]) -> Layer:
-        """Draw open curves (N, 2) over each other, (H, W) in [0, 1].
+        """Draw open curves (N, 2) in the patient's frame over each other, (H, W) in [0, 1]; strengths in [0, 1].
 
-        Curves and widths are in the patient's frame, strengths in [0, 1]; later curves cover earlier ones. A stroke
-        thinner than a pixel is a pixel wide and proportionally fainter.
+        A stroke thinner than a pixel is a pixel wide and proportionally fainter.
         """
         canvas = np.zeros((self.height, self.width), np.uint8)
-        # Convert all points at once, because a lung has hundreds of vessels.
         fixed = self._fixed(np.concatenate(curves))
         ends = np.cumsum([len(curve) for curve in curves]).tolist()
         pieces = [fixed[start:end] for start, end in zip([0, *ends], ends, strict=False)]
@@ -145,7 +140,7 @@ def dome(coverage: Layer, rim: float, edge: float) -> Layer:
     """Return the thickness of a rounded body from its coverage: `edge` at the border, 1 at `rim` pixels inside."""
     thickness: Layer = np.zeros_like(coverage)
     left, top, width, height = cv2.boundingRect((coverage > 0).astype(np.uint8))
-    # Include the empty pixels around it, which the distance transform needs.
+    # With a margin of empty pixels for the distance transform.
     part = slice(max(top - 2, 0), top + height + 2), slice(max(left - 2, 0), left + width + 2)
     covered = coverage[part]
     inside = (covered > 0.5).astype(np.uint8)

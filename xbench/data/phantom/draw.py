@@ -36,11 +36,10 @@ def draw_phantom(
     *,
     with_lesions: bool = True,
 ) -> Phantom:
-    """Draw one chest radiograph of PhantomCXR.
+    """Draw one chest radiograph of PhantomCXR, a pure function of its arguments.
 
-    A pure function of its arguments. Anatomy, lesions and film have separate streams of random numbers: outside all
-    masks, every pixel equals that of the healthy patient. Positions are fractions of the film: another size with the
-    same proportions differs only in grain.
+    Anatomy, lesions and film have separate random streams: outside all masks, every pixel equals the healthy patient's.
+    Positions are fractions of the film: another size with the same proportions differs only in grain.
 
     Args:
         seed: Set of phantoms, >= 0. Seeds from 1,000,000 on are reserved for training the demo model.
@@ -66,10 +65,7 @@ def draw_phantom(
 
 
 def plant_marker(image: NDArray[np.uint8]) -> None:
-    """Write a P, as on portable films, into the upper right corner of an image (H, W), in place.
-
-    White on a black square, 12 x 12 pixels and 4 from both edges if the shorter side has 320.
-    """
+    """Write a P on a black square, as on portable films, into the upper right corner of an image (H, W), in place."""
     square = np.zeros((_MARKER, _MARKER), np.uint8)
     cv2.putText(square, "P", (2, 10), cv2.FONT_HERSHEY_SIMPLEX, 0.4, 255, 2)
     side = round(_MARKER * min(image.shape) / _SIDE)
@@ -84,16 +80,13 @@ def _usual_size(height: int, width: int) -> tuple[int, int]:
 
 
 def _streams(seed: int, index: int) -> list[np.random.SeedSequence]:
-    """Return the streams of random numbers of anatomy, lesions and film."""
     return np.random.SeedSequence([seed, index]).spawn(3)
 
 
 def _places(seed: int, index: int, size: tuple[int, int]) -> Iterator[Place]:
-    """Yield the positions of lesions in a drawing of this size, which is made on the first request."""
     yield from _chosen(seed, index, size)
 
 
-# Repeated drawings and other sizes ask for the same positions.
 @lru_cache(maxsize=1024)
 def _chosen(seed: int, index: int, size: tuple[int, int]) -> list[Place]:
     body, lesions, _ = _streams(seed, index)
@@ -102,10 +95,7 @@ def _chosen(seed: int, index: int, size: tuple[int, int]) -> list[Place]:
 
 
 def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: Layer) -> NDArray[np.uint8]:
-    """Return gray values (H, W) of the actual attenuation.
-
-    Exposure, window and scatter come from the healthy chest, so that they do not give lesions away.
-    """
+    """Return gray values (H, W); exposure and window come from the healthy chest, so they do not give lesions away."""
     frame = anatomy.frame
     shape = (frame.height, frame.width)
     flatten = np.float32(rng.uniform(0.25, 0.5)) * blur(healthy, frame.length(0.22))
@@ -159,7 +149,6 @@ def _collimator(rng: np.random.Generator, height: int, width: int) -> Layer:
     y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     u, v = x + np.float32(tilt) * (y - 0.5), y - np.float32(tilt) * (x - 0.5)
     film = np.ones((height, width), np.float32)
-    # Each blade with its soft edge covers a strip along one side.
     across, down = (1 + np.ceil((margins.max() + 0.006 + abs(tilt) / 2) * side).astype(int) for side in (width, height))
     strips: list[tuple[slice, slice]] = [np.s_[:, :across], np.s_[:, -across:], np.s_[:down, :], np.s_[-down:, :]]
     for strip, distance, margin in zip(strips, (u, 1 - u, v, 1 - v), margins, strict=True):

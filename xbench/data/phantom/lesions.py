@@ -20,7 +20,6 @@ _PREVALENCE = 0.16
 # Soft-edged lesions are cut off below this share of their peak, where they are invisible, in film and mask.
 _CUT = 0.12
 
-# The pleural line is smoothed over this many points on each side.
 _SLACK = 12
 
 _Change = tuple[Layer, Mask]
@@ -40,9 +39,8 @@ def draw_lesions(
 ) -> tuple[Layer, dict[str, Mask], list[Place]]:
     """Draw the lesions of one chest, at `places` if a drawing of another size determined them.
 
-    Returns:
-        The change of attenuation (H, W), exactly 0 outside the masks; the union of lesions (H, W), bool, of each
-        present finding; and the positions of lesions that may lie anywhere in the lungs.
+    Return the change of attenuation (H, W), exactly 0 outside the masks; the union of lesions (H, W), bool, by finding;
+    and the positions of lesions that may lie anywhere in the lungs.
     """
     chances = rng.random(len(FINDINGS))
     present = {finding for finding, chance in zip(FINDINGS, chances, strict=True) if chance < _PREVALENCE}
@@ -68,7 +66,6 @@ def draw_lesions(
 
 
 def _soft(profile: Layer, strength: Layer | float) -> _Change:
-    """Return a lesion with a profile in [0, 1], cut to exactly 0 at its rim."""
     body = np.clip((profile - np.float32(_CUT)) * np.float32(1 / (1 - _CUT)), 0, None)
     mask = body > 0.02
     return np.where(mask, body * strength, np.float32(0)), mask
@@ -203,7 +200,6 @@ def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Cha
     beside = 0.2 * smooth_step(lateral, 0.2, 0.7) * (1 - anatomy.heart_thickness)
     fluid = rng.uniform(0.86, 0.98) * anatomy.aeration() + beside
     profile = np.maximum(recess, np.minimum(8 * lung.air, 1)) * smooth_step(y - surface, 0.0, 0.06)
-    # A small effusion stays in the costophrenic angle.
     near = 0.40 if height < 0.32 else 0.25 if height < 0.6 else 0.0
     profile = profile * smooth_step(lateral, near, near + 0.2) * smooth_step(fluid, 0.04, 0.2)
     return _soft(profile, np.maximum(fluid - 0.8 * anatomy.vessels - 0.7 * anatomy.bones, 0.03))
@@ -249,7 +245,6 @@ def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) ->
 
 
 def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
-    """Return a broken rib: a gap, a step, and displaced ends."""
     rib, at = _site(rng, anatomy)
     frame, part = anatomy.frame.window(rib.curve[at], 4 * rib.width)
     back = at <= rib.turn
@@ -281,7 +276,6 @@ def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Ch
     reach = rng.uniform(1.8, 2.4) * rib.width
     window = 1 - smooth_step(distance, 0.7 * reach, reach)
     change = np.float32(0.50 if back else 0.46) * window * (new - old) * rib_contrast(anatomy.air()[part])
-    # Visibly changed pixels, with holes filled.
     visible = (np.abs(change) > 0.03).astype(np.float32)
     mask = (blur(visible, max(frame.length(0.008), 0.8)) > 0.25) & (window > 0.05)
     whole = np.zeros_like(anatomy.solid), np.zeros(anatomy.solid.shape, bool)

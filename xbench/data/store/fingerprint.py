@@ -1,8 +1,7 @@
 """Decide when a prepared image is stale.
 
-A description covers everything that all images of a run depend on: options, geometry, libraries, machine and code. Its
-digest names their folder. A key covers one image: its record and the state of its files. Versions and code are
-digested as for the fingerprint of a run (`xbench/runs/fingerprint.py`).
+The digest of a description (options, geometry, libraries, machine and code) names the folder of a run's images. A key
+covers one image: its record and the state of its files.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 # Code that turns a record into a prepared image; xbench.types and xbench.runtime.errors do not affect pixels.
 _GEOMETRY = ("regions", "shapes", "preprocessing", "transforms")
 _CODE = ("data/**/*.py", *(f"geometry/{name}.py" for name in _GEOMETRY))
-# Attributes of data modules that choose or score images without changing their pixels. The grid has its own entry.
+# Attributes that choose or score images without changing their pixels. The grid has its own entry.
 _NOT_IN_PIXELS = {"batch_arrived", "batch_size", "finished", "gamma", "grid", "limit", "notes", "on_error", "prepared"}
 _NOT_IN_PIXELS |= {"records", "setup", "stall_guard", "_stated"}
 
@@ -44,9 +43,8 @@ _NOT_IN_PIXELS |= {"records", "setup", "stall_guard", "_stated"}
 def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[str, Any]:
     """Describe what all prepared images of a dataset depend on for a model's preprocessing, in plain values.
 
-    Mean and standard deviation are left out because they are applied later. The package's datasets load an image from
-    its record alone; an external data module may use any of its attributes and any code in its folder, so all of these
-    count. Raise a `UserError` for values that cannot be serialized.
+    The package's datasets load an image from its record alone; for an external data module, all its attributes and the
+    code in its folder count. Raise a `UserError` for values that cannot be serialized.
     """
     code: list[type | Callable[..., Any]] = [type(data), type(preprocessing)]
     transforms: list[A.BasicTransform | A.BaseCompose] = [preprocessing.geometry]
@@ -79,7 +77,6 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
         "options": _attributes(data, ignored) if outside(type(data)) else {},
         "geometry": geometry,
         "libraries": package_versions(IMAGE_PACKAGES),
-        # Pillow may be built with different versions of these.
         "codecs": {codec: features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")},
         "machine": platform.machine(),
         "code": source_sha256(*code, files=(*_CODE, *sorted(files))),
@@ -87,10 +84,7 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[st
 
 
 def record_key(record: Record) -> str | None:
-    """Return the key of a record's image, 64 hexadecimal digits, from the record and the state of its files.
-
-    None if the image cannot be prepared: its files are unknown or missing, or its source is not of plain values.
-    """
+    """Return the key of a record's image, 64 hexadecimal digits; None if it cannot be prepared."""
     if (state := files_state(record)) is not None:
         with suppress(TypeError, ValueError, RecursionError):
             about: tuple[Any, ...] = (record.image_id, record.source, state)
@@ -101,10 +95,7 @@ def record_key(record: Record) -> str | None:
 
 
 def files_state(record: Record) -> tuple[tuple[str, int, int, int], ...] | None:
-    """Return path, size and both time stamps of each file of a record; None if they are unknown or one is missing.
-
-    An edit may keep the size and restore the modification time, but not the time of the last change.
-    """
+    """Return path, size and both time stamps of each file; None if one is missing. Edits may restore one stamp only."""
     if record.files is None:
         return None
     try:

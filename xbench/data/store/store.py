@@ -1,8 +1,7 @@
 """Prepared images on disk, decoded and resized once instead of in every run.
 
-A folder holds `about.json`, the description, and a file per image, named by the image's key: a CRC-32 followed by the
-arrays as safetensors. Files are renamed into place when complete, and ignored if their checksum is wrong. Outdated
-images stay until the folder is deleted.
+A folder holds the description, `about.json`, and a file per image, named by its key: a CRC-32 and the arrays as
+safetensors. Outdated images stay until the folder is deleted.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class PreparedStore:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Open the store for adding images; UserError if another process has it open or it cannot be written."""
-        # Needs fcntl, which Windows lacks: stores are read-only there.
         from xbench.runtime.locks import Busy, try_lock
 
         try:
@@ -73,7 +71,6 @@ class PreparedStore:
             ) from None
         try:
             with self._naming_the_folder():
-                # Leftovers of a killed process.
                 for path in self.folder.glob("*.partial"):
                     path.unlink()
                 (self.folder / "about.json").write_text(json.dumps(self._description, indent=2) + "\n")
@@ -82,16 +79,12 @@ class PreparedStore:
             os.close(lock)
 
     def add(self, key: str, content: bytes) -> None:
-        """Add the output of `pack` within `writing`; UserError if it cannot be written.
-
-        `key` is the record's key from before the image was read.
-        """
+        """Add the output of `pack` under the record's key from before reading; UserError if it cannot be written."""
         # Not flushed to disk, which can take longer than decoding: the checksum detects files torn by a crash.
         with self._naming_the_folder():
             write_whole(self.folder / f"{key}{_SUFFIX}", content, forced=False)
 
     def _files(self) -> list[Path]:
-        # The store may not exist or may be unreadable.
         with suppress(OSError):
             return [*self.folder.iterdir()]
         return []
@@ -125,7 +118,7 @@ def pack(image: PreparedImage) -> bytes:
 def unpack(content: bytes) -> PreparedImage | None:
     """Return the image in a file's content; None if the checksum is wrong."""
     arrays_only = content[_CRC_BYTES:]
-    # The checksum of empty content is 0, so files left empty or filled with zeros by a crash must be rejected.
+    # The checksum of empty content is 0, as in files left empty by a crash.
     if not arrays_only or zlib.crc32(arrays_only) != int.from_bytes(content[:_CRC_BYTES], "little"):
         return None
     arrays = load(arrays_only)

@@ -1,8 +1,6 @@
-"""Worker processes that load images, each with a child process that decodes for it.
+"""Worker processes that load images, each with a child that decodes and may crash or hang without ending the run.
 
-A child may crash or hang without ending the run. A worker forks one for its first image, and again when it is lost.
-Only on Linux, because forking is not safe elsewhere: there, and without workers, images are decoded in the calling
-process.
+On Linux only, because forking is not safe elsewhere: there, and without workers, images are decoded in the caller.
 """
 
 from __future__ import annotations
@@ -59,7 +57,6 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
         return work(record)
     try:
         request = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
-    # Work on records that cannot be pickled in this process.
     except (pickle.PicklingError, TypeError, AttributeError):
         return work(record)
     named = ", ".join(map(str, record.files)) if record.files else f"image {record.image_id}"
@@ -100,8 +97,6 @@ def _ending(status: int | None) -> str:
 
 
 class _Child:
-    """A process that repeats the same work."""
-
     def __init__(self, work: Callable[[Record], Any]) -> None:
         self.work = work
         _flush()
@@ -112,7 +107,6 @@ class _Child:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid = os.fork()
         if self._pid == 0:
-            # Undo Python's reseeding after a fork.
             random.setstate(random_state)
             _serve(work, others)
         others.close()
@@ -144,7 +138,6 @@ class _Child:
 
 
 def _serve(work: Callable[[Record], Any], connection: Connection) -> NoReturn:
-    """Serve requests until the worker is gone."""
     global _inside
     _inside = True
     status = 1
@@ -162,7 +155,6 @@ def _serve(work: Callable[[Record], Any], connection: Connection) -> NoReturn:
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
-    # Report it here because no other process does.
     except BaseException:
         traceback.print_exc()
     finally:
@@ -175,8 +167,7 @@ def _leave_the_worker(connection: int) -> None:
     for name in _HANDLED_IN_WORKERS:
         signal.signal(signal.Signals[name], signal.SIG_DFL)
     end_with_parent()
-    # Peers wait as long as any copy of a pipe or socket is open. Replace instead of closing, because the owners would
-    # later close whatever has reused the number.
+    # Peers wait as long as any copy of a pipe or socket is open. Closed numbers could be reused and closed again.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
@@ -190,7 +181,6 @@ def _leave_the_worker(connection: int) -> None:
 def _pickled(error: Exception) -> bytes:
     note = f"In the process that decoded it:\n{''.join(traceback.format_exception(error))}"
     error.add_note(note)
-    # An exception may not be picklable.
     with suppress(Exception):
         pickle.loads(content := pickle.dumps((error, None)))
         return content
@@ -228,7 +218,7 @@ def one_thread(worker: int) -> None:
     """Initialize a worker process."""
     # An orphaned worker would keep its parent's sockets open, and the other ranks would wait for them.
     end_with_parent()
-    # Threads of the many workers would only compete with the forward pass.
+    # Their threads would compete with the forward pass.
     cv2.setNumThreads(0)
     # The feeder thread drops a batch that it cannot send, and the run would wait for it forever.
     Queue._on_queue_feeder_error = _send_error_instead  # type: ignore[attr-defined]
@@ -236,7 +226,6 @@ def one_thread(worker: int) -> None:
 
 def _send_error_instead(queue: Any, error: Exception, item: object) -> None:
     if isinstance(item, tuple) and len(item) == 2 and not isinstance(item[1], ExceptionWrapper):
-        # As the data loader's workers report errors in a dataset.
         wrap: Any = ExceptionWrapper
         queue.put((item[0], wrap(where="in a data worker that handed a batch over")))
         return

@@ -24,18 +24,16 @@ def deal(count: int, batch_size: int, world_size: int) -> list[range]:
 class DealtBatchSampler(Sampler[list[int]]):
     """Deals sequential batches to the processes: one to each, then the next to the process that asks first.
 
-    Nothing is repeated or dropped, and each process gets its batches in the dataset's order. Results do not depend on
-    the number or speed of processes because the composition of a batch never changes. (Lightning's sampler repeats
-    images to give each process the same number, and so counts some twice.)
+    Nothing is repeated or dropped, and results do not depend on the number or speed of processes, because batches never
+    change. (Lightning's sampler repeats images to give each process the same number, and so counts some twice.)
 
     Args:
         count: Number of images.
         batch_size: Images per batch; the last batch may be smaller.
         rank: This process, 0-based.
         world_size: Number of processes. Fewer batches are a `UserError`, because processes would wait forever.
-        finished: Numbers of batches to skip because they are done; at least one must be left for each process.
-        new_counter: Makes the counter of an iteration, shared by all processes: calls return 0, 1, and so on. Not
-            needed by a single process.
+        finished: Numbers of batches to skip; at least one must be left for each process.
+        new_counter: Makes a counter from 0 that all processes share; not needed by a single process.
     """
 
     def __init__(
