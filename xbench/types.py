@@ -26,17 +26,13 @@ from xbench.predictions.asking import Question, Reply
 
 
 class Note(NamedTuple):
-    """Something odd about an image or its annotations that does not prevent scoring.
-
-    A named tuple because Lightning cannot move batches that hold frozen dataclasses.
-    """
+    """Something odd about an image that does not prevent scoring. (Lightning cannot move frozen dataclasses.)"""
 
     text: str  # the same words for every image that it applies to
     image_id: str
 
 
-# The process that releases shared memory last pays for unmapping it. Workers keep their latest small batches so that
-# the process with the network does not.
+# Workers keep their latest small batches, because the process that releases shared memory last pays for unmapping it.
 _handed_over: deque[Tensor] = deque(maxlen=4)
 _SMALL = 2**24  # bytes; containers may limit shared memory to 64 MB
 _BY_IMAGE = ("index", "image_ids", "patient_ids", "views", "image_sizes")
@@ -44,10 +40,7 @@ _BY_IMAGE = ("index", "image_ids", "patient_ids", "views", "image_sizes")
 
 @dataclass(slots=True)
 class Truth:
-    """Ground truth of P pairs of an image and a query, grouped by image.
-
-    Only `regions` are tensors: a precision plug-in would round the rest.
-    """
+    """Ground truth of P pairs of an image and a query. A precision plug-in would round tensors, so most are numpy."""
 
     # Of B images.
     index: NDArray[np.int64]  # position in the dataset, 0-based (B,)
@@ -130,10 +123,7 @@ class Truth:
         return np.asarray(self.has_region & (self.labels == 1))
 
     def boxes(self, pair: int) -> tuple[list[Box], bool]:
-        """Return the annotated boxes of a pair with a region, and whether each box is one lesion.
-
-        Outlines and masks give their bounding boxes. With several readers, or only a region, boxes are not lesions.
-        """
+        """Return the boxes of a pair with a region, or around its outlines, and whether each is one lesion."""
         items, region = self.shapes[pair], self.regions[pair]
         if boxes := [box for item in items if (box := item.box()) is not None]:
             return [Box(*box) for box in boxes], len({item.reader for item in items}) == 1
@@ -151,8 +141,7 @@ class Change:
     condition: str
     pairs: tuple[int, ...]  # positions of the image's pairs to score
     corner: tuple[int, int]  # first row and column of the pixels in the model input
-    # Before mean and standard deviation (h, w); empty if nothing differs; of models that answer in the radiograph. In
-    # numpy because a precision plug-in would round tensors.
+    # Before mean and standard deviation (h, w), maybe empty; of models that answer in the radiograph.
     pixels: NDArray[np.uint8] | NDArray[np.float32]
     facts: dict[str, Any]  # values for the columns `CHANGED` of `pairs.parquet`
 

@@ -18,10 +18,7 @@ ATTRIBUTES = tuple(_ODD)
 
 
 def known_attributes(stated: Mapping[str, object]) -> tuple[dict[str, str | float], list[str]]:
-    """Return sex, age and projection as a run keeps them, and a note for each invalid value.
-
-    Values may be of any type. Unknown values are left out; None and empty strings need no note.
-    """
+    """Return valid sex, age and projection as a run keeps them, and a note for each invalid value that is not empty."""
     texts = {name: "" if stated.get(name) is None else str(stated[name]).strip().casefold() for name in ATTRIBUTES}
     known = {"sex": _SEXES.get(texts["sex"]), "projection": _PROJECTIONS.get(texts["projection"])}
     found: dict[str, str | float] = {name: value for name, value in known.items() if value is not None}

@@ -1,7 +1,4 @@
-"""Names of the findings, their anatomy, and the findings of each dataset.
-
-This is the only place that names findings. All other code uses canonical names; `canonical` reads every other spelling.
-"""
+"""Names of the findings, their anatomy, and the findings of each dataset; all other code uses the canonical names."""
 
 from __future__ import annotations
 
@@ -70,10 +67,7 @@ def names_of(finding: str) -> list[str]:
 
 
 def spellings(dataset: str) -> dict[str, str]:
-    """Return a dataset's spelling of each of its findings, by canonical name, in the class order of its results.
-
-    As in the paper's tables, findings are sorted by the dataset's own spelling, capital letters first.
-    """
+    """Return a dataset's spelling of each of its findings, by canonical name, sorted like the paper's tables."""
     written = {finding.name: finding.spelled[dataset] for finding in TABLE if dataset in finding.spelled}
     return dict(sorted(written.items(), key=lambda item: item[1]))
 

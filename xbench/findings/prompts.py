@@ -26,11 +26,7 @@ STYLES: tuple[Style, ...] = get_args(Style)
 
 @dataclass(frozen=True)
 class Wording:
-    """Wording of a finding for text encoders.
-
-    The finding as part of a sentence, a sentence about its look on a frontal chest radiograph, and a short statement on
-    each of `ASPECTS`.
-    """
+    """A finding as part of a sentence, a sentence on its look on a frontal radiograph, and a statement by aspect."""
 
     phrase: str
     description: str
@@ -101,13 +97,10 @@ def fill_templates(templates: Sequence[str], finding: str, worded: bool = True) 
 
 
 def read_prompts(path: str | Path) -> dict[str, list[str]]:
-    """Read a file of prompts, such as a model's own that may not be redistributed.
+    """Read a file of prompts, by name and in file order, by which some models number their classes.
 
     A mapping from names to a text or a list of texts, as JSON (`.json`) or YAML (any other ending). Nothing in it is
     executed, and texts are not changed.
-
-    Returns:
-        The prompts by name, in file order, which some models use to number their classes.
     """
     file = Path(os.path.expanduser(path))
     kind = "JSON" if file.suffix.lower() == ".json" else "YAML"

@@ -14,11 +14,10 @@ from xbench.runtime.yaml_files import load_yaml
 def paper() -> dict[str, Any]:
     """Return the contents of `published.yaml`, with findings by name and percentages as fractions.
 
-    Parts are `positives`: by dataset a list of `by` (source of the images) and `counts` by finding, None if the printed
-    digits are ambiguous; `splits`, `remarks`: by dataset, the images of the numbers; `grounding` (Table 1): by dataset
-    and model `pointing_game`, `dice_best` and `iou_best`, means over findings; `pointing_game` (Tables 2 to 5): by
-    dataset, model and finding, and for None the printed mean, which may differ from the findings'; `dice_gap`: by
-    model; `r_squared`; `protocol`: the paper's scoring; and `inconsistencies` (see there).
+    Parts are `positives`: by dataset a list of `by` (source of the images) and `counts` by finding, None if ambiguous;
+    `splits`, `remarks`: by dataset, the images of the numbers; `grounding` (Table 1): by dataset and model, means over
+    findings; `pointing_game` (Tables 2 to 5): by dataset, model and finding, and for None the printed mean, which may
+    differ; `dice_gap`: by model; `r_squared`; `protocol`: the paper's scoring; and `inconsistencies`.
     """
     content: dict[str, Any] = load_yaml(Path(__file__).with_name("published.yaml"))
     for dataset, entries in content["positives"].items():
@@ -41,10 +40,7 @@ def paper() -> dict[str, Any]:
 
 
 def inconsistencies(dataset: str, table: str) -> tuple[str, ...]:
-    """Return the inconsistencies of, and easy misreadings in, a dataset's part of a table.
-
-    `table` is `grounding` or `pointing_game`, a part of `paper`.
-    """
+    """Return inconsistencies and likely misreadings in a dataset's part of `grounding` or `pointing_game`."""
     return tuple(
         entry["text"]
         for entry in paper()["inconsistencies"]

@@ -38,9 +38,8 @@ class _PerClass(RowMetric):
     def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
         """Add the valid pairs of a batch.
 
-        Saliency (B, C, h, w) is raw floating-point values; regions (B, C, H, W) are bool on the evaluation grid; valid
-        (B, C) bool marks positive classes with a region. Raise a ValueError for wrong shapes or dtypes, and for a valid
-        pair with a non-finite map or an empty region.
+        Saliency (B, C, h, w) is raw values; regions (B, C, H, W) are bool on the evaluation grid; valid (B, C) bool
+        marks positive classes with a region. ValueError for wrong shapes or dtypes, non-finite maps or empty regions.
         """
         if saliency.ndim == 4 and saliency.shape[1] != self.num_classes:
             raise ValueError(
@@ -121,10 +120,8 @@ class ThresholdSweep(_PerClass):
     """Mean Dice and IoU per class at each of T thresholds.
 
     Raw maps are resized bilinearly to the grid of the regions and stretched to [0, 1]. The mask at threshold
-    t_k = k / (T - 1) as float32 is M >= t_k. Dice and IoU are averaged over the valid pairs of a class.
-
-    Sums are whole multiples of 2**-40, so the order of batches, the number of processes and casting the metric to half
-    precision do not change the result.
+    t_k = k / (T - 1) as float32 is M >= t_k. Dice and IoU are averaged over the valid pairs of a class. Sums are whole
+    multiples of 2**-40, which neither order nor half precision changes.
 
     Args:
         num_classes: C, the number of findings, at least 1.
@@ -145,11 +142,7 @@ class ThresholdSweep(_PerClass):
         self.thresholds = self._thresholds = thresholds
 
     def compute(self) -> dict[str, Tensor]:
-        """Return means over the valid pairs.
-
-        `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; `count` (C,) int64; `thresholds` (T,)
-        float32.
-        """
+        """Return means `dice` and `iou` (C, T), NaN without valid pairs, `count` (C,) and `thresholds` (T,)."""
         curves = {"dice": self._mean("dice_sum"), "iou": self._mean("iou_sum"), "count": self._count()}
         return curves | {"thresholds": threshold_values(self.thresholds).to(self.device)}
 
@@ -163,10 +156,7 @@ class ThresholdSweep(_PerClass):
 
 
 class BoxScores(RowMetric):
-    """Scores of answers per finding, over scored pairs, with exact sums.
-
-    No box is a miss and counts as 0; the counts also state why answers have no box.
-    """
+    """Scores of answers per finding, with exact sums; no box counts as 0, and the counts state why it is missing."""
 
     def __init__(self, num_classes: int) -> None:
         shapes = {"counts": (num_classes, len(BOX_COUNTS)), "score_sum": (num_classes, len(BOX_SUMS))}
@@ -181,8 +171,7 @@ class BoxScores(RowMetric):
     ) -> None:
         """Add pairs: an answer, a finding and the annotated boxes (M, 4) of each, as fractions of the radiograph.
 
-        None means that the finding is absent, and any box is a false alarm. Without `instances`, only the union of the
-        annotated boxes is known.
+        None means that the finding is absent. Without `instances`, only the union of the annotated boxes is known.
         """
         if not answers:
             return
@@ -201,7 +190,6 @@ class BoxScores(RowMetric):
 
 
 def _check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
-    """Raise a ValueError unless saliency (B, C, h, w), regions (B, C, H, W) and valid (B, C) fit together."""
     pairs = saliency.shape[:2]
     if saliency.ndim != 4 or not saliency.is_floating_point() or 0 in saliency.shape[2:]:
         raise ValueError(

@@ -14,7 +14,6 @@ import xbench
 import xbench.configs
 
 _PACKAGE = Path(xbench.__file__).resolve().parent
-# The callbacks are installed beside the configurations.
 _CALLBACKS = Path(xbench.configs.__file__).resolve().parent.with_name("callbacks")
 # Code that does not affect numbers: starts runs, reads finished ones, or is in the package only when installed.
 _NO_PART = tuple(map(Path, ("commands/bench", "callbacks", "configs", "conformance", "report")))
@@ -23,11 +22,7 @@ _COVERED = sys.stdlib_module_names | {"albumentations", "lightning", "torch", "t
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal.
-
-    Cached as long as the file's size and times do not change, because weights have gigabytes and a run needs their
-    digest several times.
-    """
+    """Return the SHA-256 of a file's content, in hexadecimal; cached until its size or times change."""
     about = path.stat()
     return _sha256(path.absolute(), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
@@ -40,18 +35,14 @@ def files_sha256(root: Path, paths: Iterable[Path]) -> str:
 
 
 def digest(value: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """Return the SHA-256 of plain values, in hexadecimal, independent of the order of keys.
-
-    `default` converts values that are not plain; without it they are a TypeError.
-    """
+    """Return the SHA-256 of plain values, independent of the order of keys; `default` converts other values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=default).encode()).hexdigest()
 
 
 def source_sha256(*classes: type | Callable[..., Any], files: tuple[str, ...] = ()) -> str:
-    """Return the SHA-256 of the package's code and weights, and of the code of external classes.
+    """Return the SHA-256 of the package's code and weights, or of its files by patterns, and of external classes.
 
-    `files` restricts the package's files to these patterns. For external classes and their parents, all files beside
-    theirs count, because they may call them. The package is read once: later edits do not change what the process runs.
+    For these and their parents, all files beside theirs count. The package is read once per process.
     """
     found = hashlib.sha256(_own(files).encode())
     for folder in sorted({file.parent for file in outside(*classes).values() if file is not None}):

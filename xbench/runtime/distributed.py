@@ -12,10 +12,7 @@ T = TypeVar("T")
 
 
 def gather(part: T) -> list[T]:
-    """Return the objects of all processes, in order, on the first process, and an empty list on the others.
-
-    Every process must call it. Outside a distributed run, return the one object.
-    """
+    """Return the objects of all processes, in order, on the first, and an empty list elsewhere. All must call it."""
     if not (dist.is_available() and dist.is_initialized()):
         return [part]
     parts: list[T | None] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
@@ -26,8 +23,7 @@ def gather(part: T) -> list[T]:
 def shared_counter(name: str) -> Callable[[], int]:
     """Return a new counter that all processes share: each call, in any process, returns the next of 0, 1 ...
 
-    No process waits for another. The k-th counter of a name is the same in every process, so all must make equally
-    many. Outside a distributed run, the counter is local.
+    The k-th counter of a name is the same in every process, so all must make equally many.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return itertools.count().__next__

@@ -16,7 +16,7 @@ class UserError(Exception):
     """Something that the user can correct: a path, an option, a file's content.
 
     The message is one paragraph: what is wrong, where (file, option, image) and what to do. The command line prints it
-    without a traceback and exits with `exit_status`: 1 for a failed run, 2 for wrong arguments or configuration.
+    and exits with `exit_status`: 1 for a failed run, 2 for wrong arguments or configuration.
     """
 
     def __init__(self, message: str, exit_status: int = 1) -> None:
@@ -24,7 +24,7 @@ class UserError(Exception):
         self.exit_status = exit_status
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, int], dict[str, object]]:
-        # Exceptions from other processes are pickled; the default would lose the exit status.
+        # Pickling, between processes, would lose the exit status.
         return type(self), (str(self), self.exit_status), vars(self)
 
 

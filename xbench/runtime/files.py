@@ -26,8 +26,7 @@ def writing(failed: str, hint: str) -> Iterator[None]:
 def atomic_writer(path: Path, shared: bool = False, forced: bool = True) -> Iterator[BinaryIO]:
     """Open a binary file that appears under its name only when complete.
 
-    Several processes may write a `shared` file at once; the last one wins. If not `forced` to disk, the file may be
-    torn by a crash of the machine, so its reader needs a checksum.
+    A `shared` file may have several writers; the last one wins. Unless `forced` to disk, it may be torn by a crash.
     """
     # A single writer always uses one partial name, so that the next attempt replaces leftovers.
     partial = path.with_name(f".{path.name}{f'.{uuid4().hex}' if shared else ''}.partial")

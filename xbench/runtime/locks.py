@@ -1,7 +1,4 @@
-"""Locks that work across the machines of a cluster and end with the process that holds them.
-
-On file systems without locks they do nothing.
-"""
+"""Locks that work across a cluster and end with the process that holds them, if the file system has locks."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from pathlib import Path
 
 from xbench.runtime.errors import UserError
 
-# Errors of file systems without locks, as on some clusters.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -26,11 +22,7 @@ class Busy(Exception):
 
 @contextmanager
 def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
-    """Lock a folder for a benchmark, and create it if necessary; a `shared` lock allows other shared ones.
-
-    Raises:
-        UserError: Another benchmark runs there, or the folder cannot be written.
-    """
+    """Lock a folder for a benchmark, and create it if necessary; UserError if it is locked or cannot be written."""
     path = folder / "lock"
     try:
         descriptor = try_lock(path, shared=shared)
@@ -48,17 +40,13 @@ def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
 
 
 def try_lock(path: Path, shared: bool = False, inherited: bool = True) -> int:
-    """Take a lock and return its descriptor; closing it releases the lock.
+    """Take a lock and return its descriptor, which releases it when closed; Busy if another process holds it.
 
     Args:
         path: The lock file; its folder is created if necessary.
         shared: Others may hold it at the same time if they share it, too.
-        inherited: Processes that inherit the descriptor keep the lock after this process ends. Otherwise only this
-            process holds it; if it is killed, its data workers live on for seconds.
-
-    Raises:
-        Busy: Another process holds it.
-        OSError: The file cannot be written.
+        inherited: Child processes keep the lock after this process ends, as data workers do for seconds if it is
+            killed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -46,10 +46,7 @@ def forgive_output() -> None:
 
 
 def refused_output() -> OSError | None:
-    """Return the error that kept printed text from standard output; None if there was none.
-
-    A reader that ends early, such as `head`, does not count.
-    """
+    """Return the error that kept printed text from standard output, if any, except from readers such as `head`."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     refused = raw.refused if isinstance(raw, _Outlet) else None

@@ -1,7 +1,6 @@
-"""Import torchmetrics without the packages for its text, audio and image metrics.
+"""Import torchmetrics without its text, audio and image metrics, whose packages delay the first batch by a third.
 
-Lightning and our metrics use two of its classes; the rest imports torchvision, transformers and scipy, which takes a
-third of the time from a command to its first batch.
+Lightning and our metrics use two of its classes.
 """
 
 from __future__ import annotations
@@ -14,19 +13,14 @@ from types import ModuleType
 from typing import Any
 
 _NAME = "torchmetrics"
-# Names by module.
 _LEAN = {"__version__": "__about__", "Metric": "metric", "MetricCollection": "collections"}
 
 
 def import_lean_torchmetrics() -> None:
-    """Put a lean torchmetrics in place, unless it is already imported.
-
-    All other names still work: the full package is imported when one is first used.
-    """
+    """Replace torchmetrics, unless imported; using any other name imports the full package."""
     spec = None if _NAME in sys.modules else find_spec(_NAME)
     if spec is not None:
         module = module_from_spec(spec)
-        # The modules of torchmetrics log with it.
         vars(module)["_logger"] = logging.getLogger(_NAME)
         del module.__path__
         module.__class__ = _Lean

@@ -23,13 +23,7 @@ _Loader.add_implicit_resolver(
 
 
 def load_yaml(source: Path | str) -> Any:
-    """Return the contents of a YAML file or text.
-
-    Raises:
-        yaml.YAMLError: The syntax is wrong, or there are too many entries or levels with aliases expanded.
-        OSError: The file cannot be read.
-        UnicodeDecodeError: It is not UTF-8.
-    """
+    """Return the contents of a YAML file or text; YAMLError, OSError or UnicodeDecodeError if it is invalid."""
     text = source if isinstance(source, str) else source.read_text(encoding="utf-8-sig")
     check_yaml(text)
     try:
@@ -40,12 +34,9 @@ def load_yaml(source: Path | str) -> Any:
 
 
 def check_yaml(text: str) -> None:
-    """Refuse YAML with too many entries or levels: ten lines of aliases (`*name`) can stand for 10^10 entries.
+    """Raise a YAMLError for wrong syntax, and for too many entries or levels with aliases (`*name`) expanded.
 
-    Reads events instead of nodes because the C loader crashes on deep nesting.
-
-    Raises:
-        yaml.YAMLError: There are too many with aliases expanded, or the syntax is wrong.
+    Ten lines of aliases can stand for 10^10 entries. Reads events because the C loader's nodes crash on deep nesting.
     """
     count = 0.0
     starts: list[tuple[str | None, float]] = []
@@ -56,7 +47,7 @@ def check_yaml(text: str) -> None:
             counts[anchor] = count - before
         elif isinstance(event, yaml.CollectionStartEvent):
             starts.append((event.anchor, count))
-            # Until it ends, because an alias within itself never ends.
+            # An alias within itself never ends.
             counts[event.anchor] = math.inf
             count += 1
         elif isinstance(event, yaml.ScalarEvent):

@@ -22,10 +22,7 @@ Boxes = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BoxPair:
-    """Scores of the boxes answered for one pair of image and finding.
-
-    Without a box all are 0. None if only the union of the annotated boxes is known.
-    """
+    """Scores of the boxes answered for one pair: 0 without a box, None if only the annotated union is known."""
 
     box_iou: float  # IoU of the two unions
     centre_hit: float  # share of answered boxes whose center lies in an annotated box, including its border
@@ -43,10 +40,9 @@ class GridScores(NamedTuple):
 
 
 def union_areas(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
-    """Return the areas of the intersection and of the union of two unions of boxes, exact except for rounding.
+    """Return the areas of intersection and union of two unions of boxes (N, 4) and (M, 4), exact except for rounding.
 
-    The plane is cut at all edges and strips are summed, so the order of the boxes does not matter. Boxes are corners
-    x0, y0, x1, y1, (N, 4) and (M, 4); one may be empty.
+    The plane is cut at all edges and strips are summed, so the order of the boxes does not matter.
 
     Examples:
         >>> union_areas([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]], [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]])
@@ -91,10 +87,9 @@ def pairwise_iou(predicted: ArrayLike, annotated: ArrayLike) -> NDArray[np.float
 
 
 def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
-    """Return the number of pairs in the best one-to-one matching.
+    """Return the number of pairs in the one-to-one matching with the most pairs of IoU (N, M) >= `threshold`.
 
-    That is the matching with the most pairs of IoU (N, M) at least `threshold`, and among these with the largest sum of
-    IoU. Unlike a greedy matching, it does not depend on order and never has fewer pairs.
+    Ties are decided by the largest sum of IoU. Unlike a greedy matching, it does not depend on order.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -109,8 +104,8 @@ def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
 def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = True) -> BoxPair:
     """Score the boxes answered for one pair of image and finding.
 
-    Both are corners x0, y0, x1, y1 as fractions of the radiograph, (N, 4), possibly empty, and (M, 4). Without
-    `instances`, only the union of the annotated boxes is known. ValueError if M is 0 or a box has no area.
+    Both are fractions of the radiograph, (N, 4), possibly empty, and (M, 4). Without `instances`, only the union of the
+    annotated boxes is known. ValueError if M is 0 or a box has no area.
 
     Examples:
         >>> score_boxes([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]], [[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]])
@@ -170,10 +165,9 @@ def score_on_grid(
     """Score an answer against a region on the grid (H, W), not empty.
 
     Dice and IoU use `draw_boxes`. The pointing game is the share of the boxes' pixels in the region; for points alone,
-    the share of points whose pixel is in the region, or with `ties` whether any, or the first, is. Without boxes and
-    points it is a miss, not the chance hit of a map of zeros. Boxes (N, 4) and points (K, 2) are fractions of the
-    radiograph, `gamma` is the share of a pixel that boxes must cover, and `drawn` is the result of `draw_boxes` if
-    available.
+    the share of points in the region, or with `ties` whether any, or the first, is. An empty answer is a miss, not the
+    chance hit of a map of zeros. Boxes (N, 4) and points (K, 2) are fractions of the radiograph, `gamma` is the share
+    of a pixel that boxes must cover, and `drawn` the result of `draw_boxes` if available.
 
     Examples:
         >>> score_on_grid([[0, 0, 0.5, 1]], np.array([[True, True], [False, False]]))
@@ -194,10 +188,9 @@ def score_on_grid(
 
 
 def answer_columns(answer: Answer, annotated: ArrayLike | None, one_by_one: bool = True) -> dict[str, Any]:
-    """Return the columns of a row that depend only on the answer and, if given, on annotated boxes, without a grid.
+    """Return the columns of a row that depend only on the answer and the annotated boxes (M, 4), without a grid.
 
-    Annotated boxes (M, 4) are fractions of the radiograph; without `one_by_one` only their union is known. None means
-    that the finding is absent, so any box is a false positive.
+    Without `one_by_one` only the boxes' union is known. None means that the finding is absent.
     """
     columns: dict[str, Any] = {"answer_status": answer.status, "boxes": len(answer.boxes), "points": len(answer.points)}
     columns |= vars(answer.counts) | {"suspect_frame": answer.suspect_frame}
@@ -208,7 +201,6 @@ def answer_columns(answer: Answer, annotated: ArrayLike | None, one_by_one: bool
 
 
 def _parts(corners: Boxes) -> Iterator[Boxes]:
-    """Yield connected groups of boxes."""
     left = np.arange(len(corners))
     while len(left):
         part = [found := left[:1]]
@@ -226,7 +218,7 @@ def _coverage(corners: Boxes, size: tuple[int, int], window: tuple[int, int, int
     """Return the share of each pixel of a window x0, y0, x1, y1 of the grid (H, W) that the union of boxes covers."""
     left, top, right, bottom = window
     scaled = corners * [size[1], size[0], size[1], size[0]]
-    # In bands, so that thousands of boxes do not need more memory than a hundred.
+    # In bands, to limit memory.
     bounds = np.linspace(top, bottom, 1 + min(bottom - top, 1 + len(corners) // 100)).astype(int)
     return np.concatenate([_band(scaled, left, int(low), right, int(high)) for low, high in pairwise(bounds)])
 

@@ -35,12 +35,11 @@ class MacroScores:
 
 
 def classification_scores(labels: Tensor, probabilities: Tensor) -> list[ClassificationScores]:
-    """Return the scores of each finding over all images, one entry per class.
+    """Return the scores of each finding from all images at once; processes are not synchronized.
 
-    Pass all images at once; processes are not synchronized. Ranking is exact: torchmetrics' areas, based on float32
-    rates, err in the seventh digit. Labels (N, C) are integers: 1 positive, 0 negative, -1 unknown and left out.
-    Probabilities (N, C) are in [0, 1] where the label is known; use float64, because in float32 confident scores near 1
-    tie. Raise a ValueError for other input.
+    Ranking is exact: torchmetrics' areas, based on float32 rates, err in the seventh digit. Labels (N, C) are integers:
+    1 positive, 0 negative, -1 unknown and left out. Probabilities (N, C) are in [0, 1] where the label is known; use
+    float64, because in float32 confident scores near 1 tie. ValueError for other input.
 
     Examples:
         >>> labels = torch.tensor([[1], [0], [1], [-1]])

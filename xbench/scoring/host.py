@@ -1,10 +1,9 @@
 """Measure maps and regions on the host, compiled by numba; the grid is never stored.
 
-The arithmetic equals that of `map_measures.py`, operation by operation: numba multiplies and adds separately and rounds
-by IEEE 754, because `fastmath` is off. A separate module because loading numba takes time.
+The arithmetic equals that of `map_measures.py`, operation by operation, because `fastmath` is off. Loading numba takes
+time.
 """
 
-# mypy cannot infer the types of values in compiled functions.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ def _border(pixels):
 def least_distance(peak, region):
     """Return the least (dx H)^2 + (dy W)^2 from a peak to a disjoint region (H, W); 0 if that is empty."""
     height, width = region.shape
-    # The nearest pixels are on the borders.
     one, other = _border(peak), _border(region)
     least = np.iinfo(np.int64).max
     for i in range(len(one)):
@@ -111,16 +109,12 @@ def _widened(cells, columns, right_share):
 
 @njit
 def _extremes(wide, rows, lower_share):
-    """Return the least and the greatest value in the view.
-
-    Between two rows of cells a column is monotonic, despite rounding, so its first and last pixels are its extremes.
-    """
+    """Return the extremes in the view: between rows of cells a column is monotonic, so its ends are its extremes."""
     line = np.empty(wide.shape[1], np.float32)
     lowest, highest = np.full(len(line), np.inf, np.float32), np.full(len(line), -np.inf, np.float32)
     for y in range(len(rows)):
         if y in (0, len(rows) - 1) or rows[y - 1] != rows[y] or rows[y + 1] != rows[y]:
             _line(wide, rows[y], lower_share[y], line)
-            # Per column, so that the processor can compare many columns at once.
             for x in range(len(line)):
                 lowest[x], highest[x] = min(lowest[x], line[x]), max(highest[x], line[x])
     return lowest.min(), highest.max()
@@ -138,12 +132,11 @@ def count(pixels, region, histogram):
     "float32[::1], int64[::1], float32[::1], int64[::1])"
 )
 def measure(cells, region, top, rows, lower_share, left, columns, right_share, histogram, limits, own):
-    """Measure a finite map (h, w) against its region (H, W).
+    """Measure a finite map (h, w) against its region (H, W); return the first columns of the table of `map_measures`.
 
     `top` is the first row of pixels in the view; for each row in the view, `rows` is its cell and `lower_share` the
     position between this cell and the next. `left` and the arguments after it are the same for columns. Fill the
-    histogram (2 T,), and `own` (2 L,) for L ascending limits of the raw values. Return the first columns of the table
-    of `map_measures`.
+    histogram (2 T,), and `own` (2 L,) for L ascending limits of the raw values.
     """
     height, width = region.shape
     right = left + len(columns)
@@ -188,8 +181,7 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
 def levels(cells, top, rows, lower_share, left, columns, right_share, region, limits, grid, above):
     """Fill a grid (H, W) with 255 (m - min) / (max - min) of a map (h, w), rounded down; arguments as in `measure`.
 
-    Add to `above` (2, T) how many values (m - min) / (max - min) exceed each limit, in all and in the region. Return
-    the position of the map's first maximum in row-major order.
+    Add to `above` (2, T) how many values exceed each limit, in all and in the region; return the first maximum's place.
     """
     height, width = grid.shape
     wide, line, first = _widened(cells, columns, right_share), np.empty(width, np.float32), -1

@@ -1,7 +1,4 @@
-"""Test whether scores depend on the region: from rows under interventions to values of pairs, and to numbers.
-
-A number is the mean of the column with its name over the pairs with a value. Needs no torch.
-"""
+"""Test whether scores depend on the region; a number is the mean of its column over pairs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -85,14 +82,8 @@ class Intervened:
 def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
     """Compare the rows of a run with those of the same pairs under interventions; None if no condition hides pixels.
 
-    Rows are matched by image and query, in any order.
-
-    Args:
-        rows: Rows of the unchanged images, with all findings and labels.
-        changed: Rows by condition; conditions that hide nothing are ignored.
-
-    Raises:
-        ValueError: `rows` lacks the image and query of a row under a condition.
+    `rows` are of the unchanged images, with all findings and labels, `changed` by condition. They are matched by image
+    and query; ValueError if `rows` lacks a pair.
     """
     known = {key: place for place, key in enumerate(keys_of(rows) if any(map(changed.get, CONDITIONS)) else ())}
     places = {name: _places(known, changed[name]) for name in CONDITIONS if len(changed.get(name, ()))}
@@ -131,7 +122,7 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
         both = np.stack([after[hide], after[control]])
         drops, flips = _in_units(score, both, unit), np.abs(decision - decided(both, limit))
         for values in (drops, flips):
-            # Compute both numbers and their difference over the same pairs.
+            # Both numbers and their difference are over the same pairs.
             values[:, np.isnan(values).any(axis=0)] = np.nan
         columns[fill] = {
             **{"drop": drops[0], "control_drop": drops[1], "use": drops[0] - drops[1]},
@@ -151,11 +142,10 @@ def intervened(rows: Rows, changed: Mapping[str, Rows]) -> Intervened | None:
 
 
 def intervention_numbers(pairs: Intervened) -> Numbers:
-    """Return the numbers of a run under interventions, by finding and as means over findings.
+    """Return the numbers of a run under interventions, by finding and as means over findings; None below `LEAST` pairs.
 
-    A number is None with fewer than `LEAST` pairs. `all_pairs` is the headline; `correct_only` is restricted to pairs
-    whose finding the model detects in the unchanged image, so models differ in their pairs. `sign_over_fills` is
-    whether the mean `use` is positive, negative or 0 with every fill; None with fewer than two fills.
+    `all_pairs` is the headline; `correct_only` is over pairs whose finding the model detects in the unchanged image.
+    `sign_over_fills` is whether the mean `use` is positive, negative or 0 with every fill, if there are several.
     """
     found: Numbers = {"pairs": len(pairs.row), "reason": pairs.reason}
     for name, kept in {"all_pairs": np.ones(len(pairs.row), np.bool_), "correct_only": pairs.decision == 1}.items():
@@ -185,7 +175,6 @@ def _of_pairs(pairs: Intervened, fill: str, kept: NDArray[np.bool_]) -> Numbers:
 
 
 def _patients(rows: Rows) -> list[str]:
-    """Return the patient of each of the N images, or the image's own name if the patient is unknown."""
     return [
         image if patient is None else patient for patient, image in zip(rows.patient_ids, rows.image_ids, strict=True)
     ]
@@ -198,7 +187,6 @@ def keys_of(rows: Rows) -> list[tuple[str, str]]:
 
 
 def _places(known: Mapping[tuple[str, str], int], changed: Rows) -> NDArray[np.int64]:
-    """Return the index of each row under a condition among the rows of the unchanged images."""
     keys = keys_of(changed)
     for image, query in (key for key in keys if key not in known):
         raise ValueError(f"{query!r:.60} on {image!r:.200} has a row under a condition, but none for the original")
@@ -215,10 +203,7 @@ def _scores(rows: Rows, of_logits: bool) -> NDArray[np.float64]:
 
 
 def _answered(rows: Rows, asked: bool) -> NDArray[np.float64]:
-    """Return the decisions of answers (R,): yes or no if the model was `asked`, or else whether they show a place.
-
-    NaN for questions not asked and for unreadable answers.
-    """
+    """Return the decisions of answers (R,): yes or no if `asked`, else whether they show a place; NaN if unreadable."""
     if asked:
         return np.where(np.isnan(rows["probability"]), np.nan, rows["probability"] >= 0.5)
     shown = np.nan_to_num(rows["boxes"]) + np.nan_to_num(rows["points"]) > 0
@@ -230,7 +215,7 @@ def _deviations(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
     found = np.full(len(rows.findings), np.nan)
     for place in range(len(rows.findings)):
         if values := score[(rows.finding == place) & np.isfinite(score)].tolist():
-            # The mean of equal scores may differ from them by rounding.
+            # The mean of equal scores may differ by rounding.
             mean = fsum(values) / len(values) if min(values) < max(values) else values[0]
             found[place] = math.sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
     return found
@@ -265,10 +250,9 @@ def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _swapped(rows: Rows, row: NDArray[np.int64], decisions: NDArray[np.float64], label: int) -> NDArray[np.float64]:
-    """Return the decision on another patient's image with this label of the finding, for each pair (P,).
+    """Return the decision on another patient's image with this label of the finding, for each pair (P,), or NaN.
 
-    It is the next image, cyclically, in the order of the SHA-256 digests of names. NaN for phrases, without such an
-    image, and without a decision.
+    It is the next image, cyclically, in the order of the SHA-256 digests of names. NaN for phrases.
     """
     rank, names, found = by_digest(rows.image_ids), _patients(rows), np.full(len(row), np.nan)
     for place in range(len(rows.findings)):

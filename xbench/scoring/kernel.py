@@ -1,10 +1,8 @@
 """Measure maps and regions in one Triton kernel, one program per pair; the grid is never stored.
 
-The arithmetic equals that of `map_measures.py`, operation by operation, so results equal the host's to the bit. A
-separate module because Triton is only available on Linux.
+The arithmetic equals that of `map_measures.py`, operation by operation. Triton is only available on Linux.
 """
 
-# mypy cannot infer the types of a kernel's values.
 # mypy: disable-error-code="no-untyped-def, attr-defined, assignment, operator, arg-type, untyped-decorator"
 
 from __future__ import annotations
@@ -137,7 +135,6 @@ def measure_kernel(
     distance = tl.full([BLOCK], 9223372036854775807, tl.int64)
     missed = (hit == 0) & (region_end > 0) & (pixels > 0)
     if missed:
-        # For each tied maximum, in the blocks between the first and the last.
         for start in range(begin // BLOCK * BLOCK, end, BLOCK):
             pixel = start + tl.arange(0, BLOCK)
             y, x = pixel // W, pixel % W
@@ -156,7 +153,6 @@ def measure_kernel(
                 candidate = tl.where(candidate == peak, 2147483647, candidate)
                 peak = tl.min(candidate, 0)
 
-    # In the order of the names in `map_measures`. Flags: not finite 1, constant 2, first of the tied maxima inside 4.
     at_first = tl.load(region + begin, mask=pixels > 0, other=0) != 0
     flags = 2 * (span == 0.0).to(tl.int64) + 4 * at_first.to(tl.int64)
     tl.store(table, tl.where(bad, 1, flags))
@@ -188,10 +184,7 @@ def measure(
     mode: Upsampling,
     scores: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Compute the table of `measure_on_host` in one launch on the maps' device, and return it on the host.
-
-    `measures` is the first column of the histograms.
-    """
+    """Compute the table of `measure_on_host` in one launch; `measures` is the first column of the histograms."""
     device, (height, width) = saliency.device, saliency.shape[1:]
     width_of_table = measures + 2 * thresholds
     axes: dict[tuple[float, float, int, int], tuple[int, int, int]] = {}

@@ -89,10 +89,7 @@ class Measures:
         return np.asarray(self.table[:, LOWEST_INSIDE] / self.table[:, LOWEST])
 
     def peaks(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the peaks of maps on grids of height and width (N, 2): x, y and distance to the region (3, N).
-
-        x and y are in [0, 1] between the edges, the mean of tied maxima.
-        """
+        """Return x and y in [0, 1], the mean of tied maxima, and distance to the region, on grids (N, 2): (3, N)."""
         height, width = sizes.T
         y, x, tied, least = self.table[:, [SUM_Y, SUM_X, TIED, DISTANCE]].T
         return np.stack([(x / tied + 0.5) / width, (y / tied + 0.5) / height, np.sqrt(least) / (height * width)])
@@ -103,10 +100,10 @@ Measure = Callable[[Tensor, Sequence[Tensor | None], Sequence[View], int, Upsamp
 
 
 class Measurer:
-    """Measures pairs on CUDA with the kernel after checking it, and all others on the host.
+    """Measures pairs on CUDA with the kernel, and all others on the host.
 
-    The kernel's first pairs are also measured on the host. If the kernel fails or a bit differs, warn and use the host
-    from then on; `problem` is the reason.
+    The kernel's first pairs are also measured on the host. If it fails or differs, `problem` is the reason, and the
+    host is used from then on, with a warning.
     """
 
     def __init__(self, kernel: Measure | None = None) -> None:
@@ -125,9 +122,8 @@ class Measurer:
     ) -> Measures:
         """Measure N raw maps (N, h, w) of any floating dtype at T thresholds, from 2 to `MAX_THRESHOLDS`.
 
-        Regions (H, W) bool have any size and are not empty; for None, only the flag for non-finite values and the
-        scores are computed. Scores are logits and probabilities (N,), returned as float64. `limits` (L,) are thresholds
-        of the maps' own scale, from `own_thresholds`, which only the host measures.
+        Regions (H, W) bool have any size and are not empty; for None, only the flag and the scores are computed. Scores
+        are logits and probabilities (N,). `limits` (L,) come from `own_thresholds`; only the host measures these.
         """
         scores = scores or (saliency.new_zeros(len(saliency)),) * 2
         given = saliency.detach(), regions, views, thresholds, mode, scores
@@ -156,7 +152,6 @@ class Measurer:
 
 @lru_cache
 def _kernel(device: str) -> Measure | None:
-    """Return the kernel for a type of device; None if there is none."""
     if device != "cuda" or torch.version.hip is not None:
         return None
     try:
@@ -205,11 +200,10 @@ def measure_on_host(
 
 
 def least_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> int:
-    """Return the square of the distance from the nearest of the tied maxima to the nearest pixel of the region.
+    """Return the squared distance from the nearest of the tied maxima (K, 2), rows and columns, to the region (H, W).
 
-    Distances are between pixel centers on the film as a unit square, in integers: (dx H)^2 + (dy W)^2 with dx and dy in
-    pixels. The distance is the root, divided by H W; 0 if a tied maximum is in the region. `tied` is rows and columns
-    (K, 2), K at least 1; the region (H, W) is not empty.
+    As an integer: (dx H)^2 + (dy W)^2 with dx and dy in pixels. Its root, divided by H W, is the distance between pixel
+    centers on the film as a unit square. K is at least 1, the region not empty.
 
         >>> region = np.array([[False, False, False, True], [False, False, False, False]])
         >>> (least_distance(np.array([[0, 1], [1, 0]]), region) ** 0.5) / (2 * 4)
@@ -232,15 +226,13 @@ def pointing_game(
 
 
 def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Tensor:
-    """Score the pointing game of each pair: does the maximum of the raw map lie in the region?
+    """Score the pointing game of each pair (N,): does the maximum of the raw map lie in the region?
 
-    The maximum is often tied (saliency from attention or ReLU saturates). `ties` is `"share"` for the share of tied
-    pixels in the region, `"any"` for 1 if at least one is (as in MedKLIP's scripts), or `"first"` for the first pixel
-    in row-major order (as in CheXlocalize). After Zhang et al., "Top-down Neural Attention by Excitation Backprop",
-    IJCV 2018.
+    `ties` is `"share"` for the share of tied pixels in the region, `"any"` for 1 if at least one is (as in MedKLIP's
+    scripts), or `"first"` for the first pixel in row-major order (as in CheXlocalize). After Zhang et al., IJCV 2018.
 
-    Maps (N, H, W) float32 on the evaluation grid, not normalized, and regions (N, H, W) bool give (N,) float64 in
-    [0, 1]. ValueError if `ties` is invalid, the shapes differ, or a map's maximum is not finite.
+    Maps (N, H, W) are float32 on the evaluation grid, not normalized, regions (N, H, W) bool. ValueError if `ties` is
+    invalid, the shapes differ, or a map's maximum is not finite.
 
     Examples:
         >>> maps = torch.tensor([[[9.0, 1.0], [9.0, 0.0]]])

@@ -22,8 +22,8 @@ TOLERANCE = 15 / 224
 def cnr(saliency: Map, region: Region, *, absolute: bool = False, sample: bool = False) -> float:
     """Return the contrast-to-noise ratio (mean inside - mean outside) / root of the sum of both variances.
 
-    `absolute` drops the sign, as in BioViL's paper, so that inverted maps score as well. `sample` uses sample
-    variances, with one less than the number of pixels. NaN if nothing is inside or outside, or nothing varies.
+    `absolute` drops the sign, as in BioViL's paper, so that inverted maps score as well; `sample` uses sample
+    variances. NaN if nothing is inside or outside, or nothing varies.
 
     Examples:
         >>> cnr(np.array([[3.0, 5.0, 1.0, 1.0]]), np.array([[True, True, False, False]]))
@@ -42,8 +42,8 @@ def cnr(saliency: Map, region: Region, *, absolute: bool = False, sample: bool =
 def rank_accuracy(saliency: Map, region: Region) -> float:
     """Return the share of the region among the |R| highest pixels; tied pixels share the last places.
 
-    After Arras et al., Information Fusion 2022. Depends only on the order of pixels, not on thresholds or scales.
-    Chance level: the region's share of the grid. NaN without a region.
+    After Arras et al., Information Fusion 2022. Independent of thresholds and scale. Chance level: the region's share
+    of the grid. NaN without a region.
 
     Examples:
         >>> rank_accuracy(np.array([[9.0, 1.0, 1.0, 0.0]]), np.array([[True, True, False, False]]))
@@ -64,8 +64,7 @@ def rank_accuracy(saliency: Map, region: Region) -> float:
 def mass_accuracy(saliency: Map, region: Region) -> float:
     """Return the share of a map's sum that lies in the region ("energy pointing game", Wang et al. 2020).
 
-    Negative values count as 0; with negative values, the result depends on the zero of the scale. NaN without a region,
-    or if nothing is above 0.
+    Negative values count as 0, so the result depends on the zero of the scale. NaN if undefined.
 
     Examples:
         >>> mass_accuracy(np.array([[3.0, -5.0, 1.0]]), np.array([[True, True, False]]))
@@ -101,9 +100,7 @@ def pixel_ranking(saliency: Map, region: Region) -> tuple[float, float]:
 
 
 def pointing_with_tolerance(saliency: Map, region: Region, tolerance: float) -> float:
-    """Return the share of tied maxima within `tolerance` pixels of the region, between pixel centers, Euclidean.
-
-    With 0 it is the pointing game.
+    """Return the share of tied maxima within `tolerance` pixels of the region; 0 pixels give the pointing game.
 
     Examples:
         >>> pointing_with_tolerance(np.array([[0.0, 0.0, 1.0]]), np.array([[True, False, False]]), 2)

@@ -39,10 +39,9 @@ def measure(
 ) -> pa.Table:
     """Measure predictions for P pairs; return a table of `SCHEMA` with a row for each.
 
-    Regions of `truth` are cut at the gamma of `rules`. The stopwatch counts measuring maps as `saliency`, the time
-    before as `metrics`. `check`, not called for answers, raises for values that cannot be scored: logits and
-    probabilities (P,) on the host, NaN if missing, and which maps are finite (P,) bool. `condition` is the change of
-    the images.
+    The stopwatch counts measuring maps as `saliency`, the time before as `metrics`. `check`, not called for answers,
+    raises for values that cannot be scored: logits and probabilities (P,), NaN if missing, and which maps are finite.
+    `condition` is the change of the images.
     """
     pairs, image, scored = len(truth.queries), truth.image.tolist(), truth.scored
     values: dict[str, Any] = {}
@@ -61,7 +60,6 @@ def measure(
         case None:
             scores = torch.stack([logits.cpu(), probabilities.cpu()]).double().numpy()
             scored = np.zeros(pairs, np.bool_)
-            # Nothing is compared with a region.
             if check is not None:
                 check(scores[0], scores[1], np.ones(pairs, np.bool_))
     texts = {
@@ -101,7 +99,6 @@ def _measure_maps(
     measurer: Measurer | None,
     check: Check | None,
 ) -> tuple[NDArray[np.float64], dict[str, Any], dict[str, Any]]:
-    """Return logits and probabilities (2, P), and for scored pairs their scores and pixels."""
     scored = truth.scored
     row = np.flatnonzero(scored)
     regions = [region if wanted else None for region, wanted in zip(truth.regions, scored.tolist(), strict=True)]
@@ -147,10 +144,7 @@ def _measure_maps(
 def _measure_answers(
     answers: Sequence[Answer | None], truth: Truth, rules: Rules
 ) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
-    """Return scores and pixels per scored pair, and columns of all pairs as lists.
-
-    Boxes are drawn on the evaluation grid like annotated regions, as one mask.
-    """
+    """Return scores and pixels per scored pair, boxes drawn as one mask, and columns of all pairs as lists."""
     scored = np.flatnonzero(truth.scored)
     names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance")
     found = {name: np.full(len(scored), np.nan) for name in names}
@@ -175,10 +169,7 @@ def _measure_answers(
 
 
 def _peak(drawn: NDArray[np.bool_], points: Sequence[Point], region: NDArray[np.bool_]) -> tuple[float | None, ...]:
-    """Return the center of the boxes, or else of the points, and the distance of the nearest one from the region.
-
-    They correspond to the peak of a map; None without boxes and points.
-    """
+    """Return the center of the boxes, or else of the points, and the distance of the nearest one from the region."""
     height, width = region.shape
     if not (pixels := np.argwhere(drawn)).size and points:
         last = np.array([height - 1, width - 1])

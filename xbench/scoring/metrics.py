@@ -81,10 +81,7 @@ class Classification(RowMetric):
         self.rows.append(torch.from_numpy(packed).to(self.device))
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Gather the rows of all processes.
-
-        As one tensor each, because torchmetrics aborts if a process has no rows of two dimensions.
-        """
+        """Gather one tensor per process, because torchmetrics aborts if one has no rows of two dimensions."""
         self.rows = [torch.cat([torch.zeros(0, 3, dtype=torch.int64, device=self.device), *self.rows])]
         super().sync(*args, **kwargs)
 

@@ -1,7 +1,7 @@
-"""Compute sums from rows and numbers from sums; sums add up exactly over slices, processes and attempts.
+"""Compute sums from rows and numbers from sums, for runs, `verify` and reports. Needs no torch.
 
-The metrics of a run, `verify` and the report share these functions. Scores are summed as whole multiples of 2**-40, so
-order does not matter. A group is any code per row: a finding, a fold, a finding within a subgroup. Needs no torch.
+Scores are summed as whole multiples of 2**-40, so order does not matter. A group is any code per row: a finding, a
+fold, a finding within a subgroup.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def own_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
 
 
 def sweep_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
-    """Return by group Dice and IoU at the fixed threshold 0.5, the best one, and all; None without rows.
+    """Return by group Dice and IoU at 0.5, at the best threshold (the lowest if tied), and at all; None without rows.
 
-    The lowest of equally good thresholds is the best. A single threshold means answers, which are not swept.
+    A single threshold means answers, which are not swept.
     """
     found = []
     curves = {name: mean(sums[f"{name}_sum"], sums["count"]).tolist() for name in ("dice", "iou")}
@@ -131,10 +131,7 @@ BOX_SUMS = ("box_iou", "centre_hit", "best_iou", "false_area")
 
 
 def box_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
-    """Return counts (groups, K) and sums (groups, 4) of box scores without a grid, over rows with an answer.
-
-    Columns are `BOX_COUNTS` and `BOX_SUMS`.
-    """
+    """Return counts `BOX_COUNTS` and sums `BOX_SUMS` by group, over rows with an answer."""
     return box_column_sums(rows.columns, rows.columns["scored"].astype(bool), group, groups)
 
 
@@ -161,10 +158,9 @@ def box_column_sums(
 
 
 def box_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
-    """Return by group the box scores without a grid; None if undefined.
+    """Return by group the box scores without a grid, over scored pairs; None if undefined.
 
-    `false_alarm` and `false_area` are over images without the finding: share of images, and mean area. All others are
-    over scored pairs.
+    `false_alarm` and `false_area` are over images without the finding: share of images, and mean area.
     """
     found = []
     for of_counts, of_sums in zip(sums["counts"].tolist(), sums["score_sum"].tolist(), strict=True):
@@ -201,8 +197,7 @@ def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.floa
     """Return AUROC, average precision, F1 and accuracy of one finding, with its positives and negatives.
 
     AUROC and average precision need both labels, F1 a positive; otherwise they are None. All four are None if a
-    probability is NaN, which means that the model gives no scores for the finding. Ranking is exact: tied pairs count
-    one half, and the area is an integer. Average precision is a sum of steps.
+    probability is NaN: the model gives no scores. Ranking is exact: tied pairs count one half.
 
     Args:
         labels: (N,), 1 present, 0 absent; -1 is left out.
@@ -215,11 +210,9 @@ def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.floa
     if len(scores) and not np.isnan(scores).any():
         decided = scores >= 0.5
         tp, fp = int((decided & present).sum()), int((decided & ~present).sum())
-        # 2 tp + fp + fn, because fn is positives - tp.
         numbers |= {"f1": share(2 * tp, tp + fp + positives) if positives else None}
         numbers |= {"accuracy": (tp + negatives - fp) / len(scores)}
         if positives and negatives:
-            # True and false positives at each distinct probability, highest first.
             level = np.unique(-scores, return_inverse=True)[1]
             true, false = (np.bincount(level, which).astype(np.int64) for which in (present, ~present))
             above = np.cumsum(true)
@@ -252,18 +245,12 @@ def recognition_macro(findings: Sequence[Numbers]) -> dict[str, float | None]:
 
 
 def recognised_findings(rows: Rows) -> NDArray[np.int64]:
-    """Return the finding that each row counts for in recognition (R,); -1 for phrases.
-
-    An absent phrase, such as one about another place, does not imply that its finding is absent.
-    """
+    """Return the finding that each row counts for in recognition (R,); -1 for phrases, which may concern one place."""
     return np.where(rows.of_finding, rows.finding, -1)
 
 
 def counted_probabilities(rows: Rows) -> NDArray[np.float64]:
-    """Return the probabilities for recognition (R,): NaN if the model was not asked.
-
-    Unreadable replies count as wrong: 0 if the finding is present, 1 if it is absent.
-    """
+    """Return the probabilities for recognition (R,): NaN if not asked; unreadable replies count as wrong, 0 or 1."""
     worst = np.where(rows["asked"], (rows["label"] != 1).astype(np.float64), np.nan)
     return np.where(np.isnan(rows["probability"]), worst, rows["probability"])
 
@@ -271,12 +258,8 @@ def counted_probabilities(rows: Rows) -> NDArray[np.float64]:
 def youden(labels: NDArray[np.int8], scores: NDArray[np.float64]) -> tuple[float, float] | None:
     """Return the two neighboring scores between which Youden's J is best (Youden 1950, Cancer 3, 32).
 
-    The second is the lowest score s that maximizes sensitivity plus specificity of `>= s`, the first is the next lower
-    score, or minus infinity. None without both labels.
-
-    Args:
-        labels: (N,), 1 present, 0 absent; -1 is left out.
-        scores: (N,), not NaN where the label is known.
+    The second is the lowest score s that maximizes sensitivity plus specificity of `>= s`, the first the next lower
+    score, or minus infinity. None without both labels. Labels (N,) are 1, 0, or -1 to be left out, scores (N,).
 
     Examples:
         >>> youden(np.array([0, 0, 1, 1], np.int8), np.array([0.1, 0.2, 0.6, 0.8]))
@@ -287,7 +270,6 @@ def youden(labels: NDArray[np.int8], scores: NDArray[np.float64]) -> tuple[float
         return None
     candidates = np.unique(np.concatenate([positive, negative]))
     missed, rejected = np.searchsorted(positive, candidates), np.searchsorted(negative, candidates)
-    # Integers keep ties exact.
     best = int((rejected * len(positive) - missed * len(negative)).argmax())
     return float(candidates[best - 1]) if best else -math.inf, float(candidates[best])
 
@@ -301,12 +283,10 @@ def by_digest(names: Sequence[str]) -> NDArray[np.int64]:
 def scored_on(rows: Rows) -> dict[str, dict[str, str]]:
     """Return digests of what each finding was scored on: its `labels` and its `regions`.
 
-    `labels` covers name and label of every image with a known label, `regions` name and region of every scored pair,
-    each as the SHA-256 of a JSON list of pairs sorted by name. Runs have equal digests exactly if they scored the same
-    images on the same truth, in any order.
+    They cover the names and labels of labeled images, and the names and regions of scored pairs, sorted by name, so
+    they are equal exactly if two runs scored the same images on the same truth.
     """
     names = np.array(rows.image_ids, dtype=object)[rows.image]
-    # Phrases are distinguished by their names, too.
     phrases = np.flatnonzero(~rows.of_finding)
     names[phrases] += "\n" + np.array(rows.queries, dtype=object)[rows.query[phrases]]
     found = {}
@@ -327,15 +307,12 @@ def constant_maps(rows: Rows) -> list[tuple[str, str]]:
 
 
 def sign_tests(rows: Rows) -> tuple[list[float | None], float | None]:
-    """Test whether the minimum of maps is in the region more often than the maximum, by an exact sign test.
+    """Test by an exact sign test whether the minimum of maps is in the region more often than the maximum.
 
     A pair votes for the minimum if at least half of the tied minima, but not of the tied maxima, are in the region, for
-    the maximum in the opposite case, and otherwise for neither. Each patient has one vote, the majority of their pairs.
-    Uninformative maps make both votes equally likely, so the votes for the minimum are compared with coin tosses (Dixon
-    and Mood 1946). p-values are one-sided and Holm-corrected for all tests of the run.
-
-    Returns:
-        The corrected p-value of each finding, and of all findings together; None without a scored pair.
+    the maximum in the opposite case. Each patient has one vote, the majority of their pairs. The votes for the minimum
+    are compared with coin tosses (Dixon and Mood 1946). Return the one-sided p-values of each finding and of all
+    together, Holm-corrected for all tests of the run; None without a scored pair.
     """
     row = rows.counts.row
     votes = (rows["minimum_hit"][row] >= 0.5).astype(np.int64) - (rows["pointing_hit"][row] >= 0.5)
@@ -362,8 +339,7 @@ def _sign_p(votes: NDArray[Any]) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number after Holm (1979, Scandinavian Journal of Statistics 6, 65).
 
-    Holm bounds the chance of any false difference, whatever the dependence between tests. Controlling the false
-    discovery rate instead (`scipy.stats.false_discovery_control`) would too easily call a model better.
+    Holm bounds the chance of any false difference, whatever the dependence between tests.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03])

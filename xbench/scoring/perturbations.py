@@ -1,7 +1,6 @@
-"""Images changed in the order of a map's values, and the similarity of two maps.
+"""Images changed in the order of a map's values, and the similarity of two maps (docs/interventions.md).
 
-docs/interventions.md has definitions and criticism. Images are model inputs, normalized (C, H, W); maps lie on the same
-pixels (H, W).
+Images are model inputs, normalized (C, H, W); maps lie on the same pixels (H, W).
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ def random_of(*names: str) -> np.random.Generator:
 def ranking(values: NDArray[Any], image_id: str) -> NDArray[np.int64]:
     """Return the row-major positions of a map's pixels (H, W), from the highest value down (H * W,).
 
-    Ties have a pseudo-random order seeded by the image's name, because row-major order would favor the upper left. A
-    constant map has the order of a random one.
+    Ties have a pseudo-random order seeded by the image's name, because row-major order would favor the upper left.
     """
     ties = random_of("ties", image_id).permutation(values.size)
     return np.lexsort((ties, -values.ravel().astype(np.float64)))
@@ -72,10 +70,9 @@ def changed(kind: str, image: Pixels, order: NDArray[np.int64], image_id: str) -
 
 
 def imputed(image: Pixels, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return imputed values of some pixels of an image (C, H, W), weighted means of their eight neighbors (C, P).
+    """Return imputed values (C, P) of P pixels of an image (C, H, W), weighted means of their eight neighbors.
 
-    Direct neighbors weigh 1/6 and diagonal ones 1/12, divided by the sum of the weights at the border. One linear
-    system gives all missing pixels (Rong et al., ICML 2022). If every pixel is missing, all are the mean.
+    Direct neighbors weigh 1/6 and diagonal ones 1/12. One linear system gives all pixels (Rong et al., ICML 2022).
     """
     from scipy.sparse import coo_matrix, identity
     from scipy.sparse.linalg import splu
@@ -102,10 +99,7 @@ def imputed(image: Pixels, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def region_in_view(region: NDArray[np.bool_], view: Sequence[float], size: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which pixels of a model input of this size show a region on the grid (H, W), by their centers.
-
-    `view` is the part of the radiograph that the input shows: left, top, right and bottom, as shares of its sides.
-    """
+    """Return which pixels of a model input of this size, which shows `view`, have their center in a region (H, W)."""
     places = []
     for low, high, pixels, cells in zip(view[1::-1], view[:1:-1], size, region.shape, strict=True):
         place = np.floor((low + (high - low) * (np.arange(pixels) + 0.5) / pixels) * cells)
@@ -124,10 +118,9 @@ def area(values: Sequence[float]) -> float:
 
 
 def similarities(first: Pixels, second: Pixels) -> dict[str, float]:
-    """Return the similarity of two maps: rank correlation, that of magnitudes, and structural similarity.
+    """Return the rank correlation (Spearman), that of magnitudes, and the structural similarity of two maps.
 
-    Ranks are Spearman's. Structural similarity follows Wang et al., IEEE TIP 2004, on maps stretched to [0, 1], in
-    windows of 7 x 7 pixels. NaN if a map is constant or not finite.
+    SSIM follows Wang et al., IEEE TIP 2004, on maps in [0, 1]. NaN if a map is constant or not finite.
     """
     first, second = (one.astype(np.float64) for one in (first, second))
     return {

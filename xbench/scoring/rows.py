@@ -1,7 +1,4 @@
-"""The table that every number comes from: a row per image, query and condition.
-
-Files are Arrow tables of `SCHEMA`; arithmetic is numpy. Needs no torch, so that `verify` and reports start fast.
-"""
+"""The table that every number comes from: a row per image, query and condition. Needs no torch."""
 
 from __future__ import annotations
 
@@ -90,12 +87,7 @@ class Rows:
 
     @classmethod
     def of(cls, table: pa.Table, findings: Sequence[str], condition: str = "") -> Rows:
-        """Read the rows of one condition from a table of `SCHEMA`.
-
-        Raises:
-            ValueError: A finding is unknown, a pair of image and query is repeated, or rows of one image differ in its
-                name or patient.
-        """
+        """Read the rows of one condition from a table of `SCHEMA`; ValueError for contradictory or repeated rows."""
         table = table.filter(pc.equal(table["condition"], condition)).combine_chunks()
         index, first, image = np.unique(table["index"].to_numpy(), return_index=True, return_inverse=True)
         names: dict[str, tuple[str | None, ...]] = {}
@@ -185,10 +177,7 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def with_changes(table: pa.Table, facts: Mapping[str, Sequence[Any] | NDArray[Any]]) -> pa.Table:
-    """Return a table of `SCHEMA` with a value of each column of `CHANGED` per row.
-
-    NaN and "" become null.
-    """
+    """Return a table of `SCHEMA` with a value of each column of `CHANGED` per row; NaN and "" become null."""
     for name in CHANGED:
         values = [None if value == "" else value for value in facts[name]]
         column = pa.array(values, SCHEMA.field(name).type, from_pandas=True)
@@ -212,10 +201,7 @@ def nulls(schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
 
 
 def column_of(values: NDArray[Any], kind: pa.DataType, there: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return numbers (N,), NaN as null, or lists of one length (N, T), as a column.
-
-    With `there` (R,), the column has R rows, N of them not null. (`pa.array` of an array would import pandas.)
-    """
+    """Return numbers (N,), NaN as null, or lists (N, T), as a column; with `there` (R,), of R rows, the others null."""
     rows = len(values) if there is None else len(there)
     if values.ndim == 2:
         lengths = np.full(rows, values.shape[1]) if there is None else there * values.shape[1]

@@ -69,11 +69,8 @@ def own_thresholds(scale: MapScale, thresholds: int = 101) -> NDArray[np.float32
 def normalise(maps: Tensor) -> Tensor:
     """Stretch maps to [0, 1]: (M - min) / (max - min) over the last two dimensions.
 
-    Divides without an epsilon, so the maximum is exactly 1 and the mask at threshold 1 is never empty. Constant maps
-    become zeros.
-
-    Maps (..., H, W) of any floating dtype become float32. ValueError if a value is not finite, or a range is beyond
-    float32.
+    Divides without an epsilon, so the maximum is exactly 1. Constant maps become zeros. Maps (..., H, W) of any
+    floating dtype become float32. ValueError if a value is not finite, or a range is beyond float32.
 
     Examples:
         >>> normalise(torch.tensor([[[1.0, 2.0, 5.0]], [[7.0, 7.0, 7.0]]]))
@@ -84,7 +81,6 @@ def normalise(maps: Tensor) -> Tensor:
     maps = maps.to(torch.float32)
     low = maps.amin((-2, -1), keepdim=True)
     span = maps.amax((-2, -1), keepdim=True) - low
-    # With NaN, the least and greatest values are NaN, so the comparison is false.
     finite = span[..., 0, 0] < torch.inf
     if not finite.all():
         position = tuple((~finite).nonzero()[0].tolist())
@@ -97,8 +93,7 @@ def normalise(maps: Tensor) -> Tensor:
 def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelCounts:
     """Count the pixels of `maps >= t` and of `(maps >= t) & regions` at every threshold, exactly.
 
-    Maps (N, H, W) float32 are in [0, 1], regions (N, H, W) bool, and the T thresholds evenly spaced from 0 to 1.
-    ValueError for other input.
+    Maps (N, H, W) are float32 in [0, 1], regions (N, H, W) bool; the T thresholds are evenly spaced from 0 to 1.
 
     Examples:
         >>> maps = torch.tensor([[[0.0, 0.5], [0.75, 1.0]]])

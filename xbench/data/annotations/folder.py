@@ -91,7 +91,7 @@ class Folder:
     ) -> Path:
         """Return the file with one of these names, or the first of several with equal content; else UserError.
 
-        The error states the expected `layout`, the `option`, and where else it may be; `splits` starts with the current one.
+        The error states the `layout`, the `option`, and where else the file may be: `splits` has the current one first.
         """
         found = self.find(*names)
         if len(found) > 1 and not _equal(found):

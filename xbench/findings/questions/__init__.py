@@ -24,15 +24,14 @@ class Questions:
     """Questions about findings.
 
     A question contains `{finding}` (the finding as part of a sentence), `{phrase}` (the same, capitalized) or `{name}`
-    (the finding's name in lower case), and optionally `{definition}`, a sentence of the file about the finding. Double
-    all other braces.
+    (the finding's name in lower case), and optionally `{definition}`. Double all other braces.
 
     Attributes:
         source: Reference for the questions.
         locate: Asks where a finding is.
-        recognise: Asks whether a finding is present; None if there is no such question.
-        report: Asks for a report of the whole image, without any field; None if there is no such question.
-        where: Asks where a finding is, to be answered in words; None if there is no such question.
+        recognise: Asks whether a finding is present.
+        report: Asks for a report of the whole image, without any field.
+        where: Asks where a finding is, to be answered in words.
         system: The system's turn; None for the model's own, if any.
         names: Names of findings in questions, by name in the dataset, where they differ from the package's phrase.
         definitions: A sentence on each finding.
@@ -51,11 +50,7 @@ class Questions:
 
     @classmethod
     def of(cls, name: str) -> Questions:
-        """Read the questions of a family of the package, or of a user's YAML file.
-
-        Raises:
-            UserError: The file does not exist or is invalid.
-        """
+        """Read the questions of a family of the package, or of a YAML file; UserError if missing or invalid."""
         own = {one.stem: one for one in sorted(Path(__file__).parent.glob("*.yaml"))}
         path = own.get(name) or Path(name).expanduser()
         if not path.is_file():

@@ -57,10 +57,8 @@ def sharpened(saliency: Map) -> NDArray[Any]:
 def score(saliency: Map, region: Region) -> dict[str, float]:
     """Score the kept pixels of a map (H, W) in float32 against those of a region like AFLoc and KAF-Ground.
 
-    Returns:
-        `iou_0.1` to `iou_0.5`, their mean `miou`, and `mdice`; `cnr`, signed, 0 if nothing varies on either side;
-        `hit`. NaN where the official code skips a pair or stops: for an empty region (`hit` is 0 then), and a constant
-        map.
+    Return the overlaps; `cnr`, signed, 0 if nothing varies on either side; `hit`. NaN where the official code skips a
+    pair or stops: for an empty region (`hit` is 0 then), and a constant map.
     """
     span = saliency.max() - saliency.min()
     if not span:

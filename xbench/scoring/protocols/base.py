@@ -1,7 +1,4 @@
-"""Base class of protocols: measure pairs of image and finding, and compute numbers from a table of pairs.
-
-Values that the official code does not define are NaN, never 0. Needs no torch.
-"""
+"""Base class of protocols. Values that the official code does not define are NaN, never 0. Needs no torch."""
 
 from __future__ import annotations
 
@@ -176,10 +173,7 @@ class Protocol(ABC):
         return group[self.headline].astype(np.float64)
 
     def missed(self, values: dict[str, Any], present: bool) -> dict[str, Any]:
-        """Return the values of a pair whose map is missing: masks are empty, and a present finding is missed.
-
-        Numbers for which lower is better are undefined. Columns about the truth are unchanged.
-        """
+        """Return the values of a pair whose map is missing: a miss, or undefined for numbers where lower is better."""
         missed = dict(values)
         for name, value in values.items():
             if not name.startswith(_OF_TRUTH) and not isinstance(value, list):
@@ -192,10 +186,7 @@ class Protocol(ABC):
         return self.name if theirs else f"{self.name} (our frame)"
 
     def results(self, table: Table, findings: Sequence[str], native: bool, tuned: Tuned | None) -> dict[str, Any]:
-        """Return the numbers of a table with their meaning, as stored; add the derived columns to the table.
-
-        `native` is whether the run has native grids, `tuned` the settings by finding, if any.
-        """
+        """Return the numbers of a table (`native` grids, `tuned` settings) as stored; add derived columns to it."""
         order = np.argsort(table["column"], kind="stable")
         groups = groups_of(table, findings)
         derived = [self.derive(group, None if tuned is None else tuned[group.finding]) for group in groups]
@@ -247,14 +238,10 @@ _AVERAGES: Mapping[str, Callable[[Sequence[list[float]]], float | None]] = {
 
 
 def mean_of(groups: Sequence[Group], name: str, average: str = "findings", of_negatives: bool = False) -> Number:
-    """Return the mean of a column over pairs.
+    """Return the mean of a column over pairs with a region, or without the finding if `of_negatives`.
 
-    Args:
-        groups: The findings.
-        name: Name of the column.
-        average: `findings`: over the pairs of a finding, then over findings. `pairs`: over all pairs. `squares`: over
-            all pairs, each weighted by its finding's number of pairs.
-        of_negatives: Whether pairs without the finding should have the number, instead of those with a region.
+    `average` is `findings`: over the pairs of a finding, then over findings; `pairs`: over all pairs; or `squares`:
+    over all pairs, each weighted by its finding's number of pairs.
     """
     combine, missing = _AVERAGES[average], []
     defined: list[list[float]] = []

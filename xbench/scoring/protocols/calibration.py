@@ -40,12 +40,9 @@ class CalibrationScores:
 
 
 def calibration(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> CalibrationScores:
-    """Score probabilities (N,) of labels (N,): 1 positive, 0 negative, -1 unknown and left out.
+    """Score probabilities (N,) in [0, 1] of labels (N,): 1 positive, 0 negative, -1 unknown and left out.
 
     Bins are of equal width and closed on the right. Naeini et al., AAAI 2015; Brier 1950.
-
-    Raises:
-        ValueError: A known probability is not in [0, 1].
 
     Examples:
         >>> calibration(np.array([1, 0, 1, -1]), np.array([0.75, 0.25, 0.5, 0.1]), 2)  # doctest: +NORMALIZE_WHITESPACE
@@ -78,10 +75,7 @@ def _bin_of(probabilities: Probabilities, bins: int) -> NDArray[np.int64]:
 
 
 def adaptive_ece(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> float | None:
-    """Return the calibration error over bins of equal counts; equal probabilities share a bin.
-
-    None without a known label. Nixon et al., CVPR workshops 2019.
-    """
+    """Return the calibration error over bins of equal counts, in which ties stay together (Nixon et al. 2019)."""
     known = labels >= 0
     order = np.argsort(probabilities[known], kind="stable")
     y, p = labels[known][order], probabilities[known][order]
@@ -95,10 +89,7 @@ def adaptive_ece(labels: Labels, probabilities: Probabilities, bins: int = BINS)
 
 
 def expected_ece(probabilities: Probabilities, bins: int = BINS, draws: int = 1000) -> float | None:
-    """Return the mean calibration error of labels drawn from the probabilities, which is due to chance alone.
-
-    With finitely many images, it is never 0, even for a calibrated model. None without a probability.
-    """
+    """Return the mean calibration error of labels drawn from the probabilities: never 0 for finitely many images."""
     if not len(probabilities):
         return None
     p = np.sort(probabilities.astype(np.float64))
@@ -149,7 +140,6 @@ class Calibration(Protocol):
     lower = frozenset({"ece", *others})
 
     def measure(self, prediction: PairView, truth: PairTruth) -> dict[str, Any]:
-        # Every row already has the label and the probability.
         return {}
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:

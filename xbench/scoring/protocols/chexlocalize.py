@@ -42,8 +42,7 @@ def otsu_mask(levels: NDArray[np.uint8]) -> Mask:
 def count(prediction: PairView, region: Region) -> dict[str, float]:
     """Count the pixels of each mask (`mask_` and `overlap_` by rule) and of the region, and whether the map hits.
 
-    Maps are scaled to (m - min) / max of that, in float32; masks of a constant map are empty. The hit is the first
-    maximum's, NaN without a region.
+    Maps are scaled to (m - min) / max of that, in float32; masks of a constant map are empty.
     """
     from xbench.scoring.host import levels
 
@@ -61,10 +60,7 @@ def count(prediction: PairView, region: Region) -> dict[str, float]:
 
 
 def ious(group: Group, rule: str, empty: NDArray[np.bool_] | None = None, full: bool = False) -> NDArray[np.float64]:
-    """Return the IoU of pairs (N,) by the mask of a rule, which is replaced by an empty one where `empty`.
-
-    NaN if mask or region are empty ("true positives"); with `full` only if both are.
-    """
+    """Return IoU (N,) by the mask of a rule, emptied where `empty`; NaN if either side (`full`: both) is empty."""
     region = group["region"].astype(np.float64)
     mask, overlap = (
         np.where(False if empty is None else empty, 0, group[f"{name}_{rule}"]).astype(np.float64)
@@ -86,10 +82,9 @@ def tuned_threshold(group: Group) -> str | None:
 
 
 def tuned_cutoff(group: Group) -> float | None:
-    """Return the probability cutoff with the largest mean IoU of one finding's full set, with Otsu masks.
+    """Return the probability cutoff with the largest mean IoU, rounded to three digits, of Otsu masks on the full set.
 
-    Means are rounded to three digits, and the first is taken if tied. Tuning uses masks where p is above the cutoff,
-    although the cutoff is applied as at least. None without probabilities.
+    Tuning uses masks where p is above the cutoff, although the cutoff is applied as at least.
     """
     p = group["probability"]
     if np.isnan(p).any():

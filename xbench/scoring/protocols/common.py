@@ -27,10 +27,7 @@ def stretched(saliency: Map, dtype: type[np.floating[Any]] = np.float32) -> NDAr
 
 
 def probabilities(saliency: NDArray[np.float32], scale: str) -> NDArray[np.float32]:
-    """Return the probabilities of a map of logits, computed in float64 and rounded to float32; other maps unchanged.
-
-    The last bit may decide at a threshold, and in float32 it would depend on the library's build.
-    """
+    """Return the probabilities of a map of logits, from float64, because the last bit may decide at a threshold."""
     if scale != "logit":
         return saliency
     with np.errstate(over="ignore"):

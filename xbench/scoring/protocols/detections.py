@@ -1,7 +1,4 @@
-"""Detection of lesions, with false detections: parts of a map, or answered boxes, ranked by their scores.
-
-docs/protocols.md has the rule. Masks and boxes become detections with their overlap with each lesion of the image.
-"""
+"""Detection of lesions (docs/protocols.md): parts of a map, or answered boxes, ranked by their scores."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ _RECALLS = np.linspace(0, 1, 101)
 def match(iou: Floats, scores: Floats, least: float) -> NDArray[np.int64]:
     """Return the lesion that each detection finds (D,), -1 for none; each lesion is found at most once.
 
-    In the order of scores (ties in the given order), each detection takes the free lesion with the largest overlap of
-    at least `least`; the last one if tied, like COCO's tools.
+    In the order of scores, each detection takes the free lesion with the largest overlap; the last if tied, like COCO.
     """
     found, free = np.full(len(scores), -1), np.ones(iou.shape[1], np.bool_)
     for detection in np.argsort(-scores, kind="stable").tolist():
@@ -45,10 +41,9 @@ def match(iou: Floats, scores: Floats, least: float) -> NDArray[np.int64]:
 
 
 class Froc(NamedTuple):
-    """Free-response curve; `points` are false positives per image and sensitivity at each distinct score, from 0, 0.
+    """Free-response curve: `points` are false positives per image and sensitivity at each distinct score, from 0, 0.
 
-    `sensitivity_at` has the values at `RATES`, and `score` is their mean; None without a lesion. (Not a dataclass:
-    torchmetrics rejects frozen ones.)
+    `score` is the mean of `sensitivity_at` (`RATES`). (Torchmetrics rejects frozen dataclasses.)
     """
 
     points: list[tuple[float, float]]
@@ -97,13 +92,7 @@ def average_precision(scores: Floats, hits: Mask, lesions: int) -> float | None:
 
 
 def ranked(scores: Floats, iou: Floats, areas: Floats) -> dict[str, Any]:
-    """Return the columns of a pair: its detections, highest score first, and the lesions that they find.
-
-    Args:
-        scores: (D,), of D detections.
-        iou: (D, L), with L lesions.
-        areas: (L,), shares of the radiograph that the lesions cover.
-    """
+    """Return the columns of a pair from scores (D,), IoU (D, L) and areas of lesions (L,): detections by score."""
     kept = np.argsort(-scores, kind="stable")[:MOST]
     scores, iou, sizes = scores[kept], iou[kept], sizes_of(areas)
     columns: dict[str, Any] = {"lesions": len(areas), "scores": scores.tolist()}

@@ -79,7 +79,6 @@ def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _parameters(values: NDArray[Any], share: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return weights, means and variances of two components with these shares of each value (2, N)."""
     weight = share.sum(1) + 10 * np.finfo(float).eps
     mean = share @ values / weight
     return weight, mean, (share * (values - mean[:, None]) ** 2).sum(1) / weight + _REGULAR

@@ -35,7 +35,6 @@ class Lesions(Protocol):
         saliency = prediction.on_grid(truth.region.shape, prediction.upsampling)
         _, covered = mask_overlaps(components(stretched(saliency) >= np.float32(0.5)), lesions)
         found = covered.max(axis=0, initial=0) >= 0.5
-        # Sizes on the grid.
         sizes = sizes_of(np.array([mask.mean() for mask in lesions]))
         counts = {"found": int(found.sum()), "lesions": len(lesions), "images": 1}
         for place, size in enumerate(SIZES):

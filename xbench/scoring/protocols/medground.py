@@ -13,10 +13,7 @@ NUMBERS = ("iou", "precision", "recall", "f1")
 
 
 def score_union(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
-    """Score the unions of boxes (N, 4) and (M, 4): `iou`, `precision`, `recall`, `f1`.
-
-    All are 1 if both sides are empty, and 0 if one is.
-    """
+    """Score the unions of boxes (N, 4) and (M, 4); all scores are 1 if both sides are empty, and 0 if one is."""
     from xbench.scoring.boxes import union_areas
 
     both, either = union_areas(predicted, true)

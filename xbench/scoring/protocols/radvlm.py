@@ -17,10 +17,8 @@ from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Pr
 def score(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
     """Score boxes (N, 4), in the order of the answer, against (M, 4).
 
-    Returns:
-        `iou_sum` and `iou_pairs`: IoU summed over all pairs of a predicted and a true box, and their number. `map`:
-        area under the interpolated precision curve; a box is right if the true box that it overlaps most is free and
-        overlaps by at least half. 0 if either side, or both, have no box.
+    Return `iou_sum` over all `iou_pairs` of boxes, and `map`, the area under the interpolated precision curve; a box is
+    right if the true box that it overlaps most is free and overlaps by half. 0 if either side is empty.
     """
     from xbench.scoring.boxes import pairwise_iou
 
@@ -36,7 +34,6 @@ def score(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
 
 
 def _area(right: Sequence[bool], true: int) -> float:
-    """Return all-point interpolated average precision."""
     found = np.cumsum(right)
     recall = np.concatenate([[0.0], found / true, [1.0]])
     precision = np.concatenate([[0.0], found / np.arange(1, len(right) + 1), [0.0]])
