@@ -54,7 +54,7 @@ def test_a_folder_gives_the_arrays_of_the_same_images_as_a_dataset_and_pictures(
     assert files(ours.folder) == sorted([*overlays, *(f"sheets/{name}.png" for name in names)])
     shown = Image.open(ours.folder / "overlays/ward_3/a_b_000003/Pleural_Effusion.png")
     assert shown.size[0] == round(0.8 * SIDE) and shown.size[1] > SIDE
-    assert "A file that is no PNG, JPEG or DICOM, left out: 1 (first: read me.txt)." in ours.output
+    assert "A file that is not PNG, JPEG or DICOM, left out: 1 (first: read me.txt)." in ours.output
     assert ours.output.splitlines()[-1].startswith(f"4 images. Look at {ours.folder}/sheets;")
     assert theirs.output.splitlines()[-1] == f"4 images. Predictions: {theirs.folder}"
 

@@ -172,14 +172,14 @@ def squares_with(**changes):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"findings": ("Square", "Hole", "Square")}, "'Square' is there twice"),
+        ({"findings": ("Square", "Hole", "Square")}, "'Square' occurs twice"),
         ({"findings": ("Square", "Ho\nle")}, r"'Ho\\nle' is no name"),
         ({"findings": ()}, "there is none"),
-        ({"findings": "Nodule"}, "'Nodule' is a text"),
+        ({"findings": "Nodule"}, "'Nodule' is a string"),
         ({"name": "../outside"}, "'../outside'"),
         ({"splits": ("te\nst",)}, r"'te\\nst'"),
         ({"records": [Record("a", {}), Record("b", {}), Record("a", {})]}, "image a: two records"),
-        ({"records": [Record(7, {})]}, "an image is called 7"),
+        ({"records": [Record(7, {})]}, "the image name 7 is invalid"),
         ({"records": [Record("\udcff.png", {})]}, "no name of an image"),
         ({"records": [Record("a", {}, patient_id=7)]}, "image a: its patient_id, 7"),
         *(

@@ -235,7 +235,7 @@ def test_the_plan_says_what_it_takes(tmp_path: Path, capsys) -> None:
         (("--data.pairs", "three"), "is not a whole number"),
         (("--data.interventions", "[men]"), "is not a list of mean, blur, inpaint"),
         (("--data.interventions", "mean"), "Did you mean [mean]?"),
-        (("--data.interventions", "[]", "--pairs", "5"), "--data.pairs 5 has no use without interventions"),
+        (("--data.interventions", "[]", "--pairs", "5"), "--data.pairs 5 has no effect without interventions"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, capsys, options: tuple[str, ...], reason: str) -> None:

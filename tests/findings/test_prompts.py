@@ -117,8 +117,8 @@ def test_reads(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", '{"b": "x", "a": "y", "b": "z"}', "key 'b' is there twice"),
-        ("a.yaml", "b: x\na: y\nb: z\n", "key 'b' is there twice"),
+        ("a.json", '{"b": "x", "a": "y", "b": "z"}', "key 'b' occurs twice"),
+        ("a.yaml", "b: x\na: y\nb: z\n", "key 'b' occurs twice"),
         ("a.json", "{}", "not a mapping"),
         ("a.yaml", "", "not a mapping"),
         ("a.json", "{'a': 'x'}", "is not valid JSON.*line 1 column 2"),

@@ -173,7 +173,7 @@ def test_own_questions_names_and_definitions(tmp_path):
     with pytest.raises(UserError, match=r"mine\.yaml has no definition of Square"):
         questions.text("locate", "Square")
     assert questions.sha256 != Questions.of("endpoint").sha256
-    with pytest.raises(UserError, match="no file, nor a family"):
+    with pytest.raises(UserError, match="neither a file nor a family"):
         Questions.of("nowhere.yaml")
 
 

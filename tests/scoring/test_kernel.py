@@ -187,5 +187,5 @@ def test_a_kernel_is_looked_at_until_it_has_measured_a_pair():
     measurer = Measurer(lambda *given: next(wrong_at_last)(*given))
     measurer(PAIRS[0], [None] * 5, *PAIRS[2:])
     assert measurer.problem is None
-    with pytest.warns(UserWarning, match="not those of the host"):
+    with pytest.warns(UserWarning, match="differ from the host's"):
         measurer(*PAIRS)

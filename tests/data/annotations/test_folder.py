@@ -100,7 +100,7 @@ def test_hints(tmp_path):
     assert "no t.csv or u.csv lies under" in message
     assert "There is" not in message
     assert "Expected in --data.root: images and t.csv." in message
-    assert "A file elsewhere is named with --data.annotations." in message
+    assert "Name a file elsewhere with --data.annotations." in message
     touch(place, "t.csv")
     assert f"There is {place / 't.csv'}: did you mean --data.root {place}?" in refusal(place / "images")
     (place / "t.csv").unlink()

@@ -168,7 +168,7 @@ def test_mask_images(tmp_path):
         picture.save(tmp_path / f"{name}.png")
         (part,) = Annotation("Mass", tmp_path / f"{name}.png").parts(6, 9)
         np.testing.assert_array_equal(part.draw(), mask, err_msg=name)
-    with pytest.raises(UserError, match="is 9 x 6 pixels, the image that it annotates 6 x 9"):
+    with pytest.raises(UserError, match="is 9 x 6 pixels, but its image is 6 x 9"):
         Annotation("Mass", tmp_path / "ones.png").parts(9, 6)
     with pytest.raises(UserError, match=r"none\.png"):
         Annotation("Mass", tmp_path / "none.png").parts(6, 9)

@@ -89,7 +89,7 @@ def test_packed_files(tmp_path, content):
         ("id\na\n", "lacks x. Expected columns: id, x; found: 'id'"),
         ("id;x\na;1\n", "lacks id, x. Expected columns: id, x; found: 'id;x'"),
         ("id,x\na\n", "line 2: 1 values for the 2 columns id, x"),
-        ("id,x,x\na,1,2\n", "the column 'x' is there twice"),
+        ("id,x,x\na,1,2\n", "the column 'x' occurs twice"),
         ("id,x\na,1\nb,1,2\n", "line 3: 3 values for the 2 columns"),
         ('id,x\na,"1\nb,2\nc,3\n', "cannot be read"),
         (b"id,x\na,\xff\n", "cannot be read"),

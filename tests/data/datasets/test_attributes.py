@@ -18,7 +18,7 @@ from xbench.findings.attributes import ATTRIBUTES, known_attributes
 
 ODD = [
     "a sex that is neither F nor M counts as unknown",
-    "an age that is no number of years from 0 to 120 counts as unknown",
+    "an age that is not a number of years from 0 to 120 counts as unknown",
     "a projection other than PA, AP and lateral counts as unknown",
 ]
 

@@ -158,7 +158,7 @@ def test_prediction_needs_no_annotations(tmp_path):
     assert [(record.image_id, dict(record.labels)) for record in data.records] == [("a", {}), ("b", {})]
     assert data.load(data.records[0]).regions == {}
     assert (data.notes, data.annotation_files()) == ([], [])
-    assert "holds no image" in refusal(write(tmp_path / "empty", names=()), "predict")
+    assert "has no images" in refusal(write(tmp_path / "empty", names=()), "predict")
 
 
 def test_the_wrong_root(tmp_path):

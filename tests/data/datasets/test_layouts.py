@@ -128,7 +128,7 @@ MALFORMED = [
     ("rsna", RSNA, listed("a,x.dcm,1;2;3;nan,1"), "is not a pixel"),
     ("rsna", RSNA, listed("a,x.dcm,,1"), "line 2: classes is '1', and there are 0 boxes"),
     ("rsna", RSNA, listed("a,x.dcm,1;2;3;4,0"), "line 2: classes is '0', and there are 1 boxes"),
-    ("rsna", RSNA, listed("a,x.dcm,,0", "a,x.dcm,,0"), "line 3: a is there a second time"),
+    ("rsna", RSNA, listed("a,x.dcm,,0", "a,x.dcm,,0"), "line 3: a is listed twice"),
     ("siim", SIIM, "", "columns"),
     ("siim", SIIM, lines("ImageId,EncodedPixels", "a,-1", "a,"), "line 3"),
     ("siim", SIIM, lines("ImageId,EncodedPixels", "a,-1", "b,-1", "a,3 4"), "first: 'a'"),
@@ -169,7 +169,7 @@ MALFORMED = [
     *(
         ("chexlocalize", MASKS, content, said)
         for content, said in [
-            ([], "does not hold segmentations by image"),
+            ([], "has no segmentations by image"),
             ({KEY: {"Edema": {"size": [16, 16]}}}, "'counts' is missing"),
             ({KEY: {"Edema": {"size": [10**5, 10**5], "counts": RLE["counts"]}}}, "100000 x 100000"),
             ({KEY: {"Edema": {"size": [16, 16], "counts": [5, 6]}}}, "add up to the 256 pixels"),
@@ -179,9 +179,9 @@ MALFORMED = [
             ({KEY: {"img_size": [16, 16], "Edema": [[]]}}, "A polygon has no points"),
         ]
     ),
-    ("chexlocalize", TABLE, labels_of(Edema="2"), "line 2: Edema is '2'; a label is 1, 0 or, unknown, -1"),
+    ("chexlocalize", TABLE, labels_of(Edema="2"), "line 2: Edema is '2'; a label is 1, 0, or -1 for unknown"),
     ("chexlocalize", TABLE, labels_of(path=""), "line 2: Path is empty"),
-    ("chexlocalize", TABLE, labels_of() + labels_of().split("\n")[1], f"line 3: {KEY} is there a second time"),
+    ("chexlocalize", TABLE, labels_of() + labels_of().split("\n")[1], f"line 3: {KEY} is listed twice"),
     ("chexlocalize", TABLE, labels_of(header=LABELS[:-1]), "no column for Support Devices"),
     ("chestxray14", BOXES, boxes("1_0.png,Hernia,1,2,3,4"), "line 2: the finding 'Hernia' is not one of the eight"),
     ("chestxray14", BOXES, boxes(",Mass,1,2,3,4"), "line 2: Image Index is empty"),
@@ -192,7 +192,7 @@ MALFORMED = [
         "chestxray14",
         ENTRIES,
         lines("Image Index,Finding Labels", "1_0.png,Mass", "1_0.png,Nodule"),
-        "line 3: 1_0 is there a second time",
+        "line 3: 1_0 is listed twice",
     ),
     ("vindr", VINDR, corners("a,ILD,5,1,1,5"), "line 2: The box (5.0, 1.0) to (1.0, 5.0) ends before it begins"),
     ("vindr", VINDR, corners("a,,1,1,5,5"), "line 2: class_name is empty"),
@@ -202,7 +202,7 @@ MALFORMED = [
     ("mscxr", PHRASES, phrases("a,Edema,,p,1,2,3,4,9,9,test"), "line 2: label_text is empty"),
     (
         *("mscxr", PHRASES, phrases("a,Edema,haze,p,1,2,3,4,9,9,test", "a,Edema,fog,p,1,2,3,4,9,8,test")),
-        "line 3: a has another size here than in a row further up",
+        "line 3: a has another size here than in an earlier row",
     ),
     *(
         ("padchestgr", REPORTS, content, said)

@@ -260,7 +260,7 @@ def test_what_is_odd_is_counted(root):
     notes = notes_of(data)
     assert notes["an image that the annotation files do not name, left out"] == ["p9/stray"]
     assert [*notes] and any("iscrowd 1" in note for note in notes)
-    assert any("'Wire'" in note for note in notes) and any("for want of an outline" in note for note in notes)
+    assert any("'Wire'" in note for note in notes) and any("in place of an outline" in note for note in notes)
     cut = [record.image_id for record in data.records if CUT_OFF in data.load(record).notes]
     assert len(cut) == 1
 
@@ -300,10 +300,10 @@ RLE = {"size": [own.HEIGHT, own.WIDTH], "counts": [own.HEIGHT * own.WIDTH]}
 COCO = {
     "no dictionary": ([], "is not COCO's format"),
     "category missing": (changed("categories", name="nodule 2"), "has no category 'nod'"),
-    "category twice": (changed("categories", id=2), "category 2: the id 2 is there a second time"),
+    "category twice": (changed("categories", id=2), "category 2: the id 2 occurs twice"),
     "another spelling": (changed(category_id=9, add=[("categories", {"id": 9, "name": "NOD"})]), "'NOD' is not 'nod'"),
     "category unknown": (changed(category_id=77), "annotation 1 (id 1): there is no category with the id 77"),
-    "image twice": (changed("images", id=1), "image 2: the id 1 is there a second time"),
+    "image twice": (changed("images", id=1), "image 2: the id 1 occurs twice"),
     "file twice": (changed("images", file_name="p0/view1.png"), "'p0/view1' is annotated twice"),
     "file ambiguous": (changed("images", file_name="view1.png"), "6 images under"),
     "no file name": (changed("images", file_name=None), "file_name is empty"),
@@ -311,7 +311,7 @@ COCO = {
     "size": (changed("images", width=0), "An image of 0 x 90 pixels is not possible"),
     "no list": (own.coco_content() | {"annotations": [7]}, "annotation 1: "),
     "nothing drawn": (changed(segmentation=[], bbox=[]), "neither a segmentation nor a bbox"),
-    "empty mask": (changed(segmentation=RLE), "its mask has no pixel"),
+    "empty mask": (changed(segmentation=RLE), "its mask is empty"),
     "mask of another size": (changed(segmentation=RLE | {"size": [9, 800]}), "800 x 9 pixels, and the image 80"),
     "mask cut off": (changed(segmentation=RLE | {"counts": [5]}), "that add up to the 7200 pixels"),
     "run lengths cut off": (changed(segmentation=RLE | {"counts": "_m1"}), "do not add up to its 80 x 90 pixels"),
@@ -319,7 +319,7 @@ COCO = {
     "polygon outside": (changed(segmentation=[[95, 2, 130, 4, 105, 6]]), "outside the image of 80 x 90"),
     "polygon far outside": (changed(segmentation=[[1, 2, 3, 4, 1005, 6]]), "far outside of the image of 80 x 90"),
     "polygon of nothing": (changed(segmentation=[[1, 2, 3, 2, 5, 2]]), "encloses nothing"),
-    "no side": (changed(segmentation=None, bbox=[1, 2, 0, 3]), "none is whole"),
+    "no side": (changed(segmentation=None, bbox=[1, 2, 0, 3]), "contains no whole pixel"),
     "negative side": (changed(segmentation=None, bbox=[1, 2, -4, 3]), "a negative side"),
     "box again": (changed(kind="boxes", add=[("annotations", AGAIN)]), "annotation 3 is the same"),
     "corners": (with_corners(), "these are corners"),
@@ -375,18 +375,18 @@ FIRST = own.box_rows()[1]
 HEALTHY = 1 + [*own.truth().values()].index({})
 TABLES = {
     "no column": (labels_with("wire", row=0), "there is no column for Nodule; there is image, patient_id, wire"),
-    "no label": (labels_with("2"), "a label is 1, 0 or, unknown, -1"),
-    "image twice": (labels_with("p0/view1.png", column=0), "p0/view1 is there a second time"),
+    "no label": (labels_with("2"), "a label is 1, 0, or -1 for unknown"),
+    "image twice": (labels_with("p0/view1.png", column=0), "p0/view1 is listed twice"),
     "image gone": (labels_with("none.png", row=HEALTHY, column=0), "1 of 12 annotated images have no file"),
     "image unknown": (boxes_with("none.png", column=0), "line 2: the table of labels does not name none"),
     "NaN": (boxes_with("nan"), "x is 'nan', not a number"),
-    "no side": (boxes_with(0, column=4), "holds no pixel"),
+    "no side": (boxes_with(0, column=4), "contains no pixel"),
     "another spelling": (boxes_with(f"{FIRST[1]}_".upper(), column=1), "is not"),
     "again": ({"boxes": [*own.box_rows(), FIRST]}, f"{len(own.box_rows()) + 1}: the box of {FIRST[1]} on"),
     "corners": ({"boxes": [own.box_rows()[0], *own.box_rows(corners=True)[1:]]}, "--data.box xyxy"),
-    "column twice": ({"labels": [[*row, row[-1]] for row in own.label_rows()]}, "the column 'eff' is there twice"),
+    "column twice": ({"labels": [[*row, row[-1]] for row in own.label_rows()]}, "the column 'eff' occurs twice"),
     "absent": ({"labels": [[0 if cell == 1 else cell for cell in row] for row in own.label_rows()]}, "calls absent on"),
-    "never": ({"boxes": [row for row in own.box_rows() if row[1] != "eff"]}, "has nothing drawn of Pleural Effusion"),
+    "never": ({"boxes": [row for row in own.box_rows() if row[1] != "eff"]}, "has no annotation of Pleural Effusion"),
     "fractions": ({"boxes": own.box_rows(fractions=True)}, "is in --data.units fractions, not pixels"),
 }  # fmt: skip
 
@@ -436,9 +436,9 @@ SQUARE = np.zeros((own.HEIGHT, own.WIDTH), np.uint8)
 SQUARE[9:20, 9:20] = 255
 CLEAR = np.dstack([SQUARE * 0, SQUARE * 0, SQUARE * 0, SQUARE])
 MASKS = {
-    "grey values": ("nod/p0/view0.png", SQUARE // 2 + np.arange(own.WIDTH, dtype=np.uint8), "grey values, from 0"),
-    "never black": ("nod/p0/view0.png", SQUARE // 2 + 1, "has 2 grey values, from 1"),
-    "transparent": ("nod/p0/view0.png", CLEAR, "is transparent in places"),
+    "grey values": ("nod/p0/view0.png", SQUARE // 2 + np.arange(own.WIDTH, dtype=np.uint8), "gray values, from 0"),
+    "never black": ("nod/p0/view0.png", SQUARE // 2 + 1, "has 2 gray values, from 1"),
+    "transparent": ("nod/p0/view0.png", CLEAR, "has transparent pixels"),
     "two files": ("nod/p0/view0.jpg", SQUARE, "p0/view0 has two masks of nod"),
     "no image": ("nod/none.png", SQUARE, "Masks are matched with images by --data.pattern {finding}/{image}"),
     "no finding": ("stray.png", SQUARE, "does not fit by --data.pattern {finding}/{image}"),
@@ -463,12 +463,12 @@ def test_masks_against_labels_and_images(root):
     refusal(lambda: MaskFolderDataset(str(root), own.LABELS, labels="labels.csv"), "labels.csv calls Nodule")
     save(root / "masks/nod/p0/view0.png", SQUARE[:50])
     data = MaskFolderDataset(str(root), own.LABELS)
-    with pytest.raises(UserError, match="80 x 50 pixels, the image that it annotates 80 x 90"):
+    with pytest.raises(UserError, match="80 x 50 pixels, but its image is 80 x 90"):
         data.load(records_of(data)[IMAGE])
     shutil.rmtree(root / "masks/eff")
-    refusal(lambda: MaskFolderDataset(str(root), own.LABELS), "has nothing drawn of Pleural Effusion")
+    refusal(lambda: MaskFolderDataset(str(root), own.LABELS), "has no annotation of Pleural Effusion")
     shutil.rmtree(root / "masks")
-    refusal(lambda: MaskFolderDataset(str(root), own.LABELS), "is not a folder, and none of that name lies in")
+    refusal(lambda: MaskFolderDataset(str(root), own.LABELS), "is not a folder, here or in")
 
 
 def test_a_mask_that_two_findings_claim(root):
@@ -479,11 +479,11 @@ def test_a_mask_that_two_findings_claim(root):
 
 OPTIONS = {
     "no finding": ({"findings": {}}, "--data.findings: there is none"),
-    "another's name": ({"name": "rsna"}, "is what a dataset of the package is called"),
+    "another's name": ({"name": "rsna"}, "is the name of a dataset of the package"),
     "a path": ({"name": "a/b"}, "no slash"),
     "unknown": ({"recognition_only": ["Mass"]}, "--data.recognition_only Mass is none of the findings"),
     "columns": ({"columns": {"left": "l"}}, "--data.columns left: give image, finding, x, y, width, height"),
-    "annotations": ({"annotations": "a.csv"}, "masks lie in --data.masks"),
+    "annotations": ({"annotations": "a.csv"}, "masks are in --data.masks"),
     "pattern": ({"pattern": "{image}_{side}"}, "write {image} once"),
 }
 
@@ -552,8 +552,8 @@ def test_phrases_without_a_finding_a_label_or_a_box(root):
     ("change", "said"),
     [
         ({"text": "  "}, "text is empty"),
-        ({"label": 0}, "something is drawn of a phrase whose label is 0"),
-        ({"label": 2}, "a label is 1, 0 or, unknown, -1"),
+        ({"label": 0}, "a phrase with the label 0, absent, has an annotation"),
+        ({"label": 2}, "a label is 1, 0, or -1 for unknown"),
         ({"image": "p9/view9"}, "the table of labels does not name p9/view9"),
         ({"finding": "eff", "text": "NO FLUID", "width": ""}, "not a number"),
         ({"finding": "eff", "text": "no FLUID", "label": ""}, "present in one row of p0/view0 and absent in another"),

@@ -41,7 +41,7 @@ def test_copies_of_another_size_are_noted_or_refused(downloads, tmp_path):
     assert radiograph.image.shape == (height // 2, width // 2) and radiograph.notes == (SMALLER,)
     for name, region in radiograph.regions.items():
         np.testing.assert_array_equal(region, official.masks[smaller][name])
-    with pytest.raises(UserError, match="they do not fit a copy of other proportions"):
+    with pytest.raises(UserError, match="which has other proportions"):
         data.load(records[other])
 
 
@@ -134,5 +134,5 @@ def test_sentences_that_compare_and_what_is_odd(downloads, tmp_path):
     assert {note for note, images in notes_of(data).items() if image in images} == {
         "a box that ends before it begins, or holds nothing, left out",
         "boxes of a sentence about what is absent, left out",
-        "a sentence that is not there in this language, left out",
+        "a sentence that does not exist in this language, left out",
     }

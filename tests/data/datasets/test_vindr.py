@@ -135,7 +135,7 @@ def test_copies_of_another_size_are_refused(downloads, tmp_path, size):
             "vindr",
             official.root,
             **options,
-            says=["the copies are not of the size of the DICOM files, in whose pixels the boxes are"],
+            says=["the copies are smaller than the DICOM files"],
         )
     VinDrCXR(str(official.root)).setup("predict")
 

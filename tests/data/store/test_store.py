@@ -292,7 +292,7 @@ def test_what_has_no_file_or_no_name_cannot_be_described(tmp_path):
     kind = type("Typed", (Pictures,), {"__module__": "nowhere"})
     with pytest.raises(UserError, match="nowhere"):
         describe(kind(str(tmp_path)), GEOMETRY)
-    with pytest.raises(UserError, match="cannot be written down"):
+    with pytest.raises(UserError, match="cannot be serialized"):
         describe(pictures(tmp_path), Preprocessing([A.Lambda(image=lambda image, **_: image)]))
 
 
