@@ -180,7 +180,7 @@ def squares_with(**changes):
         ({"splits": ("te\nst",)}, r"'te\\nst'"),
         ({"records": [Record("a", {}), Record("b", {}), Record("a", {})]}, "image a: two records"),
         ({"records": [Record(7, {})]}, "the image name 7 is invalid"),
-        ({"records": [Record("\udcff.png", {})]}, "no name of an image"),
+        ({"records": [Record("\udcff.png", {})]}, "the image name"),
         ({"records": [Record("a", {}, patient_id=7)]}, "image a: its patient_id, 7"),
         *(
             ({"records": [Record("a", {"Hole": 0}), Record("b", {"Hole": label})]}, "b: it has the label .* for Hole")

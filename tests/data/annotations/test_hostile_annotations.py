@@ -57,8 +57,8 @@ def test_what_is_too_much(tmp_path):
         ("large-number", numbered("9" * 4000), "not a pixel"),
         ("numbers", numbered("1e12"), "not a pixel"),
         ("many-boxes", [box | {"syms": ["Mass"] * 20_000, "boxes": [[0] * 4] * 20_000}], 1),
-        ("long-name", [box | {"file_name": "x" * 10**7 + ".png"}], "no name of an image"),
-        ("long-label", [box | {"syms": ["x" * 10**7]}], "is none of the findings"),
+        ("long-name", [box | {"file_name": "x" * 10**7 + ".png"}], "the image name"),
+        ("long-label", [box | {"syms": ["x" * 10**7]}], "is not one of the findings"),
     ):
         put("chestxdet10", what, det10, content, outcome)
     for what, content, outcome in (
@@ -120,7 +120,7 @@ def test_names_that_are_none(tmp_path, name):
     entry = {"file_name": f"{NAMES[name]}.png", "syms": [], "boxes": []}
     (tmp_path / "test.json").write_text(json.dumps([entry]))
     message = refusal("chestxdet10", tmp_path)
-    assert message.isprintable() and "no name of an image" in message
+    assert message.isprintable() and "the image name" in message
     with (tmp_path / "train-rle.csv").open("w", newline="", errors="surrogatepass") as file:
         csv.writer(file).writerows([["ImageId", "EncodedPixels"], [NAMES[name], "-1"]])
     message = refusal("siim", tmp_path)

@@ -83,7 +83,7 @@ def test_a_name_that_is_nearly_one_of_ours_is_asked_about(films):
         (lambda root: {"findings": "=1"}, "predict", "--data.findings: '=1' is no name"),
         (lambda root: {"root": str(root / "notes.txt")}, "predict", r"1 other files do \(first: 'notes.txt'\)"),
         (lambda root: (root / "new").mkdir() or {"root": str(root / "new")}, "predict", "nor does any other"),
-        (lambda root: (root / "a\nb.png").touch() or {}, "predict", r"called 'a\\nb.png'"),
+        (lambda root: (root / "a\nb.png").touch() or {}, "predict", r"image name 'a\\nb.png'"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_paragraph(films, spoil, stage, said):

@@ -120,7 +120,7 @@ SOUND = {
     "vindr": {VINDR: corners("a,ILD,1,1,5,5")},
 }
 MALFORMED = [
-    ("rsna", RSNA, targets("a,1,2,3,4,1", "a,,,,,0"), "line 3: a has Target 0 here and 1 further up"),
+    ("rsna", RSNA, targets("a,1,2,3,4,1", "a,,,,,0"), "line 3: a has Target 0 here and 1 in an earlier row"),
     ("rsna", RSNA, targets("a,1,2,3,4,0"), "line 2: there is a box, and Target is 0"),
     ("rsna", RSNA, targets("a,1,2,3,1e9,1"), "line 2: The coordinate '1000000000.0' is not a pixel"),
     ("rsna", RSNA, targets("a,,,,,"), "line 2: Target is '', not 0 or 1"),
@@ -155,7 +155,7 @@ MALFORMED = [
             ([entry(file_name="")], "entry 1: file_name is empty"),
             ([entry(), entry()], "'1' is annotated twice"),
             ([entry(syms=[])], "entry 1"),
-            ([entry(syms=["Hernia"])], "'Hernia' is none of the findings"),
+            ([entry(syms=["Hernia"])], "'Hernia' is not one of the findings"),
             ([entry(boxes=[[1, 2, 3]])], "entry 1"),
             ([entry(boxes=[[3, 2, 1, 4]])], "ends before it begins"),
             ([entry(boxes=[[1, 2, 3, 10**400]])], "is not a pixel"),
