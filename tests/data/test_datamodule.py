@@ -173,7 +173,7 @@ def squares_with(**changes):
     ("changes", "said"),
     [
         ({"findings": ("Square", "Hole", "Square")}, "'Square' occurs twice"),
-        ({"findings": ("Square", "Ho\nle")}, r"'Ho\\nle' is no name"),
+        ({"findings": ("Square", "Ho\nle")}, r"'Ho\\nle' is not a name"),
         ({"findings": ()}, "there is none"),
         ({"findings": "Nodule"}, "'Nodule' is a string"),
         ({"name": "../outside"}, "'../outside'"),

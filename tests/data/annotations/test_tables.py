@@ -70,7 +70,7 @@ def test_a_last_row_without_a_line_end_is_told(path, text, ended):
 def test_a_last_row_that_is_cut_off(path):
     assert len(rows(path, "id,x,,,\na,1,,,\nb,2,\n")) == 2
     assert "ends within its first line" in refusal(path, "id,x,mo")
-    assert "line 3: the file is cut off: 3 values, and 5 in the row before" in refusal(path, "id,x,,,\na,1,,,\nb,2,")
+    assert "line 3: the file is cut off: 3 values, 5 in the row before" in refusal(path, "id,x,,,\na,1,,,\nb,2,")
 
 
 @pytest.mark.parametrize("content", [gzip.compress(b"id,x\na,1\n", mtime=0), b"PK\x03\x04 and so on"])

@@ -321,7 +321,7 @@ COCO = {
     "polygon of nothing": (changed(segmentation=[[1, 2, 3, 2, 5, 2]]), "encloses nothing"),
     "no side": (changed(segmentation=None, bbox=[1, 2, 0, 3]), "contains no whole pixel"),
     "negative side": (changed(segmentation=None, bbox=[1, 2, -4, 3]), "a negative side"),
-    "box again": (changed(kind="boxes", add=[("annotations", AGAIN)]), "annotation 3 is the same"),
+    "box again": (changed(kind="boxes", add=[("annotations", AGAIN)]), "it repeats annotation 3"),
     "corners": (with_corners(), "these are corners"),
     "corners in frames not stated": (with_corners(width=None, height=None), "these are corners"),
     "box outside": (changed(segmentation=None, bbox=[100, 2, 4, 3]), "outside the image of 80 x 90"),
