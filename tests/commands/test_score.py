@@ -332,7 +332,7 @@ def test_a_table_of_probabilities_needs_no_pixel(command, tmp_path):
     run = command(*words, "--data.on_error", "skip", "--predictions", "scores.csv")
     assert run.status == 0, run.errors
     (skipped,) = run.results["counts"]["skipped"]
-    assert skipped["image_id"] == "p0/view0" and skipped["reason"].startswith("No file of the image")
+    assert skipped["image_id"] == "p0/view0" and skipped["reason"].startswith("The image p0/view0 has no file")
     found = {(row["image_id"], row["query"]): row["label"] for row in run.rows}
     assert found == {pair: int(there) for pair, there in pairs.items() if pair[0] != "p0/view0"}
     assert {row["has_region"] for row in run.rows} == {False}
