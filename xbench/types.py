@@ -239,10 +239,7 @@ class Batch:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Put all tensors into one storage.
-
-        A worker passes each storage through a file descriptor, which is slow and limited to about a thousand.
-        """
+        # One storage for all tensors: a worker passes each through a file descriptor, slowly, and about 1,000 at most.
         places = [place for place, region in enumerate(self.truth.regions) if region is not None]
         drawn = [region for region in self.truth.regions if region is not None]
         # Pixels of changes may be floats. They go first because only their position in the storage matters.

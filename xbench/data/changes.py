@@ -26,10 +26,7 @@ def changes_of(
     interventions: Sequence[Intervention],
     preprocessing: Preprocessing,
 ) -> list[Change]:
-    """Return changed versions of a radiograph for `pairs`, names of queries with a region by position.
-
-    Raise a UserError if the model's preprocessing places the changed radiograph differently.
-    """
+    """Return changed versions of a radiograph for `pairs`, query names by position; UserError if the view changes."""
     changes = []
     for condition, places, hidden, changed in _changed(record, radiograph, pairs, interventions):
         pixels, view = preprocessing.pixels(changed)
@@ -51,7 +48,6 @@ def changes_of(
 def _changed(
     record: Record, radiograph: Radiograph, pairs: Mapping[int, str], interventions: Sequence[Intervention]
 ) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.bool_], NDArray[np.uint8]]]:
-    """Yield condition, positions to score, hidden pixels (H, W), and changed radiograph (H, W)."""
     if not pairs:
         return
     size = (radiograph.image.shape[0], radiograph.image.shape[1])

@@ -251,10 +251,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.findings = tuple(finding for finding in self.findings if finding not in findings)
 
     def test_dataloader(self) -> DataLoader[Sample | Failure]:
-        """Return the loader of this process's batches, preprocessed for the trainer's model.
-
-        Without a trainer: all batches, in [0, 1], stretched to the evaluation grid (`native`: to 224 x 224).
-        """
+        """Return this process's batches, preprocessed for the trainer's model, or in [0, 1] on the grid without one."""
         trainer = self.trainer
         if trainer is None:
             size = (224, 224) if self.grid == "native" else self.grid
@@ -320,8 +317,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 def drawn_pairs(records: Sequence[Record], findings: Sequence[str], most: int) -> dict[str, frozenset[str]]:
     """Draw at most `most` pairs of an image and a present query; return the names of queries by image.
 
-    Findings have equal shares, which include their phrases; one with fewer pairs gives all. A larger draw includes a
-    smaller one.
+    Findings, with their phrases, have equal shares, or all their pairs. A larger draw includes a smaller one.
     """
     groups: dict[str | None, list[tuple[bytes, str, str]]] = {}
     for record in records:

@@ -26,8 +26,6 @@ from xbench.scoring.sweep import check_thresholds, threshold_values
 
 
 class _PerClass(RowMetric):
-    """A metric over the valid pairs of image and class; other pairs may hold any values."""
-
     _thresholds = 2
 
     def __init__(self, num_classes: int, **shapes: tuple[int, ...]) -> None:
@@ -36,10 +34,10 @@ class _PerClass(RowMetric):
         self._measurer = Measurer()
 
     def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
-        """Add the valid pairs of a batch.
+        """Add the valid pairs of a batch; ValueError for wrong shapes or dtypes, non-finite maps or empty regions.
 
         Saliency (B, C, h, w) is raw values; regions (B, C, H, W) are bool on the evaluation grid; valid (B, C) bool
-        marks positive classes with a region. ValueError for wrong shapes or dtypes, non-finite maps or empty regions.
+        marks positive classes with a region.
         """
         if saliency.ndim == 4 and saliency.shape[1] != self.num_classes:
             raise ValueError(

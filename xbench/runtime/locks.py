@@ -40,7 +40,7 @@ def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
 
 
 def try_lock(path: Path, shared: bool = False, inherited: bool = True) -> int:
-    """Take a lock and return its descriptor, which releases it when closed; Busy if another process holds it.
+    """Take a lock and return its descriptor, which releases it when closed; Busy if held, OSError if unwritable.
 
     Args:
         path: The lock file; its folder is created if necessary.

@@ -10,8 +10,6 @@ from typing import Any
 
 
 class _Outlet(io.FileIO):
-    """Standard output or error that drops everything after a full disk or closed pipe refused a write."""
-
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(stream.fileno(), "w", closefd=False)
         self._stream = stream

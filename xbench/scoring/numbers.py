@@ -98,10 +98,7 @@ def own_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
 
 
 def sweep_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
-    """Return by group Dice and IoU at 0.5, at the best threshold (the lowest if tied), and at all; None without rows.
-
-    A single threshold means answers, which are not swept.
-    """
+    """Return by group Dice and IoU at 0.5, at the best threshold (lowest if tied), and at all; None without rows."""
     found = []
     curves = {name: mean(sums[f"{name}_sum"], sums["count"]).tolist() for name in ("dice", "iou")}
     for place, count in enumerate(sums["count"].tolist()):
@@ -158,10 +155,7 @@ def box_column_sums(
 
 
 def box_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
-    """Return by group the box scores without a grid, over scored pairs; None if undefined.
-
-    `false_alarm` and `false_area` are over images without the finding: share of images, and mean area.
-    """
+    """Return by group box scores over scored pairs, `false_alarm` and `false_area` over images without the finding."""
     found = []
     for of_counts, of_sums in zip(sums["counts"].tolist(), sums["score_sum"].tolist(), strict=True):
         counts, scores = (dict(zip(*part, strict=True)) for part in ((BOX_COUNTS, of_counts), (BOX_SUMS, of_sums)))

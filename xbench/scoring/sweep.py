@@ -93,7 +93,7 @@ def normalise(maps: Tensor) -> Tensor:
 def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelCounts:
     """Count the pixels of `maps >= t` and of `(maps >= t) & regions` at every threshold, exactly.
 
-    Maps (N, H, W) are float32 in [0, 1], regions (N, H, W) bool; the T thresholds are evenly spaced from 0 to 1.
+    Maps (N, H, W) are float32 in [0, 1], regions (N, H, W) bool; T thresholds are evenly spaced. ValueError otherwise.
 
     Examples:
         >>> maps = torch.tensor([[[0.0, 0.5], [0.75, 1.0]]])

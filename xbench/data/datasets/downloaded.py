@@ -111,10 +111,7 @@ class DownloadedDataset(ChestXrayDataModule):
 
     @abstractmethod
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the annotation files of the split; UserError if they are missing or malformed.
-
-        Call `note` for anything odd, and `file` or `reading` for each file.
-        """
+        """Read the split's annotation files with `file`, `reading` and `note`; UserError if missing or malformed."""
 
     def image_key(self, path: Path) -> str | None:
         """Return an image's name in the annotation files: by default its file name without the ending."""
@@ -203,10 +200,7 @@ class DownloadedDataset(ChestXrayDataModule):
         return [self._record(name, cases.get(name, ImageAnnotations(name, {})), images) for name in sorted(names)]
 
     def load(self, record: Record) -> Radiograph:
-        """Decode an image and draw each finding's region, the union of its annotations, in their own frame.
-
-        Raise a `UserError` for an unreadable file, other proportions than the annotations', or a malformed annotation.
-        """
+        """Decode an image and draw each finding's region, the union of its annotations, in their own frame."""
         source: Source = record.source
         if source.path is None:
             raise UserError(f"The image {record.image_id} has no file under {self.root}.")

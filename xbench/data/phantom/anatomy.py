@@ -11,10 +11,7 @@ from xbench.data.phantom.canvas import Frame, Layer, Mask, Points, band_noise, b
 
 
 class Build:
-    """A patient's proportions relative to the model patient.
-
-    `twist` broadens one side, `lean` bends the trunk, `inspiration` lowers the diaphragms, `fat` covers the ribs.
-    """
+    """Proportions: `twist` broadens one side, `lean` bends the trunk, `inspiration` lowers the diaphragms."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         depth = rng.normal(0, 0.045)
@@ -200,7 +197,6 @@ def _breasts(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
 
 
 def _vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[list[Points], list[float], list[float]]:
-    """Return the vessels of one lung, finest first: curves in the patient's frame, widths, strengths in [0, 1]."""
     stems = 9
     angles = np.linspace(-1.35, 1.42, stems) + rng.normal(0, 0.09, stems)
     starts = np.repeat(hilum[None], stems, 0) + rng.normal(0, 0.018, (stems, 2)) + np.array([side * 0.015, 0.02])

@@ -83,10 +83,7 @@ class Frame:
         return np.multiply(canvas, np.float32(1 / 255), dtype=np.float32)
 
     def stroke(self, curves: Sequence[Points], widths: Sequence[float], strengths: Sequence[float]) -> Layer:
-        """Draw open curves (N, 2) in the patient's frame over each other, (H, W) in [0, 1]; strengths in [0, 1].
-
-        A stroke thinner than a pixel is a pixel wide and proportionally fainter.
-        """
+        """Draw open curves (N, 2) over each other, (H, W) in [0, 1]; strokes thinner than a pixel become fainter."""
         canvas = np.zeros((self.height, self.width), np.uint8)
         fixed = self._fixed(np.concatenate(curves))
         ends = np.cumsum([len(curve) for curve in curves]).tolist()

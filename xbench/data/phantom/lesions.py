@@ -79,7 +79,6 @@ def _place(
     rng: np.random.Generator,
     margin: float,
 ) -> Points:
-    """Return a point (2,) of the patient's frame, uniform over the free lung at least `margin` from its edge."""
     if places is not None:
         place = next(places)
         # Advance the stream equally at every size.
@@ -96,7 +95,6 @@ def _place(
 def _ball(
     rng: np.random.Generator, anatomy: Anatomy, at: Points, radius: float, solid: float, density: float
 ) -> _Change:
-    """Return a rounded body whose radius varies by a tenth, and whose edge fades from the share `solid` of it."""
     frame, part = anatomy.frame.window(at, 1.4 * radius)
     x, y = frame.grid()
     dx, dy = x - np.float32(at[0]), y - np.float32(at[1])

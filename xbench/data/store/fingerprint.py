@@ -106,7 +106,6 @@ def files_state(record: Record) -> tuple[tuple[str, int, int, int], ...] | None:
 
 
 def _text(value: Any) -> str:
-    """Serialize a value identically in every process; TypeError or ValueError if that is impossible."""
     return json.dumps(value, sort_keys=True, default=_plain)
 
 

@@ -167,7 +167,7 @@ def _leave_the_worker(connection: int) -> None:
     for name in _HANDLED_IN_WORKERS:
         signal.signal(signal.Signals[name], signal.SIG_DFL)
     end_with_parent()
-    # Peers wait as long as any copy of a pipe or socket is open. Closed numbers could be reused and closed again.
+    # Peers wait as long as any copy of a pipe or socket is open. Not closed, because owners may close a reused number.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):

@@ -1,7 +1,4 @@
-"""AFLoc (Nature BME 2025) and KAF-Ground (2026): smoothed cells, a crop, thresholds above 0.
-
-Follows YH0517/AFLoc 940e3d7 and tahsirmunna/kaf-ground d83afc6.
-"""
+"""AFLoc (Nature BME 2025) and KAF-Ground (2026): smoothed cells, a crop, thresholds above 0."""
 
 from __future__ import annotations
 

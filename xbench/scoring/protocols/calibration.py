@@ -42,7 +42,7 @@ class CalibrationScores:
 def calibration(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> CalibrationScores:
     """Score probabilities (N,) in [0, 1] of labels (N,): 1 positive, 0 negative, -1 unknown and left out.
 
-    Bins are of equal width and closed on the right. Naeini et al., AAAI 2015; Brier 1950.
+    Bins are of equal width and closed on the right. ValueError for other p. Naeini et al., AAAI 2015; Brier 1950.
 
     Examples:
         >>> calibration(np.array([1, 0, 1, -1]), np.array([0.75, 0.25, 0.5, 0.1]), 2)  # doctest: +NORMALIZE_WHITESPACE

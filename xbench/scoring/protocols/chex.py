@@ -1,7 +1,4 @@
-"""ChEX (ECCV 2024): IoU of all pixels of the dataset together.
-
-Follows philip-mueller/chex c3f5d78.
-"""
+"""ChEX (ECCV 2024): IoU of all pixels of the dataset together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CheXlocalize (Saporta et al., Nature Machine Intelligence 2022): Otsu and tuned masks, two slices of IoU.
-
-Follows rajpurkarlab/cheXlocalize 2a79492. All numbers follow from integer counts per pair.
-"""
+"""CheXlocalize (Saporta et al., Nature Machine Intelligence 2022): Otsu and tuned masks, two slices of IoU."""
 
 from __future__ import annotations
 

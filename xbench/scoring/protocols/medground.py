@@ -1,7 +1,4 @@
-"""MedGround-Bench (arXiv 2605.20158): unions of boxes.
-
-Follows gzxiong/medfocus 4f11faf. Boxes are x0, y0, x1, y1, half-open.
-"""
+"""MedGround-Bench (arXiv 2605.20158): unions of boxes x0, y0, x1, y1, half-open."""
 
 from __future__ import annotations
 

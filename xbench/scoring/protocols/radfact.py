@@ -1,7 +1,4 @@
-"""RadFact: boxes drawn on whole pixels.
-
-Follows microsoft/RadFact 72463ac.
-"""
+"""RadFact: boxes drawn on whole pixels."""
 
 from __future__ import annotations
 

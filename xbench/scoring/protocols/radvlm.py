@@ -1,7 +1,4 @@
-"""RadVLM (2025): every box against every other, and precision in the order of the answer.
-
-Follows uzh-dqbm-cmi/RadVLM 69fe946. Boxes are x0, y0, x1, y1.
-"""
+"""RadVLM (2025): every box x0, y0, x1, y1 against every other, and precision in the order of the answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""RadZero (NeurIPS 2025): masks of probabilities at the threshold that is best on the positives.
-
-Follows deepnoid-ai/RadZero 656ae5f.
-"""
+"""RadZero (NeurIPS 2025): masks of probabilities at the threshold that is best on the positives."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from xbench.scoring.protocols.common import HUNDREDTHS, best_dice, count_above, 
 
 
 def pixel_boxes(truth: PairTruth) -> list[tuple[float, float, float, float]]:
-    """Return the boxes around the annotated items, in pixels of the grid, half-open.
-
-    With several readers, or only a region, return the boxes around the region's connected parts.
-    """
+    """Return the boxes around the items, or the region's connected parts, in pixels of the grid, half-open."""
     from scipy.ndimage import find_objects, label
 
     height, width = truth.region.shape
