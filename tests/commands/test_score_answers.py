@@ -101,6 +101,8 @@ def test_no_box_is_a_miss_and_a_box_on_a_negative_an_alarm(command, truth, tmp_p
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", [], "give --frame"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", ["--frame", "whole"], "whole"),
         ("image,finding,x0,y0,x1,y1\n", ["--scores", "none"], "--scores says nothing about boxes"),
+        ("image,text\n", ["--family", "report", "--missing", "flat"], "--missing flat says nothing about reports"),
+        ("image,text\nphantom-0-000000.png,\nphantom-0-000000,\n", ["--family", "report"], "two entries, phantom-0"),
     ],
 )
 def test_what_does_not_fit_is_refused(command, tmp_path, text, options, said):

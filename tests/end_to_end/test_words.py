@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol_pairs, score_without_maps
 from xbench.runs.words import Words
 from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
 
 
 def phantoms(folder: Path, *given: str) -> list[str]:
@@ -188,6 +190,9 @@ def test_a_changed_text_mention_or_outcome_is_found(reported, file, column, tmp_
     numbers = run / ("results.json" if file == "predictions" else "protocols/words.json")
     change(run, f"{file}.parquet", column, numbers)
     assert any(not one.place.endswith("SHA-256") for one in disagreements(run))
+    numbers.write_text(numbers.read_text().replace('"tuned": null', '"tuned": {"Mass": {}}'))
+    with pytest.raises(UserError) if numbers.name == "words.json" else nullcontext():
+        assert disagreements(run)
 
 
 def test_lungs_vocabulary_and_own_names_are_kept_in_the_run(reported, tmp_path, capsys):
@@ -208,6 +213,13 @@ def test_lungs_vocabulary_and_own_names_are_kept_in_the_run(reported, tmp_path, 
     (tmp_path / "lungs.csv").write_text("\n".join(lines[:-1]))
     assert main(["rescore", str(run), "--protocol", "words", "--lungs", str(tmp_path / "lungs.csv")]) == 2
     assert f"nothing for 1 images (first: {images[-1]})" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "lungs.csv").write_text("\n".join([*lines, "other,0.5,0.1,high"]))
+    Image.fromarray(mask[:, :50]).save(lungs / f"{images[0]}.png")
+    wrong = [["--lungs", str(lungs)], ["--lungs", str(tmp_path / "lungs.csv")], ["--words-of-maps"]]
+    says = [f"{images[0]}.png cannot be read", f"lungs.csv (row {len(lines) + 1}) cannot", "and centers of boxes, and"]
+    for options, problem in zip(wrong, says, strict=True):
+        assert main(["rescore", str(run), "--protocol", "words", *options]) == 2
+        assert problem in " ".join(capsys.readouterr().err.split())
     own = tmp_path / "own.yaml"
     own.write_text(resources.files("xbench.predictions").joinpath("words.yaml").read_text() + "\n# Ours.\n")
     changed = rescored(run, "--words", str(own))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.commands.words import words
-from xbench.geometry.location import ZONE_SETS, ZONES, LungField, locate, place_of
+from xbench.geometry.location import ZONE_SETS, ZONES, LungField, apart, locate, place_of
 from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UserError
 
@@ -65,9 +65,10 @@ def test_the_command_writes_a_line_for_each_region(tmp_path):
     given, found = ([json.loads(line) for line in path.read_text().splitlines()] for path in (regions, out))
     assert found == [{key: region[key] for key in ("id", "sides", "zones", "zones_allowed")} for region in given]
     out.write_text('{"id": "a", "items": []}\n{"id": "b", "items": [[0, 0, 1]]}\n')
-    for wrong, named in ((out, "line 2 has no `items`"), (None, "give one of them")):
+    again = tmp_path / "again.jsonl"
+    for wrong, named in ((out, "line 2 has no `items`"), (None, "give one of them"), (again, "is the file that is")):
         with pytest.raises(UserError, match=named):
-            words(Namespace(file=None, regions=wrong, words=None, out=tmp_path / "again.jsonl"))
+            words(Namespace(file=None, regions=wrong, words=None, out=again))
 
 
 @st.composite
@@ -147,6 +148,14 @@ def test_nothing_lies_nowhere_and_many_items_are_as_few():
     assert locate(boxes([[0.1, 0.1, 0.2, 0.2]] * 200)) == locate(boxes([[0.1, 0.1, 0.2, 0.2]]))
 
 
+def test_a_single_mask_is_a_union_and_several_are_items():
+    drawn = np.zeros((2, *SIZE), np.bool_)
+    drawn[0, :9, :2] = drawn[1, -9:, -2:] = True
+    union, items = Shape.from_mask(drawn[0] | drawn[1]), [Shape.from_mask(mask) for mask in drawn]
+    assert locate(apart([union])) == locate(items) and locate(items).sides == {"left", "right"}
+    assert locate(apart([union, union])).sides == set()
+
+
 def test_a_lung_mask_moves_midline_and_zones():
     mask = np.zeros((120, 100), np.bool_)
     mask[20:90, 10:45] = mask[30:100, 52:80] = mask[5, 5] = True
@@ -158,7 +167,7 @@ def test_a_lung_mask_moves_midline_and_zones():
     narrow = [Shape("box", (120, 100), np.array([44.0, 40.0, 48.0, 60.0]))]
     assert (locate(narrow).sides, locate(narrow, LungField(midline=0.53)).sides) == (set(), {"right"})
     for wrong in (np.zeros((9, 9), np.bool_), mask[:, :50], np.vstack([mask[:101, :50], mask[:, :50]])):
-        with pytest.raises(UserError, match="two separate lungs"):
+        with pytest.raises(ValueError, match="two separate lungs"):
             LungField.of_mask(wrong)
     for numbers in ((0.5, 0.8, 0.8), (1.01, 0.1, 0.8), (0.5, -0.1, 0.8), (0.5, 0.1, 1.1)):
         with pytest.raises(ValueError, match="the top above the bottom"):

@@ -168,6 +168,7 @@ def tuned(path):
         (read_answered, "it.csv", f"{CORNERS},score\na,b,1,2,3,4,0_1\n", ["row 2", "'0_1'"]),
         (read_answered, "it.csv", f'{CORNERS}\na,"b,1,2,3,4\n', ["cannot be read"]),
         (read_answered, "it.csv", "image,finding,x0,y0,x1\n", ["lacks", "y1"]),
+        (read_answered, "it.jsonl", '{"image": "a", "text": ""}', ["lacks finding", "--family report"]),
         (read_answered, "it.json", results(bbox=[1, 2, -3, 4]), ["entry 2", "corners"]),
         (read_answered, "it.json", results(bbox=[1, 2, "3", 4]), ["entry 2", "'3'"]),
         (read_answered, "it.json", results(bbox=[True, 2, 3, 4]), ["entry 2", "True"]),

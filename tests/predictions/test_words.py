@@ -188,6 +188,7 @@ def test_a_file_of_ones_own_takes_the_place_of_the_vocabulary(tmp_path):
         ({"grammar": {"N negated": ["no"]}}, "its grammar lacks a section that begins with '&'"),
         ({"marks": {"heads": [False]}}, "quote yes, no and numbers"),
         ({"answers": None}, "cannot be read as a vocabulary"),
+        ({"near": {"Nodule": 3}}, "cannot be read as a vocabulary"),
     ],
 )
 def test_a_file_that_is_no_vocabulary_is_refused_in_a_paragraph(tmp_path, change, problem):

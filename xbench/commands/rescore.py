@@ -83,6 +83,8 @@ def rescore(given: Namespace) -> None:
         names = [name for name, protocol in PROTOCOLS.items() if protocol.takes & shows]
         if not names:
             raise UsageError(f"No protocol scores what {run.folder} shows.")
+    if given.words_of_maps and not run.draws_maps and not run.results.answered:
+        raise UsageError(f"--words-of-maps scores peaks of maps and centers of boxes, and {run.folder} has none.")
     lungs = {} if given.lungs is None else read_lungs(given.lungs.expanduser(), run.rows.image_ids)
     words = Words(run, given.words and given.words.expanduser(), lungs, given.strict, given.words_of_maps)
     if words != Words(run) and not any("words" in PROTOCOLS[name].takes for name in names):

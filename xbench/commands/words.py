@@ -32,6 +32,8 @@ def words(given: Namespace) -> None:
     if (given.file is None) == (given.regions is None):
         raise UsageError("words reads a FILE of texts, or one of regions with --regions FILE: give one of them.")
     out: Path = given.out.expanduser()
+    if out.absolute() == (given.file or given.regions).expanduser().absolute():
+        raise UsageError(f"--out {out} is the file that is read: give another one.")
     with writing(f"{out} cannot be written", "Give another file with --out."), atomic_writer(out) as file:
         if given.regions is not None:
             file.writelines(f"{json.dumps(line)}\n".encode() for line in _located(given.regions.expanduser()))

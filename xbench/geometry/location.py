@@ -14,8 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.geometry.shapes import Shape
-from xbench.runtime.errors import UserError
+from xbench.geometry.shapes import Shape, connected_parts
 
 ZONES = ("upper", "middle", "lower")
 """From the top of the lungs to the bottom."""
@@ -51,7 +50,7 @@ class LungField:
         """Measure the two largest connected parts of a mask (H, W) of both lungs.
 
         The midline is the median over rows of the middle between their inner edges; top and bottom are means of both.
-        Raises a UserError if there are no two parts side by side.
+        Raises a ValueError if there are no two parts side by side.
         """
         height, width = mask.shape
         _, labels, stats, _ = cv2.connectedComponentsWithStats(np.asarray(mask, np.uint8), connectivity=8)
@@ -59,7 +58,7 @@ class LungField:
         parts = [labels == part for part in sorted(largest, key=lambda part: stats[part, cv2.CC_STAT_LEFT])]
         rows = np.flatnonzero(np.all([part.any(axis=1) for part in parts], axis=0) & (len(parts) == 2))
         if not len(rows):
-            raise UserError("A lung mask does not show two separate lungs side by side: give each lung a part.")
+            raise ValueError("it does not show two separate lungs side by side; give each lung a part")
         inner = width - parts[0][rows, ::-1].argmax(axis=1) + parts[1][rows].argmax(axis=1)
         tops, heights = stats[largest, cv2.CC_STAT_TOP], stats[largest, cv2.CC_STAT_HEIGHT]
         extent = (float(edges.sum()) / (2 * height) for edges in (tops, tops + heights))
@@ -85,8 +84,13 @@ class Location:
     enough: frozenset[Places]  # sets of zones with half of the area of half of the items, borders moved
 
 
+def apart(items: Sequence[Shape]) -> Sequence[Shape]:
+    """Return items as they are, but of a single mask, which may be a union, its connected parts."""
+    return connected_parts(items[0].draw()) if [item.kind for item in items] == ["mask"] else items
+
+
 def locate(items: Sequence[Shape], field: LungField = STANDARD) -> Location:
-    """Locate the annotated items of a finding on an image; of a union that is known on a grid, its `connected_parts`.
+    """Locate the annotated items of a finding on an image, `apart` if these may be known as a union alone.
 
     Boxes are measured by their edges, polygons and masks by their pixels. Items below 2 % of the largest do not count.
     """

@@ -17,9 +17,9 @@ import torch
 
 from xbench.findings.conditions import draw
 from xbench.findings.prompts import phrase
-from xbench.geometry.location import ZONES, locate
+from xbench.geometry.location import ZONES, apart, locate
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.geometry.shapes import Shape, connected_parts
+from xbench.geometry.shapes import Shape
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.predictions.answer import Box
@@ -277,7 +277,7 @@ class Words(PriorKnowledge):
         self.name, self.must_know = f"words_{says}", says == "prior"
         super().__init__(elsewhere, family="endpoint", prompts=None, ask_negatives=True, ask=ask)
         self.says = says
-        texts = {name: [region_texts(locate(items)) for items in of] for name, of in self._elsewhere.items()}
+        texts = {name: [region_texts(locate(apart(items))) for items in of] for name, of in self._elsewhere.items()}
         self._places = {name: commonest({key: [one[key] for one in of] for key in of[0]}) for name, of in texts.items()}
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
@@ -300,7 +300,8 @@ class Words(PriorKnowledge):
         if present and self.says == "shuffled":
             truth, pair = self._drawn(truth, pair)
         region = truth.regions[pair]
-        found = locate(truth.shapes[pair] or (() if region is None else connected_parts(region.cpu().numpy())))
+        whole = () if region is None else (Shape.from_mask(region.cpu().numpy()),)
+        found = locate(apart(truth.shapes[pair] or whole))
         sides = found.sides ^ {"left", "right"} if self.says == "swapped" and len(found.sides) == 1 else found.sides
         return sentence(finding, present, sides, found.zones)
 

@@ -98,8 +98,9 @@ class External(AnsweringModel):
         options |= {"sizes": sizes, "upsampling": upsampling, "map_scale": map_scale}
         given = [name.replace("_", "-") for name, value in options.items() if value is not None]
         for option in given:
-            if option not in _APPLIES[kind].split() or (missing == "flat" and "sizes" not in _APPLIES[kind]):
-                raise UsageError(f"--{option} says nothing about {kind}, as in {path}: leave it out.")
+            flat = option == "missing" and missing == "flat"
+            if option not in _APPLIES[kind].split() or (flat and "sizes" not in _APPLIES[kind]):
+                raise UsageError(f"--{option}{' flat' * flat} says nothing about {kind}, as in {path}: leave it out.")
         if lacking := [text for (of, option), text in _NEEDED.items() if of == kind and option not in given]:
             raise UsageError(f"--predictions {predictions} holds {kind}: give {lacking[0]}.")
         answers = kind in ("boxes", "raw answers")

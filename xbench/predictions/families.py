@@ -248,7 +248,8 @@ def family_named(name: str) -> Family:
         return FAMILIES[name]
     near = difflib.get_close_matches(name, FAMILIES, 3, cutoff=0.4)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise UsageError(f"There is no family of answers {name!r}.{meant} There are: {', '.join(FAMILIES)}.")
+    known = f"{', '.join(FAMILIES)}; in `score` report and words too"
+    raise UsageError(f"There is no family of answers {name!r}.{meant} There are: {known}.")
 
 
 def keep_strongest(

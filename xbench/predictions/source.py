@@ -79,8 +79,8 @@ class Names:
                 continue
             pair = images[0], findings[0]
             if pair in found:
-                both = f"{', '.join(called[pair])} and {image}, {finding}"
-                raise UsageError(f"{option}: {', '.join(pair)} has two entries, {both}.")
+                name, *both = (", ".join(filter(None, of)) for of in (pair, called[pair], (image, finding)))
+                raise UsageError(f"{option}: {name} has two entries, {' and '.join(both)}: leave one out.")
             found[pair], called[pair] = value, (image, finding)
         return found, unknown
 

@@ -95,7 +95,8 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
                 else:
                     texts[pair] = entry["answer"]
             except KeyError as error:
-                raise ValueError(f"{where} lacks {error.args[0]}") from None
+                need = "image, finding, and boxes or an answer; reports need --family report"
+                raise ValueError(f"{where} lacks {error.args[0]}: give {need}") from None
             except (TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"{where}: {error}") from None
         if boxes and texts:

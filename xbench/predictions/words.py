@@ -104,7 +104,8 @@ class Vocabulary:
             raise ValueError(f"{unknown[0]!r} is not a finding of `xbench list findings`")
         if lacking := sorted({*LETTERS} - {name[0] for name in content["grammar"]}):
             raise ValueError(f"its grammar lacks a section that begins with {lacking[0]!r}")
-        self._near, self._ignored = content["near"], frozenset(content["ignored"])
+        self._near = {name: {**of} for name, of in content["near"].items()}
+        self._ignored = frozenset(content["ignored"])
         self._abbreviations = frozenset(content["abbreviations"])
         self._characters = {ord(one): mark for mark, of in content["characters"].items() for one in of}
         self._languages = [

@@ -157,7 +157,8 @@ def check_protocol(run: FinishedRun, name: str) -> Iterator[tuple[str, Any, Any]
     of_run["chance"] = np.where(scores.scored, scores.region_area, 0)[place_of]
     differ = {key: _different(kept[key], values) for key, values in of_run.items()}
     if not any(differ.values()):
-        content = PROTOCOLS[name].results(table, findings, is_native(run), stored["tuned"])
+        with reading(run.folder):
+            content = PROTOCOLS[name].results(table, findings, is_native(run), stored["tuned"])
         if "words" in PROTOCOLS[name].takes:
             with reading(run.folder):
                 words = _stored_words(run, stored["settings"], table)

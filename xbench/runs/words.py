@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from xbench.findings.names import canonical
-from xbench.geometry.location import STANDARD, LungField, locate, place_of
-from xbench.geometry.shapes import connected_parts
+from xbench.geometry.location import STANDARD, LungField, apart, locate, place_of
+from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
 from xbench.predictions.conventions import Convention
 from xbench.predictions.files import Files, named, read_csv, read_picture
@@ -90,7 +90,7 @@ class Words:
         run, vocabulary, scores = self.run, self._vocabulary, self.run.image_scores
         readings = {(row.image_id, row.finding): reading for row, _, reading in self.texts}
         drawn = (((image_id, name), region) for image_id, name, region in run.regions())
-        items = run.instances | {pair: connected_parts(region) for pair, region in drawn if pair not in run.instances}
+        items = run.instances | {pair: (Shape.from_mask(of),) for pair, of in drawn if pair not in run.instances}
         cells = np.zeros((int(run.draws_maps),) * 2, np.float32)  # tells places of maps from those of boxes
         for row, column in np.argwhere(scores.labels >= 0).tolist():
             pair = image_id, finding = scores.image_ids[row], run.results.findings[column]
@@ -102,7 +102,7 @@ class Words:
             places: Any = ("asserted" if points else "", *place_of(points or (), lungs))
             view = PairView(cells, words=words, own=own, place=None if points is None else Stated(*places))
             label = int(scores.labels[row, column])
-            location = locate(items[pair], lungs) if label and pair in items else None
+            location = locate(apart(items[pair]), lungs) if label and pair in items else None
             truth = PairTruth(label, location=location, sided=name not in vocabulary.unsided)
             yield row, column, asdict(lungs), view, truth
 
@@ -139,14 +139,17 @@ class Words:
 
 def read_lungs(path: Path, images: Sequence[str]) -> dict[str, LungField]:
     """Read the lung fields of images: masks in a folder or an archive, or a CSV file of midline, top and bottom."""
+    fields = {}
     with named(path):
         if path.suffix == ".csv":
-            rows = (row for _, row in read_csv(path, "image", *FIELD))
-            fields = {(row["image"], ""): LungField(*(decimal(row[name]) for name in FIELD)) for row in rows}
+            for where, row in read_csv(path, "image", *FIELD):
+                with named(path, of=where):
+                    fields[row["image"], ""] = LungField(*(decimal(row[name]) for name in FIELD))
         else:
             files = Files(path)
-            masks = ((name, read_picture(files.read(name)) > 0) for name in files.names)
-            fields = {(name, ""): LungField.of_mask(mask) for name, mask in masks}
+            for name in files.names:
+                with named(path, name):
+                    fields[name, ""] = LungField.of_mask(read_picture(files.read(name)) > 0)
     found = {image: lungs for (image, _), lungs in Names(images, ()).match(fields, "--lungs")[0].items()}
     if lacking := [image for image in images if image not in found]:
         raise UsageError(f"--lungs {path} has nothing for {len(lacking)} images (first: {lacking[0]}): add them.")

@@ -98,7 +98,7 @@ class Words(Protocol):
     flaw = "Silence earns nothing, so a report that leaves a side out on purpose is charged for it."
     setting = our_setting = "no pixels"
     in_setting = "always"
-    limits = ("lateral views have no sides", "findings that the vocabulary lacks are left out")
+    limits = ("lateral views, phrases, and findings that the vocabulary lacks are left out",)
     takes = frozenset({"words"})
     negatives = True
     lower = frozenset({"denied", "unmentioned", "false_mention", "hallucinated_place", "side_opposite", "zone_wrong"})
@@ -122,7 +122,7 @@ class Words(Protocol):
         derived = {}
         for kind, (allowed, correct, _) in _KINDS.items():
             statements = {prefix: group[f"{prefix}{kind}s"] for prefix in ("", "own_", "map_")}
-            statements["prior_"] = np.full(len(group), (tuned or {}).get(f"{kind}s", ""))
+            statements["prior_"] = np.full(len(group), str(tuned[f"{kind}s"]) if tuned else "")
             for prefix, said in statements.items():
                 outcomes = [*map(outcome, said, group[allowed], group[correct])]
                 derived[f"{prefix}{kind}"] = np.array(outcomes, np.str_)
