@@ -1,5 +1,3 @@
-"""How the W&B logger begins, describes and ends its runs, and what its failures leave alone."""
-
 from __future__ import annotations
 
 import re

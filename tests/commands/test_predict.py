@@ -1,5 +1,3 @@
-"""Predicting on a folder of images: arrays, pictures and what is said at the end."""
-
 from __future__ import annotations
 
 import numpy as np

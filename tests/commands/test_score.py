@@ -1,5 +1,3 @@
-"""Runs of predictions that were made elsewhere."""
-
 from __future__ import annotations
 
 import csv

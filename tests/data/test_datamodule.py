@@ -1,5 +1,3 @@
-"""How records become samples and batches."""
-
 from __future__ import annotations
 
 import weakref
@@ -162,7 +160,6 @@ def test_batches_without_a_trainer():
 
 
 def squares_with(**changes):
-    """A data module outside the package that is wrong in one way."""
     records = changes.pop("records", None)
     if records is not None:
         changes["read_records"] = lambda self, annotated: records

@@ -1,5 +1,3 @@
-"""A run of a model behind a server: killed in the middle, gone on with, and equal to one that was not."""
-
 from __future__ import annotations
 
 import json
@@ -39,7 +37,6 @@ def finished(folder: Path) -> tuple[Path, dict, list[dict]]:
 
 @pytest.fixture(scope="module")
 def whole(address, tmp_path_factory):
-    """A run that nothing happened to."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OPENAI_API_KEY", raising=False)

@@ -1,5 +1,3 @@
-"""Changed images and other words: what is made, what is asked, and that nothing else moves."""
-
 from __future__ import annotations
 
 import json

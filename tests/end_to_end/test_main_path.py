@@ -49,7 +49,6 @@ def enlarged(maps):
 
 @pytest.fixture(scope="module")
 def expected():
-    """Scores of every pair, by plain loops."""
     data, model = Squares(num_workers=0), Brightness()
     findings = data.findings
     queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in findings])

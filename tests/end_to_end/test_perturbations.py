@@ -1,5 +1,3 @@
-"""Curves over the order of a map, and weights drawn anew, in runs: the same rows by hand, and nothing else moves."""
-
 from __future__ import annotations
 
 import json

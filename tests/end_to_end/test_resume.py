@@ -1,5 +1,3 @@
-"""A run that dies at any moment goes on where it stopped, and ends as if nothing had happened."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Run, resume, rescore, verify and report phrases in other words."""
-
 from __future__ import annotations
 
 import json

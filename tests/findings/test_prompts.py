@@ -1,5 +1,3 @@
-"""What is said of a finding: our own wording, styles, templates, and files of the user's."""
-
 from __future__ import annotations
 
 import json

@@ -43,7 +43,6 @@ def test_dilated_on_a_film():
 
 
 def slowly(hidden: np.ndarray, forbidden: np.ndarray, name: str) -> np.ndarray | None:
-    """The control, by trying every shift in order."""
     (height, width), bits = hidden.shape, f"{hashlib.sha256(name.encode()).digest()[0]:08b}"
     right, down = (1 if bit == "1" else -1 for bit in bits[:2])
     pixels = np.argwhere(hidden[:, ::-1])

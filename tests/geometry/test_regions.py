@@ -37,7 +37,6 @@ def shares(region: np.ndarray, size: tuple[int, int]) -> list[list[Fraction]]:
 
 
 def parts(region: np.ndarray) -> list[np.ndarray]:
-    """The connected parts of a region, corners included, each spread from one of its pixels."""
     left, found = {tuple(place) for place in np.argwhere(region).tolist()}, []
     while left:
         part, waiting = np.zeros_like(region), [left.pop()]

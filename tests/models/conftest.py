@@ -20,7 +20,6 @@ from xbench.models.maps import clip as _open_clip
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[None]:
-    """Lets loaders build small networks in a whole module."""
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
         yield
@@ -28,7 +27,6 @@ def small() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def text() -> nn.Module:
-    """KAD's text encoder, rebuilt plainly, with a shallow BERT."""
     torch.manual_seed(4)
     return varied(Text())
 

@@ -1,5 +1,3 @@
-"""The base class of models that answer: which pairs are asked, with what words, and how replies become an output."""
-
 from __future__ import annotations
 
 import math

@@ -56,9 +56,6 @@ def test_configuration_of_the_authors(configured: dict[str, Any], tmp_path: Path
     assert configured["model_cfg"]["text_cfg"]["context_length"] == 256
 
 
-# Everything else on a small one
-
-
 def copy_of(folder: Path, to: Path, *names: str, **text_cfg: str) -> Path:
     """Copy the configuration, changed, and link files."""
     config = json.loads((folder / "open_clip_config.json").read_text())

@@ -215,9 +215,6 @@ def test_tokenisers_that_do_not_fit(files: dict[str, str], tmp_path: Path, monke
         model.encode_tokens(*token_ids(READ))
 
 
-# Geometry
-
-
 def plain_canvas(image: np.ndarray, size: int) -> np.ndarray:
     """What the authors' script does, written down step by step."""
     height, width = image.shape

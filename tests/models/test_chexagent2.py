@@ -1,5 +1,3 @@
-"""CheXagent-2: the network against its parts put together by hand, its tokeniser, and what it is shown."""
-
 from __future__ import annotations
 
 from itertools import pairwise

@@ -1,5 +1,3 @@
-"""Supervised classifiers: maps, scores and preprocessing against the libraries', findings without a class, a run."""
-
 from __future__ import annotations
 
 import json
@@ -183,9 +181,6 @@ def test_what_is_wrong_is_said(file_of: Callable[[str], Path], said: str) -> Non
         attached(Classifier(**given), *findings)  # type: ignore[type-var]
 
 
-# torchxrayvision
-
-
 @pytest.mark.parametrize(("weights", "size"), [(ALL, 224), (LARGE, 512)])
 def test_scores_are_those_of_the_library(
     file_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, weights: str, size: int
@@ -261,9 +256,6 @@ def test_no_code_of_a_pickled_network_runs(tmp_path: Path) -> None:
     (tmp_path / "network.pt").write_bytes(b"no weights")
     with pytest.raises(UserError, match="no file of plain weights"):
         read_network(tmp_path / "network.pt")
-
-
-# Marked as supervised
 
 
 @pytest.mark.usefixtures("unsaved_figures")

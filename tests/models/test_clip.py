@@ -109,9 +109,6 @@ def test_scores_against_plain_loops(folder: Path, architecture: str) -> None:
     torch.testing.assert_close(pairs.saliency, singles.saliency[:, ::2], rtol=0, atol=1e-6)
 
 
-# Preprocessing
-
-
 @pytest.mark.parametrize("resize_mode", ["shortest", "longest", "squash"])
 @pytest.mark.parametrize("shape", [(32, 32), (45, 33), (33, 45), (97, 64), (31, 20), (200, 67), (33, 32), (64, 129)])
 def test_preprocessing_is_open_clips(folder: Path, shape: tuple[int, int], resize_mode: Any) -> None:
@@ -119,9 +116,6 @@ def test_preprocessing_is_open_clips(folder: Path, shape: tuple[int, int], resiz
     image = grey("modes", *shape)
     expected = image_transform_v2(PreprocessCfg(size=32, resize_mode=resize_mode), is_train=False)
     assert torch.equal(model.preprocessing(image)[0], expected(Image.fromarray(image)))
-
-
-# Other input sizes
 
 
 @pytest.mark.parametrize("size", [16, 32, 56])
@@ -160,9 +154,6 @@ def test_weights_of_another_size_are_kept(folder: Path, tmp_path: Path) -> None:
         CLIP("tiny-clip", checkpoint=str(file))
 
 
-# Prompts
-
-
 @pytest.mark.parametrize("kind", ["clip", "bert"])
 @pytest.mark.parametrize("surplus", [1, 300])
 def test_prompt_that_is_cut_off_is_an_error(tiny: CLIP, bert: CLIP, kind: str, surplus: int) -> None:
@@ -192,9 +183,6 @@ def test_attention_mask_must_follow_the_padding(bert: CLIP) -> None:
         bert.encode_tokens(ids, torch.ones_like(ids))
 
 
-# Weights
-
-
 def test_openai_weights_need_quickgelu(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "openai.pt"
     settings = {"input_resolution": 32, "context_length": 77, "vocab_size": 49408}
@@ -204,9 +192,6 @@ def test_openai_weights_need_quickgelu(folder: Path, tmp_path: Path) -> None:
         CLIP("tiny-clip", checkpoint=str(file))
     model = CLIP("tiny-clip-quickgelu", checkpoint=str(file))
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
-# Names
 
 
 def test_unknown_tag_names_the_known() -> None:

@@ -1,5 +1,3 @@
-"""A model behind a server: what is sent where, what is tried again, what is kept, and what ends a run."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Multimodal models of transformers on this machine: what they are shown and asked, what becomes of their tokens."""
-
 from __future__ import annotations
 
 import json

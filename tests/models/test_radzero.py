@@ -27,7 +27,6 @@ Array = NDArray[np.float64]
 
 @pytest.fixture
 def files(small: None, tmp_path: Path) -> Path:
-    """A folder as the authors' repository, with a small network."""
     write_checkpoint("radzero", tmp_path)
     return tmp_path
 
@@ -35,9 +34,6 @@ def files(small: None, tmp_path: Path) -> Path:
 def change(files: Path, rename: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
     save_file(rename(load_file(files / "model.safetensors")), files / "model.safetensors")
     return str(files)
-
-
-# What the network computes
 
 
 def norm(x: Array, weights: dict[str, Array], name: str, eps: float = 1e-6) -> Array:
@@ -117,9 +113,6 @@ def test_a_sentence_is_the_mean_of_its_tokens_in_whatever_company(files: Path) -
     with pytest.raises(UsageError, match="exactly one prompt per finding"):
         model.encode_prompts([["There is Edema", "There is Mass"]])
     assert attached(RadZero(str(files), prompts="name"), "Edema").prompts == [["There is Edema"]]
-
-
-# Files
 
 
 @pytest.mark.parametrize("old, new", [(LOSS, ""), (LOSS, "loss."), ("attention.attention.query", "attention.q_proj")])

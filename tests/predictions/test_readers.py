@@ -1,5 +1,3 @@
-"""Strangers' files: read as they are, or refused in one paragraph that names them."""
-
 from __future__ import annotations
 
 import io

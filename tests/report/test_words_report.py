@@ -1,5 +1,3 @@
-"""What a report says of words: intervals and tests against slow forms, sentences, and pages of phantoms."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Files of a run: complete or absent, and free of NaN."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Faults of files, disks, memory and processes: a clear message, and nothing that was finished is lost."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""What Python's readers accept without a word is refused."""
-
 from __future__ import annotations
 
 import json

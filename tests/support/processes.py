@@ -98,7 +98,6 @@ def start_ranks(
 def run_ranks(
     count: int, words: Sequence[object], folder: Path, command: Callable = main, **variables: object
 ) -> tuple[list[int], str]:
-    """Run the command in several forks, and return their exit statuses and all that they printed."""
     ranks = start_ranks(count, words, folder, command, **variables)
     return [rank.wait() for rank in ranks], "".join(rank.said for rank in ranks)
 

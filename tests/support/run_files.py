@@ -91,5 +91,4 @@ def rows_of(labels: np.ndarray, findings: Sequence[str] = ("Square", "Disc"), **
 
 
 def disagreements(run: Path, deep: bool = False) -> list[Compared]:
-    """Numbers of a run that contradict its tables."""
     return [number for number in verified(FinishedRun.open(run, PAIRS), deep) if number.differs]

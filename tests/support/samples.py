@@ -53,7 +53,6 @@ def scored_by_another(sample: Sample, seed: int) -> Sample:
 
 
 def of_images(sample: Sample, images: Sequence[int]) -> Sample:
-    """Return `sample` as if only these of its images had been scored."""
     images = np.array([*images])
     new = np.full(len(sample.image_ids), -1)
     new[images] = np.arange(len(images))
@@ -90,7 +89,6 @@ def plain_numbers(sample: Sample, folds: np.ndarray, column: int) -> dict[str, f
 
 
 def plain_cross_fitted(scores: np.ndarray, folds: np.ndarray, pairs: Sequence[int]) -> float:
-    """Mean score at thresholds chosen on the other folds."""
     found = []
     for pair in pairs:
         others = [other for other in pairs if folds[other] != folds[pair]]

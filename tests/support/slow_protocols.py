@@ -91,7 +91,6 @@ def together(name, key, pairs):
 
 
 def slow_columns(content, pairs, findings):
-    """Columns of values that other columns of counts determine."""
     name, column, found = content["protocol"], pairs["column"], {}
     tuned = content["tuned"] or {}
     if name == "radzero":
@@ -138,7 +137,6 @@ def slow_columns(content, pairs, findings):
 
 
 def calibration_of(pairs):
-    """Return errors of calibration: sums over bins of what sorting puts into them."""
     p, y = pairs["probability"].astype(np.float64), pairs["label"].astype(np.float64)
     names = ("ece", "ece_adaptive", "ece_by_chance", "mce", "brier")
     if not len(p):
@@ -167,7 +165,6 @@ def calibration_of(pairs):
 
 
 def detections_of(pairs):
-    """Return FROC, sensitivities and average precisions, counting at each score what lies at it or above."""
     images, lesions = len(pairs["lesions"]), int(pairs["lesions"].sum())
     sizes = ("small", "medium", "large")
     names = ("froc", "sensitivity", "map", "ap_30", "ap_50", *(f"sensitivity_{size}" for size in sizes))

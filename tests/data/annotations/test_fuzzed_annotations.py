@@ -69,13 +69,11 @@ def change_bytes(content: bytes, edits: list[tuple[float, int, bytes]]) -> bytes
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
-    """Every container of a JSON value with each of its keys."""
     keys = tree.keys() if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ()
     return [(tree, key) for key in keys] + [place for key in keys for place in _places(tree[key])]
 
 
 def change_values(content: bytes, changes: list[tuple[int, Any, bool]]) -> bytes:
-    """Put values of other kinds into a JSON file, or remove some."""
     tree = json.loads(content)
     # Large, and read by nobody.
     if "imageData" in tree:

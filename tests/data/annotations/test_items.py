@@ -1,5 +1,3 @@
-"""Masks as annotation files have them, against plain code that decodes them pixel by pixel."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -17,9 +15,6 @@ from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 SIDES = st.integers(1, 24)
-
-
-# Run lengths of COCO
 
 
 def plain_coco(counts: str, height: int, width: int) -> np.ndarray | None:
@@ -100,9 +95,6 @@ def test_sizes_that_no_image_has(size):
     assert image_size(2, MAX_PIXELS // 2) == (2, MAX_PIXELS // 2)
 
 
-# Run lengths of SIIM-ACR
-
-
 def plain_relative(row: str, height: int, width: int) -> np.ndarray:
     """One pixel after the other, as the competition's own script does it."""
     mask = np.zeros((height, width), bool)
@@ -145,9 +137,6 @@ def test_malformed_relative_run_lengths(row, said):
     with pytest.raises(UserError, match=said) as caught:
         RunLengths(row).decode(4, 3)
     assert len(str(caught.value)) < 200
-
-
-# The others
 
 
 def test_mask_images(tmp_path):

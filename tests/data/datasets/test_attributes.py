@@ -1,5 +1,3 @@
-"""Sex, age and projection, from the annotation files that state them to the table of a run."""
-
 from __future__ import annotations
 
 import csv

@@ -1,5 +1,3 @@
-"""Every dataset as its owners publish it: what is there is read exactly, and what is malformed refused."""
-
 from __future__ import annotations
 
 import json

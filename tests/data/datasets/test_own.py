@@ -1,5 +1,3 @@
-"""Datasets that YAML alone configures: what is read, and each thing that may be wrong with the files."""
-
 from __future__ import annotations
 
 import shutil
@@ -114,9 +112,6 @@ def named(finding: str) -> str:
     return next(image for image, regions in own.truth().items() if finding in regions)
 
 
-# Options
-
-
 def test_several_labels_for_one_finding_and_others_left_out(root):
     own.write_csv(root)
     data = CsvDataset(str(root), {"nod": "Lesion", "cardio": "Lesion"})
@@ -192,9 +187,6 @@ def test_image_lists_and_names(root, tmp_path, line):
     assert list(records_of(data)) == [IMAGE]
 
 
-# Shapes
-
-
 SIDES = st.integers(1, 9)
 
 
@@ -239,9 +231,6 @@ def test_fractions_give_back_whole_pixels(side, one, other):
     box = Shape("box", FRACTIONS, edges).on(1, side)
     assert np.flatnonzero(box.draw()[0]).tolist() == [*range(left, right)]
     assert not box.leaves()
-
-
-# What is odd, and what is wrong
 
 
 def test_what_is_odd_is_counted(root):
@@ -493,9 +482,6 @@ def test_wrong_options(root, case):
     options, says = OPTIONS[case]
     cls = CsvDataset if "columns" in options else MaskFolderDataset
     refusal(lambda: cls(str(root), **({"findings": own.LABELS} | options)), says)
-
-
-# Phrases
 
 
 @pytest.mark.parametrize("kind", [CsvDataset, CocoDataset])

@@ -1,5 +1,3 @@
-"""MS-CXR and PadChest-GR: sizes, counts, readers, and what their files may lack."""
-
 from __future__ import annotations
 
 import csv

@@ -1,5 +1,3 @@
-"""Prepared images: equal to the decoded ones, never stale, and absent rather than wrong when the files are damaged."""
-
 from __future__ import annotations
 
 import importlib.metadata
@@ -117,9 +115,6 @@ def test_images_are_the_same_with_and_without(tmp_path, grid, geometry):
     assert all(map(same, stored(data, preprocessing), decoded(data, preprocessing)))
 
 
-# ---- keys
-
-
 class _Colour(Enum):
     RED = 1
 
@@ -182,9 +177,6 @@ def test_the_key_notices_every_change_of_a_file(file):
     keys.add(record_key(replace(record, files=(file.with_name("moved"),))))
     assert len(keys) == 8
     assert None not in keys
-
-
-# ---- digests
 
 
 def digest_of(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY) -> str:
@@ -308,9 +300,6 @@ def test_the_datasets_of_the_package_load_an_image_from_its_record_alone():
             assert used(method) <= {"root", "_files_read", "name", "states_sizes", *called}, (cls, method)
 
 
-# ---- damage
-
-
 def test_an_image_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch, capsys):
     data = pictures(tmp_path)
     load = Pictures.load
@@ -389,9 +378,6 @@ def test_a_second_writer_is_turned_away(tmp_path):
     assert process.exitcode == 0
     prepare(data, GEOMETRY, progress=False)
     assert None not in stored(data)
-
-
-# ---- where
 
 
 def test_the_folder(tmp_path, monkeypatch):

@@ -45,9 +45,6 @@ def plain(folder: str, tokens: tuple[Tensor, Tensor]) -> Tensor:
         return bert(*tokens).last_hidden_state
 
 
-# The network
-
-
 def test_load(folder: str, tokens: tuple[Tensor, Tensor]) -> None:
     bert = load_bert(folder)
     assert bert.pooler is None
@@ -142,9 +139,6 @@ def test_hub(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for source in ("some/bert", "other/bert@v1.1"):
         assert weights_file(source) == Path(folder, "pytorch_model.bin")
     assert asked[1:] == [("some/bert", "main", False), ("other/bert", "v1.1", False), ("other/bert", "v1.1", True)]
-
-
-# Text
 
 
 @pytest.mark.parametrize(

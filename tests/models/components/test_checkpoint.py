@@ -31,9 +31,6 @@ def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
     return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-# Layouts
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -73,9 +70,6 @@ def test_sections_become_prefixes(tmp_path: Path, content: dict[str, Any]) -> No
 def test_safetensors(tmp_path: Path) -> None:
     save_file({"a": A, "module.b": B}, tmp_path / "weights.safetensors")
     assert equal(read_tensors(tmp_path / "weights.safetensors"), {"a": A, "b": B})
-
-
-# Safety
 
 
 def test_settings_beside_the_weights_are_left_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,9 +204,6 @@ def test_locate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for absent in (None, ""):
         with pytest.raises(UsageError, match=r"KAD needs .* --model\.checkpoint FILE\. Ask around\."):
             locate(absent, "KAD", "Ask around.")
-
-
-# Filling
 
 
 class Network(nn.Module):

@@ -50,7 +50,6 @@ def texts(width: int = 16, classes: int = 4) -> Tensor:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Return a function that makes a tiny model of either kind, or of a variant of open_clip's kind."""
     folder = tmp_path_factory.mktemp("dense")
     transformers.BertConfig(
         vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
@@ -95,9 +94,6 @@ def maps(model: CLIP, method: Saliency, images: Tensor | None = None, text: Tens
     images = images_for(model) if images is None else images
     with torch.no_grad():
         return features_and_maps(model.model, images, texts() if text is None else text, method)[1]
-
-
-# The plain implementation
 
 
 class Plain:
@@ -313,9 +309,6 @@ def test_average_pooling(build: Callable[..., Any], method: Saliency) -> None:
     compare(build("average"), method)
 
 
-# What holds for all
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_scores_do_not_depend_on_the_definition(build: Callable[..., Any], method: Saliency) -> None:
     plain, other = build("open_clip"), build("open_clip", method)
@@ -327,9 +320,6 @@ def test_scores_do_not_depend_on_the_definition(build: Callable[..., Any], metho
     assert torch.equal(found.saliency, maps(other, method, text=queries[:, 0])), "the map is that of the present prompt"
     assert torch.equal(found.saliency, expected.saliency) == (method == "patch")
     assert other.saliency == method
-
-
-# Gradients where none are allowed
 
 
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -357,9 +347,6 @@ def test_any_mode_and_no_gradient_left(tiny: CLIP, method: Saliency, mode: str) 
         assert not parameter.requires_grad and parameter.grad is None
 
 
-# Precision
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_half_precision(build: Callable[..., Any], method: Saliency) -> None:
     model = build("open_clip")
@@ -371,9 +358,6 @@ def test_half_precision(build: Callable[..., Any], method: Saliency) -> None:
     for rough in (by_autocast, maps(model, method, images_for(model).bfloat16())):
         assert rough.dtype == torch.float32
         torch.testing.assert_close(rough, exact, rtol=0, atol=0.15 * exact.abs().amax().item())
-
-
-# What a tower does not allow
 
 
 @pytest.mark.parametrize("kind", ["normed", "rotating", "single"])

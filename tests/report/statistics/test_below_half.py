@@ -21,7 +21,6 @@ def test_the_findings_with_a_lost_sign_are_named(tmp_path):
     run = FinishedRun.open(write_run(tmp_path, "kad", recognition=2.0, images=120))
 
     def warning_of(*findings):
-        """Return what is said with scores of the wrong sign for some findings."""
         turned, p = np.isin(run.results.findings, findings)[run.rows.finding], run.rows["probability"]
         rows = replace(run.rows, columns={**run.rows.columns, "probability": np.where(turned, 1 - p, p)})
         classes = {
