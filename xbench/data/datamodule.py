@@ -152,10 +152,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     @abstractmethod
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """Return the images of the split, in a fixed order; UserError if files are missing or malformed.
-
-        Prediction (`annotated` is False) must work without annotations.
-        """
+        """Return the images of the split, in a fixed order; UserError if malformed. Prediction has no annotations."""
 
     @abstractmethod
     def load(self, record: Record) -> Radiograph:

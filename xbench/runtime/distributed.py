@@ -21,10 +21,7 @@ def gather(part: T) -> list[T]:
 
 
 def shared_counter(name: str) -> Callable[[], int]:
-    """Return a new counter that all processes share: each call, in any process, returns the next of 0, 1 ...
-
-    The k-th counter of a name is the same in every process, so all must make equally many.
-    """
+    """Return a new counter, 0, 1, ..., that all processes share; the k-th of a name is the same in every process."""
     if not (dist.is_available() and dist.is_initialized()):
         return itertools.count().__next__
     # The oldest PyTorch versions that we support have no public way.

@@ -87,10 +87,7 @@ def pairwise_iou(predicted: ArrayLike, annotated: ArrayLike) -> NDArray[np.float
 
 
 def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
-    """Return the number of pairs in the one-to-one matching with the most pairs of IoU (N, M) >= `threshold`.
-
-    Ties are decided by the largest sum of IoU. Unlike a greedy matching, it does not depend on order.
-    """
+    """Return the number of pairs with IoU (N, M) >= `threshold` in the best one-to-one matching, in any order."""
     from scipy.optimize import linear_sum_assignment
 
     if not iou.size:
@@ -188,10 +185,7 @@ def score_on_grid(
 
 
 def answer_columns(answer: Answer, annotated: ArrayLike | None, one_by_one: bool = True) -> dict[str, Any]:
-    """Return the columns of a row that depend only on the answer and the annotated boxes (M, 4), without a grid.
-
-    Without `one_by_one` only the boxes' union is known. None means that the finding is absent.
-    """
+    """Return an answer's columns without a grid; `annotated` boxes (M, 4) are None if the finding is absent."""
     columns: dict[str, Any] = {"answer_status": answer.status, "boxes": len(answer.boxes), "points": len(answer.points)}
     columns |= vars(answer.counts) | {"suspect_frame": answer.suspect_frame}
     if annotated is None:

@@ -231,9 +231,8 @@ def _in_units(score: NDArray[np.float64], after: NDArray[np.float64], unit: NDAr
 def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the score from which a finding counts as detected, for each row (R,); NaN if undefined.
 
-    It is the middle of the two neighboring scores that Youden's J separates best (the lowest such pair), on the
-    finding's labeled rows in the four fifths of patients that exclude the row's patient. Patients are dealt to fifths
-    in the order of the SHA-256 digests of their names.
+    It is the middle of `youden` on the finding's labeled rows in the other four fifths of patients, dealt by the SHA-256
+    digests of their names.
     """
     names, patient = np.unique(_patients(rows), return_inverse=True)
     fold = (by_digest(names.tolist()) % FOLDS)[patient][rows.image]
@@ -250,10 +249,7 @@ def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _swapped(rows: Rows, row: NDArray[np.int64], decisions: NDArray[np.float64], label: int) -> NDArray[np.float64]:
-    """Return the decision on another patient's image with this label of the finding, for each pair (P,), or NaN.
-
-    It is the next image, cyclically, in the order of the SHA-256 digests of names. NaN for phrases.
-    """
+    """Return the decision on the next image, by digest, of another patient with this label (P,), or NaN."""
     rank, names, found = by_digest(rows.image_ids), _patients(rows), np.full(len(row), np.nan)
     for place in range(len(rows.findings)):
         own = rows.of_finding & (rows.finding == place)

@@ -144,7 +144,6 @@ def _measure_maps(
 def _measure_answers(
     answers: Sequence[Answer | None], truth: Truth, rules: Rules
 ) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
-    """Return scores and pixels per scored pair, boxes drawn as one mask, and columns of all pairs as lists."""
     scored = np.flatnonzero(truth.scored)
     names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance")
     found = {name: np.full(len(scored), np.nan) for name in names}
@@ -169,7 +168,7 @@ def _measure_answers(
 
 
 def _peak(drawn: NDArray[np.bool_], points: Sequence[Point], region: NDArray[np.bool_]) -> tuple[float | None, ...]:
-    """Return the center of the boxes, or else of the points, and the distance of the nearest one from the region."""
+    """Return x and y of the middle of the boxes, or else of the points, and their distance from the region."""
     height, width = region.shape
     if not (pixels := np.argwhere(drawn)).size and points:
         last = np.array([height - 1, width - 1])

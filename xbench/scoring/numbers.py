@@ -191,11 +191,8 @@ def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.floa
     """Return AUROC, average precision, F1 and accuracy of one finding, with its positives and negatives.
 
     AUROC and average precision need both labels, F1 a positive; otherwise they are None. All four are None if a
-    probability is NaN: the model gives no scores. Ranking is exact: tied pairs count one half.
-
-    Args:
-        labels: (N,), 1 present, 0 absent; -1 is left out.
-        probabilities: (N,) in [0, 1], float64: in float32, confident scores near 1 tie.
+    probability is NaN: the model gives no scores. Ranking is exact: tied pairs count one half. Labels (N,) are 1, 0, or
+    -1 to be left out; probabilities (N,) are float64, because confident float32 scores tie.
     """
     known = labels >= 0
     present, scores = labels[known] == 1, probabilities[known]

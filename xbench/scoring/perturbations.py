@@ -30,10 +30,7 @@ def random_of(*names: str) -> np.random.Generator:
 
 
 def ranking(values: NDArray[Any], image_id: str) -> NDArray[np.int64]:
-    """Return the row-major positions of a map's pixels (H, W), from the highest value down (H * W,).
-
-    Ties have a pseudo-random order seeded by the image's name, because row-major order would favor the upper left.
-    """
+    """Return a map's pixels (H, W) from the highest down (H * W,); ties are shuffled, not to favor the upper left."""
     ties = random_of("ties", image_id).permutation(values.size)
     return np.lexsort((ties, -values.ravel().astype(np.float64)))
 

@@ -42,7 +42,6 @@ class Folder:
     Links are followed, because parts of a download often lie on another disk.
 
     Args:
-        root: The folder.
         key: Returns an image's name in the annotation files from its path; None for a file that is not an image.
         suffixes: Endings of image files, in lower case.
     """
@@ -63,7 +62,7 @@ class Folder:
                     self._tables[lower].append(path)
                 elif lower.endswith(_ARCHIVES):
                     self.archives.append(path)
-        self.images = dict(images)
+        self.images = dict(images)  # files by key, both in the order of their paths
 
     def find(self, *names: str) -> list[Path]:
         """Return the CSV, JSON and text files with these names; case does not matter."""
@@ -89,10 +88,7 @@ class Folder:
     def choose(
         self, dataset: str, names: Sequence[str], layout: str, option: str = "", splits: Sequence[str] = ()
     ) -> Path:
-        """Return the file with one of these names, or the first of several with equal content; else UserError.
-
-        The error states the `layout`, the `option`, and where else the file may be: `splits` has the current one first.
-        """
+        """Return the file with one of these names, or the first with equal content; else UserError, with a hint."""
         found = self.find(*names)
         if len(found) > 1 and not _equal(found):
             advice = f"choose one with --data.{option}" if option else "set --data.root to a folder that holds one"

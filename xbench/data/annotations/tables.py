@@ -101,9 +101,6 @@ def read_csv(
     """Read a table row by row, skipping empty lines; UserError if it is unreadable, incomplete or cut off.
 
     Args:
-        dataset: Name of the dataset, for messages.
-        path: The file.
-        columns: Required columns.
         header: Names by position, for a file whose own header cannot be split at its commas; the first two names must
             match, and rows may lack values after these columns.
         advice: Last sentence of every `UserError`.

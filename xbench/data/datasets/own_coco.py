@@ -155,7 +155,6 @@ class CocoDataset(OwnDataset):
         return image, None if stated == (None, None) else image_size(*stated)
 
     def _read_shape(self, entry: Mapping[str, Any], size: Size) -> tuple[Drawn | None, Size]:
-        """Return the item of an annotation, with all its polygons, and the image's size if known."""
         outline = entry.get("segmentation")
         drawn: Drawn | None = None
         if outline and self.shapes == "outlines":

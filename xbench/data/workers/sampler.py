@@ -28,9 +28,6 @@ class DealtBatchSampler(Sampler[list[int]]):
     change. (Lightning's sampler repeats images to give each process the same number, and so counts some twice.)
 
     Args:
-        count: Number of images.
-        batch_size: Images per batch; the last batch may be smaller.
-        rank: This process, 0-based.
         world_size: Number of processes. Fewer batches are a `UserError`, because processes would wait forever.
         finished: Numbers of batches to skip; at least one must be left for each process.
         new_counter: Makes a counter from 0 that all processes share; not needed by a single process.

@@ -28,7 +28,7 @@ _RECALLS = np.linspace(0, 1, 101)
 def match(iou: Floats, scores: Floats, least: float) -> NDArray[np.int64]:
     """Return the lesion that each detection finds (D,), -1 for none; each lesion is found at most once.
 
-    In the order of scores, each detection takes the free lesion with the largest overlap; the last if tied, like COCO.
+    By score, each detection takes the free lesion with the largest overlap, the last if tied, like COCO.
     """
     found, free = np.full(len(scores), -1), np.ones(iou.shape[1], np.bool_)
     for detection in np.argsort(-scores, kind="stable").tolist():
@@ -41,14 +41,11 @@ def match(iou: Floats, scores: Floats, least: float) -> NDArray[np.int64]:
 
 
 class Froc(NamedTuple):
-    """Free-response curve: `points` are false positives per image and sensitivity at each distinct score, from 0, 0.
+    """Free-response curve of false positives per image and sensitivity. (Torchmetrics rejects frozen dataclasses.)"""
 
-    `score` is the mean of `sensitivity_at` (`RATES`). (Torchmetrics rejects frozen dataclasses.)
-    """
-
-    points: list[tuple[float, float]]
-    sensitivity_at: dict[float, float]
-    score: float | None
+    points: list[tuple[float, float]]  # at each distinct score, from 0, 0
+    sensitivity_at: dict[float, float]  # by rate
+    score: float | None  # mean of these; None without a lesion
 
 
 def froc(scores: Floats, hits: Mask, lesions: int, images: int) -> Froc | None:
@@ -132,7 +129,6 @@ def detection_numbers(group: Group) -> dict[str, float | None]:
 
 
 def _counted(scores: Floats, hits: Mask, images: int) -> Mask:
-    """Return which detections score above the lowest score with at most one false detection per image."""
     levels, place = np.unique(-scores, return_inverse=True)
     false = np.cumsum(np.bincount(place, ~hits, len(levels)))
     return np.asarray(place < np.searchsorted(false, _RATE * images, side="right"))
