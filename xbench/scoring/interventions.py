@@ -231,7 +231,7 @@ def _in_units(score: NDArray[np.float64], after: NDArray[np.float64], unit: NDAr
 def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the score from which a finding counts as detected, for each row (R,); NaN if undefined.
 
-    It is the middle of `youden` on the finding's labeled rows in the other four fifths of patients, dealt by the SHA-256
+    It is the middle of `youden` on the finding's labeled rows in the other four fifths of patients, dealt by SHA-256
     digests of their names.
     """
     names, patient = np.unique(_patients(rows), return_inverse=True)
