@@ -130,9 +130,7 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
         runs = [run for dataset in shared for run in dataset.runs if run.run.label == label]
         scores = [score for run in runs if (score := number_of(run, number)).value is not None]
         if label not in parts and len(scores) == len(shared):
-            findings = max(
-                sum(number_of(run, number, finding).value is not None for finding in run.findings) for run in runs
-            )
+            findings = max(sum(number_of(run, number, one).value is not None for one in run.findings) for run in runs)
             rows.append(Standing(label, series.model, series.own, over_datasets(scores), tuple(runs), findings))
     rows.sort(key=lambda row: -row.value)
     untested: list[str] = []

@@ -273,9 +273,10 @@ def said(facts: Facts) -> Answer | None:
     does = "say where the lesion is" if kind == "words" else "look at the right side"
     question = f"{f'Does {model_title(head.model)}' if alone else f'Do {in_words(len(found.models))} models'} {does}?"
     # Its own map or boxes, else those of the best other run.
-    beside = [(run.words[1].label, run.words[1].kind, side("joint", 1)) for run in head.runs[:1] if run.words[1:]]
+    own = head.runs[0].words[1:] if all(run.words[1:] for run in head.runs) else ()
+    beside = [(one.label, one.kind, side("joint", 1)) for one in own]
     beside += [(row.label, kinds[row.label], row.score) for row in facts.words.rows if kinds[row.label] != kind]
-    for label, other, score in beside[:1]:
+    for label, other, score in beside[: kind == "words"]:
         tests = [one for dataset in found.datasets for one in dataset.comparisons if one.number == found.number]
         p = next((one.p_adjusted for one in tests if {one.first, one.second} == {head.label, label}), None)
         p, (noun, verb) = p if len(found.datasets) == 1 else None, _STATE[other]
@@ -518,7 +519,7 @@ def best(facts: Facts) -> Answer:
     (low, worst), (high, top) = scores[0], scores[-1]
     if found is facts.words:
         text = f"{top}: the right side of {whole(high)}% of lesions. {worst} is the weakest: {whole(low)}%."
-        return Answer(f"Which findings does {'it' if alone else head.label} place?", text)
+        return Answer(f"Which findings does {'it' if alone else head.label} place?", text if high else "None.")
     if found is not facts.pointing:
         if alone:
             text = f"AUROC is {whole(high)} for {top}{f', and {whole(low)} for {worst}' if len(scores) > 1 else ''}."
@@ -726,10 +727,11 @@ def _reworded(row: Rewording, what: str, changed: str, same: str) -> Sentence:
 
 def differences(facts: Facts) -> Answer:
     """Say how many of the paired differences in the pointing game are significant."""
-    number, what = "pointing_game", "in the pointing game"
-    if facts.shown is facts.words:
-        number, what = facts.words.number, "in the sides stated"
-    question = "Are the differences real?"
+    number = facts.words.number if facts.shown is facts.words else "pointing_game"
+    question, what = (
+        "Are the differences real?",
+        f"in the {number.replace('side_joint', 'sides stated').replace('_', ' ')}",
+    )
     pairs = [one for dataset in facts.analysis.datasets for one in dataset.comparisons if one.number == number]
     tested = [one.p_adjusted for one in pairs if one.p_adjusted is not None]
     real = sum(p <= SIGNIFICANT for p in tested)

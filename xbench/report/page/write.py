@@ -79,7 +79,10 @@ def write_page(
         kinds={table.name.split("_")[0] for table in tables},
         tables=_Shelf(each_note_once(tables, notes)),
         calibration=sentences.calibration(tables),
-        numbers=[*NUMBERS.values(), *(WORDS.values() if facts.words.rows else ())],
+        numbers=[
+            *(NUMBERS.values() if head not in facts.words.rows else ()),
+            *(WORDS.values() if facts.words.rows else ()),
+        ],
         near=f"{100 * NEAR:g}",
         missing=MISSING,
         tied=TIED,

@@ -21,13 +21,12 @@ from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.paired import common_measures, compare, tied_with_best
 from xbench.report.statistics.perturbations import perturbations
 from xbench.report.statistics.phrases import phrase_groups
-from xbench.report.statistics.protocols import protocol_scores
+from xbench.report.statistics.protocols import protocol_scores, word_tests, words_of
 from xbench.report.statistics.references import references
 from xbench.report.statistics.rewordings import rewordings
 from xbench.report.statistics.sample import Sample, differences
 from xbench.report.statistics.studies import studies
 from xbench.report.statistics.subgroups import subgroups
-from xbench.report.statistics.words import word_tests, words_of
 
 Progress = Callable[[int, int, str], None]
 """Called with how many steps are done, of how many, and what comes next in words."""

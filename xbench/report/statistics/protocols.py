@@ -1,25 +1,33 @@
-"""The same maps as others score them: the numbers of named protocols, and paired tests under each."""
+"""The same maps as others score them, and words by the protocol on words: numbers, intervals, and paired tests."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
-from typing import Any, TypeVar
+from math import inf, nan
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xbench.findings.names import MACRO
 from xbench.report.runs import Run
-from xbench.report.schema import ProtocolScores
-from xbench.report.statistics.paired import exchange_tests, weighed
+from xbench.report.schema import WORDS, Comparison, Estimate, ProtocolScores, WordsAnalysis
+from xbench.report.statistics import intervals
+from xbench.report.statistics.intervals import Spread
+from xbench.report.statistics.measures import estimate
+from xbench.report.statistics.paired import PairedTest, exchange_tests, weighed
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
+from xbench.scoring.numbers import holm
 from xbench.scoring.protocols import PROTOCOLS
-from xbench.scoring.protocols.base import Protocol, groups_of
+from xbench.scoring.protocols.base import Group, Protocol, groups_of
+from xbench.scoring.protocols.words import Words, parts
 
-_Key = TypeVar("_Key", bound=tuple[str, ...])
 _Values = dict[tuple[str, str], float]
 """By image and finding."""
+_STUDENTS = ("chance", "excess", "gain")
+"""How numbers of words end that are no shares."""
 
 
 def protocol_scores(
@@ -71,24 +79,91 @@ def _values(run: Run, protocol: Protocol) -> _Values:
 
 def _p(first: _Values, second: _Values, mean: str, patients: Mapping[str, str], seed: int, ground: str) -> float | None:
     """Exchange two runs patient by patient; the difference is that of means, averaged as the protocol does."""
-    common = on_common(first, second, mean, patients)
-    return exchange_tests([weighed(common[0])], 1, seed, ground)[0] if common else None
-
-
-def on_common(
-    first: Mapping[_Key, float], second: Mapping[_Key, float], mean: str, patients: Mapping[str, str]
-) -> tuple[NDArray[Any], ...] | None:
-    """Return what each patient adds to the difference of two runs on the P pairs of both, (K,); None without one.
-
-    Keys are image, finding and more. With it come the values (2, P), and the finding and patient of each pair (P,).
-    """
     common = sorted(first.keys() & second.keys())
     if not common:
         return None
-    column = np.unique([finding for _, finding, *_ in common], return_inverse=True)[1]
+    column = np.unique([finding for _, finding in common], return_inverse=True)[1]
     counts = np.bincount(column).astype(np.float64)
     power = {"findings": -1, "sums": -1, "squares": 1}.get(mean, 0)
     weights = counts[column] ** power
-    values = np.array([[of[pair] for pair in common] for of in (first, second)], np.float64)
-    cluster = np.unique([patients[image_id] for image_id, *_ in common], return_inverse=True)[1]
-    return np.bincount(cluster, (values[0] - values[1]) * weights / weights.sum()), values, column, cluster
+    differences = np.array([first[pair] - second[pair] for pair in common]) * weights / weights.sum()
+    cluster = np.unique([patients[image_id] for image_id, _ in common], return_inverse=True)[1]
+    return exchange_tests([weighed(np.bincount(cluster, differences).astype(np.float64))], 1, seed, ground)[0]
+
+
+def _speakers(run: Run) -> Iterator[tuple[str, Any, str, list[Group]]]:
+    """Yield label, kind, prefix of columns, and pairs: of what a run says, then of its maps or boxes beside that."""
+    if Words.name in stored_protocols(run.folder):
+        groups = groups_of(read_protocol_pairs(run.folder, Words.name), run.results.findings)
+        kinds = max((source for group in groups for source in group["source"].tolist()), key=len).split()
+        for prefix, kind in zip(("", "map_"), kinds, strict=False):
+            yield run.label + f", {kind}" * bool(prefix), kind, prefix, groups
+
+
+def words_of(run: Run) -> tuple[WordsAnalysis, ...]:
+    """Return what a run says, then where its own maps or boxes lie if they stand beside that; nothing if not scored."""
+    found, patients = [], patients_of([run])
+    names = sorted({*patients.values()})
+    for label, kind, prefix, groups in _speakers(run):
+        stored = read_protocol(run.folder, Words.name)["numbers"]
+        of = {group.finding: parts(group, prefix) for group in groups}
+        clusters = {
+            group.finding: np.searchsorted(names, [patients[one] for one in group["image_id"]]) for group in groups
+        }
+        numbers: dict[str, dict[str, Estimate]] = {name: {} for name in (MACRO, *of)}
+        for name in (name for name in of[groups[0].finding] if f"{prefix}{name}" in stored):
+            values = stored[f"{prefix}{name}"]["per_finding"]
+            known = {finding: of[finding][name] for finding, value in values.items() if value is not None}
+            spreads = {key: [_spread(name, *known[key], clusters[key], len(names))] for key in known}
+            spreads[MACRO] = [spread for (spread,) in spreads.values()]
+            combine = intervals.combined_unbounded if name.endswith(_STUDENTS) else intervals.combined
+            for finding, value in {MACRO: stored[f"{prefix}{name}"]["value"], **values}.items():
+                limits = combine(spreads[finding]) if spreads.get(finding) else None
+                numbers[finding][name] = estimate(nan if value is None else value, limits)
+        numbers[MACRO]["mention_f1_strict"] = Estimate(None if prefix else stored["mention_f1"]["strict"])
+        found.append(WordsAnalysis(label, kind, numbers, {name: int(of[name]["side_joint"][1].sum()) for name in of}))
+    return tuple(found)
+
+
+def _spread(name: str, above: Any, below: Any, clusters: Any, count: int) -> Spread:
+    """Return the spread of a number of a finding, from what each pair adds above and below the line."""
+    if not name.endswith(_STUDENTS):
+        kept = below > 0
+        if "f1" in name:
+            return intervals.f1(kept, above > 0, clusters, count)
+        return intervals.share(above[kept].astype(np.float64), clusters[kept], count)
+    # Pairs enter chance twice: its derivative with respect to how often a patient counts has a factor of 2.
+    value, factor = float(above.sum() / below.sum()), 2 - name.endswith("gain")
+    influence = np.bincount(clusters, factor * (above - value * below) / below.sum(), minlength=count)
+    units = len(np.unique(clusters[(above != 0) | (below > 0)])) * bool(influence.any())
+    return Spread(value, influence.astype(np.float64), units, units - 1, lambda _: (-inf, inf))
+
+
+def word_tests(runs: Sequence[Run], seed: int, ground: str) -> list[Comparison]:
+    """Compare every two of what runs say and of where their maps and boxes lie, corrected for all these tests.
+
+    The pairs are those that both are scored on, with the same sides; for `side_opposite` those where both state one.
+    """
+    hits: dict[str, dict[str, dict[tuple[str, str, str], float]]] = {name: {} for name in WORDS}
+    for name, (label, _, prefix, groups) in ((name, one) for run in runs for one in _speakers(run) for name in WORDS):
+        for group in groups:
+            places = zip(group["image_id"], [group.finding] * len(group), group["true_sides"], strict=True)
+            of_pairs = zip(places, *parts(group, prefix)[name], strict=True)
+            hits[name].setdefault(label, {}).update({place: hit for place, hit, kept in of_pairs if kept})
+    patients, found, tests = patients_of(runs), list[Comparison](), list[PairedTest]()
+    for name, of in hits.items():
+        for first, second in combinations(of, 2):
+            if common := sorted(of[first].keys() & of[second].keys()):
+                values = np.array([[of[label][pair] for pair in common] for label in (first, second)], np.float64)
+                column = np.unique([finding for _, finding, _ in common], return_inverse=True)[1]
+                cluster = np.unique([patients[image_id] for image_id, *_ in common], return_inverse=True)[1]
+                own = [column == place for place in range(column.max() + 1)]
+                count = int(cluster.max()) + 1
+                spreads = [[intervals.share(one[rows], cluster[rows], count) for rows in own] for one in values]
+                part = np.bincount(cluster, (values[0] - values[1]) / np.bincount(column)[column] / len(own))
+                difference = estimate(float(part.sum()), intervals.difference(*spreads))
+                images = len({image_id for image_id, *_ in common})
+                tests.append(weighed(part.astype(np.float64)))
+                found.append(Comparison(name, first, second, images, difference, None, None))
+    p = exchange_tests(tests, len(tests), seed, f"{ground} words")
+    return [replace(one, p=p, p_adjusted=adjusted) for one, p, adjusted in zip(found, p, holm(p), strict=True)]

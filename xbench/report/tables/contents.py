@@ -168,7 +168,8 @@ def _words(dataset: DatasetAnalysis) -> Table:
     found = models | {one.title: one.macro for one in dataset.references}
     signed = ("gain", "excess")
     cells = [{label: number(of.get(name), name.endswith(signed)) for label, of in found.items()} for name in _WORDS]
-    columns = [Column(name.partition("_")[2].replace("_", " "), name.partition("_")[0].capitalize()) for name in _WORDS]
+    titles = [name.replace("_", " ").capitalize().partition(" ") for name in _WORDS]
+    columns = [Column(title.capitalize(), group) for group, _, title in titles]
     flaws: dict[str, list[str]] = {}
     for name in _WORDS:
         flaws.setdefault(flaw_of(name), []).append(name.replace("_", " "))

@@ -158,8 +158,8 @@ def _said(stated: Stated | None) -> dict[str, str]:
 def parts(group: Group, prefix: str = "") -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Return what each pair of a finding adds above and below the line of each number, whole numbers (N,) each.
 
-    They are of all words, of the finding's own name alone (`own_`), or of maps and boxes (`map_`). A pair enters excess
-    twice, as a text that goes with every truth and as a truth.
+    They are of all words, of the finding's own name alone (`own_`), or of maps and boxes (`map_`). A pair enters chance
+    and excess twice, as a text that goes with every truth and as a truth.
     """
     read = np.array([source.startswith("words") for source in group["source"]], np.bool_)
     status, side, zone = (group[f"{prefix}{key}"] for key in ("status", "side", "zone"))
@@ -191,6 +191,7 @@ def parts(group: Group, prefix: str = "") -> dict[str, tuple[NDArray[np.int64], 
             which * np.array([counts[one] for one in column.tolist()], np.int64)
             for which, counts, column in ((stated, fits, said), (scored, fitted, true))
         )
+        matches, shuffles = of_text + of_truth, scored.sum() * stated + stated.sum() * scored
         values = {
             "coverage": _of(stated, scored),
             "accuracy": _of(correct, stated),
@@ -199,11 +200,8 @@ def parts(group: Group, prefix: str = "") -> dict[str, tuple[NDArray[np.int64], 
             "opposite": _of(outcomes == "opposite", stated),
             "wrong": _of(np.isin(outcomes, ["opposite", "wrong"]), stated),
             "partial": _of(outcomes == "partial", stated),
-            "chance": (of_text, scored.sum() * stated),
-            "excess": (
-                scored.sum() * (correct & stated) + correct.sum() * scored - of_text - of_truth,
-                scored.sum() * stated + stated.sum() * scored - of_text - of_truth,
-            ),
+            "chance": (matches, shuffles),
+            "excess": (scored.sum() * correct + correct.sum() * scored - matches, shuffles - matches),
             "prior": _of(prior == "correct", known),
             "gain": (known * (1 * correct - (prior == "correct")), 1 * known),
         }
