@@ -27,6 +27,7 @@ PATIENTS = np.arange(IMAGES) // 2
 TRUE = ["left", "right", "right", "left right"] * 6
 PRIOR = {name: {"sides": "right", "zones": "upper"} for name in FINDINGS}
 ALL, SOME, TURNS = TRUE[:4], ["left", "", "left", "left right", "left", "right", "right"], ["right", "left"]
+SAYS = {"KAD": SOME, "KAD, maps": ALL, "MAVL": TURNS}
 
 
 def speak(root, model, words, maps=None, tuned=PRIOR):
@@ -44,33 +45,28 @@ def speak(root, model, words, maps=None, tuned=PRIOR):
 
 
 def counted(says, name):
-    """Whether each image counts for a number of sides, and whether it is among those that could."""
     outcomes = np.array([outcome(says[at % len(says)], TRUE[at], TRUE[at]) for at in range(IMAGES)])
-    stated = outcomes != "unstated"
-    hits = {"joint": outcomes == "correct", "opposite": outcomes == "opposite", "coverage": stated}[name]
-    return hits.astype(float), stated | (name != "opposite")
+    hits = {"joint": outcomes == "correct", "opposite": outcomes == "opposite", "coverage": outcomes != "unstated"}
+    return hits[name].astype(float), hits["coverage"] | (name != "opposite")
 
 
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory):
-    """The numbers of a run of words and maps, of one of maps alone, and the tests between the three."""
     root = tmp_path_factory.mktemp("spoken")
     speak(root, "kad", SOME, ALL)
     speak(root, "mavl", None, TURNS)
     dataset = analyse(collect([root])).datasets[0]
     found = {one.label: one for entry in dataset.runs for one in entry.words}
-    assert {label: one.kind for label, one in found.items()} == {"KAD": "words", "KAD, maps": "maps", "MAVL": "maps"}
+    assert [found[label].kind for label in SAYS] == ["words", "maps", "maps"]
     return found, [one for one in dataset.comparisons if one.number.startswith("side_")]
 
 
 def weighed(weights):
-    """Numbers of `SOME` with images counted by weights: a loop over every text with every truth."""
     says = [SOME[at % 7] for at in range(IMAGES)]
     told = [(weight, text, true) for weight, text, true in zip(weights, says, TRUE, strict=True) if text]
     right, prior = sum(w * (text == true) for w, text, true in told), sum(w * (true == "right") for w, _, true in told)
-    stated = sum(weight for weight, *_ in told)
-    every = product(zip(weights, says, strict=True), zip(weights, TRUE, strict=True))
-    chance = sum(a * b * (text == true) for (a, text), (b, true) in every if text) / stated / sum(weights)
+    every, stated = product(told, zip(weights, TRUE, strict=True)), sum(weight for weight, *_ in told)
+    chance = sum(a * b * (text == true) for (a, text, _), (b, true) in every) / stated / sum(weights)
     return {"gain": (right - prior) / stated, "chance": chance, "excess": (right / stated - chance) / (1 - chance)}
 
 
@@ -85,10 +81,9 @@ def test_students_intervals_add_up_what_each_patient_changes(spoken, name):
         assert (found.value, found.low, found.high) == pytest.approx((value, value - reach, value + reach), abs=1e-7)
 
 
-@pytest.mark.parametrize(("label", "says"), [("KAD", SOME), ("KAD, maps", ALL), ("MAVL", TURNS)])
-@pytest.mark.parametrize("name", ["joint", "opposite", "coverage"])
-def test_shares_have_the_interval_of_the_pointing_game(spoken, label, says, name):
-    hits, among = counted(says, name)
+@pytest.mark.parametrize(("label", "name"), product(SAYS, ("joint", "opposite", "coverage")))
+def test_shares_have_the_interval_of_the_pointing_game(spoken, label, name):
+    hits, among = counted(SAYS[label], name)
     spread, found = intervals.share(hits[among], PATIENTS[among], 12), spoken[0][label].numbers["Nodule"]
     assert found[f"side_{name}"].value == hits[among].mean() and spoken[0][label].counts["Nodule"] == IMAGES
     assert (found[f"side_{name}"].low, found[f"side_{name}"].high) == spread.interval()
@@ -98,16 +93,15 @@ def test_shares_have_the_interval_of_the_pointing_game(spoken, label, says, name
 
 
 def test_p_counts_every_exchange_of_patients_and_is_corrected_for_all_tests(spoken):
-    says, expected = {"KAD": SOME, "KAD, maps": ALL, "MAVL": TURNS}, []
+    expected = []
     for one in spoken[1]:
-        of = [counted(says[label], one.number.removeprefix("side_")) for label in (one.first, one.second)]
+        of = [counted(SAYS[label], one.number.removeprefix("side_")) for label in (one.first, one.second)]
         apart, among = of[0][0] - of[1][0], of[0][1] & of[1][1]
         parts = [apart[among & (patient == PATIENTS)].sum() for patient in {*PATIENTS[among]}]
         differences = np.array([*product((-1, 1), repeat=len(parts))]) @ parts
         expected.append(float(np.mean(abs(differences) >= abs(sum(parts)) - 1e-9)))
         assert (one.p, one.difference.value) == pytest.approx((expected[-1], apart[among].mean()))
         assert one.images == among.sum() and one.difference.low <= one.difference.value <= one.difference.high
-    assert len(expected) == 6
     ranked = np.argsort(expected)
     holm = np.minimum(1, np.maximum.accumulate(np.array(expected)[ranked] * np.arange(6, 0, -1)))
     assert [spoken[1][place].p_adjusted for place in ranked] == pytest.approx(holm)
@@ -135,20 +129,17 @@ def test_the_sentence_on_sides(runs, expected, tmp_path):
     for model, given in runs.items():
         speak(tmp_path, model, *given)
     reply = said(facts_of(analyse(collect([tmp_path]))))
-    text = " ".join([reply.question, *reply.texts])
-    assert not [one for one in expected.split("|") if one not in text], text
+    assert not [one for one in expected.split("|") if one not in " ".join([reply.question, *reply.texts])]
 
 
-def phantoms(folder, command, *given):
-    data = ("images=20", "size=64", "num_workers=0", "cache=false")
-    options = [*(f"--data.{one}" for one in data), "--trainer.logger=false", f"--trainer.default_root_dir={folder}"]
-    assert main([command, *map(str, given), *options]) == 0
+def phantoms(folder, *given):
+    data = [f"--data.{one}" for one in ("images=20", "size=64", "num_workers=0", "cache=false")]
+    assert main([*map(str, given), *data, "--trainer.logger=false", f"--trainer.default_root_dir={folder}"]) == 0
     return next(folder.glob("*/*/results.json")).parent
 
 
 @pytest.fixture(scope="module")
 def phantom_runs(tmp_path_factory):
-    """Runs of instruments, of reports whose every second one is swapped, of maps, and of words around boxes."""
     root = tmp_path_factory.mktemp("phantoms")
     words = {name: ["--config", f"words_{name}_phantom", "--model.ask=report"] for name in ("oracle", "silent")}
     runs = {name: phantoms(root / name, "test", *given) for name, given in words.items()}
@@ -156,10 +147,8 @@ def phantom_runs(tmp_path_factory):
     turned, texts = {"left": "right", "right": "left"}, FinishedRun.open(runs["oracle"]).texts
     swapped = [re.sub("left|right", lambda side: turned[side[0]], row.raw) for row in texts]
     said = [{"image": row.image_id, "text": (row.raw, swapped[at])[at % 2]} for at, row in enumerate(texts)]
-    maps = FinishedRun.open(runs["maps"])
-    present = np.argwhere(maps.image_scores.labels == 1).tolist()
-    answer = {"answer": "Left. [0.1, 0.1, 0.3, 0.3]"}
-    boxes = [{"image": maps.rows.image_ids[row], "finding": maps.results.findings[at]} | answer for row, at in present]
+    pairs, answer = FinishedRun.open(runs["maps"]).scored_pairs, {"answer": "Left. [0.1, 0.1, 0.3, 0.3]"}
+    boxes = [{"image": image, "finding": finding} | answer for image, finding in pairs]
     for name, family, lines in (("half", "report", said), ("both", "radvlm", boxes)):
         (root / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
         given = ("--config", "phantom", "--predictions", root / f"{name}.jsonl", "--name", name, "--family", family)
@@ -169,25 +158,23 @@ def phantom_runs(tmp_path_factory):
     return runs
 
 
-def written(folders, path):
-    analysis = analyse(collect(folders))
-    write_page(analysis, tables := all_tables(analysis), path, cases=2)
-    return analysis, {table.name: table for table in tables}, path.read_text(encoding="utf-8")
+def written(runs, path, *names):
+    analysis = analyse(collect([runs[name] for name in names]))
+    write_page(analysis, tables := all_tables(analysis), path / "index.html", cases=2)
+    return analysis, {table.name: table for table in tables}, (path / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_page_of_words_alone(phantom_runs, tmp_path):
-    folders = [phantom_runs[name] for name in ("half", "oracle", "silent")]
-    analysis, tables, page = written(folders, tmp_path / "index.html")
+    analysis, tables, page = written(phantom_runs, tmp_path, "half", "oracle", "silent")
     assert {*tables} == {"words_phantom", "checklist"} and not re.search("AUROC", page)
     assert answer(facts_of(analysis)).answer in page and "says left, is right" in page
     _, silent, oracle = tables["words_phantom"].rows
-    assert (silent.kind, oracle.kind) == ("floor", "ceiling")
-    assert [cell.value for cell in oracle.cells[1:5]] == [1, 1, 1, 0] and silent.cells[1].value == 0
+    assert (silent.kind, oracle.kind, silent.cells[1].value) == ("floor", "ceiling", 0)
+    assert [cell.value for cell in oracle.cells[1:5]] == [1, 1, 1, 0]
     assert all(any(name in note for note in tables["words_phantom"].notes) for name in ("ide joint", "alse mention"))
     numbers = analysis.runs[0].words[0].numbers["Nodule"]
-    bar = re.search(r"Nodule: a side is stated for (\d+)%, right for (\d+)%, opposite for (\d+)%", page)
-    parts = [1, numbers["side_joint"].value, numbers["side_opposite"].value]
-    assert [int(one) for one in bar.groups()] == [int(100 * part + 0.5) for part in parts]
+    right, opposite = (int(100 * numbers[f"side_{name}"].value + 0.5) for name in ("joint", "opposite"))
+    assert f"Nodule: a side is stated for 100%, right for {right}%, opposite for {opposite}%" in page
     table, films = read_protocol_pairs(phantom_runs["half"], "words"), [*opposite_sides([analysis.runs[0].run], 10)]
     opposite = {(table["image_id"][row], table["column"][row]) for row in np.flatnonzero(table["side"] == "opposite")}
     assert len(films) == min(10, len(opposite)) and len({film[2].finding for film in films[:3]}) == 3
@@ -197,9 +184,9 @@ def test_a_page_of_words_alone(phantom_runs, tmp_path):
 
 
 def test_pages_of_maps_and_of_both(phantom_runs, tmp_path):
-    analysis, tables, page = written([phantom_runs["maps"], phantom_runs["both"]], tmp_path / "index.html")
-    assert "look at the lesion" in answer(facts_of(analysis)).question and "Not tested" not in page
-    assert "Do words or boxes place the lesion better?" in page and "scored for recognition alone" not in page
+    analysis, tables, page = written(phantom_runs, tmp_path, "maps", "both")
+    assert "look at the lesion" in answer(facts_of(analysis)).question and "recognition alone" not in page
+    assert "Do words or boxes place the lesion better?" in page and "Not tested" not in page
     rows = {row.cells[0].text: row.cells[3].value for row in tables["words_phantom"].rows}
     maps, both = (read_protocol(phantom_runs[name], "words")["numbers"] for name in ("maps", "both"))
     joints = maps["side_joint"], both["side_joint"], both["map_side_joint"]
