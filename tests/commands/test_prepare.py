@@ -10,12 +10,10 @@ import pytest
 from official.siim import write_siim
 from plugin.pictures import Pictures, write_pictures
 from processes import run_ranks, start, until
-from run_files import files_of
+from run_files import QUIET, files_of
 from toys import Brightness
 
 from xbench.data.store.store import PreparedStore
-
-QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 
 
 def said(output: str) -> dict[str, int]:

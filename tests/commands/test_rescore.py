@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import gone, until
-from run_files import disagreements, files_of, rules
+from run_files import disagreements, files_of, rules, run_in
 
 from xbench.cli import main
 from xbench.commands import rescore
@@ -235,8 +235,7 @@ def finished(tmp_path_factory):
     pair = '{"model": {"class_path": "toys.Brightness"}, "data": {"class_path": "toys.Squares"}}'
     few = "--data.num_workers=0 --data.limit=6 --data.batch_size=4 --trainer.logger=false --trainer.accelerator=cpu"
     assert main(["test", "--config", pair, *few.split(), "--trainer.default_root_dir", str(root)]) == 0
-    (results,) = root.glob("*/*/results.json")
-    return results.parent
+    return run_in(root)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_files import change, disagreements, rules
+from run_files import change, disagreements, rules, run_in
 
 from xbench.cli import main
 from xbench.commands.reproduce import drift, drifts, first_cause
@@ -27,8 +27,7 @@ def answered(tmp_path_factory):
         '"data": {"class_path": "xbench.data.PhantomCXR", "init_args": {"images": 12, "size": 64, "num_workers": 0}}}'
     )
     assert main(["test", "--config", config, "--trainer.logger", "false", "--trainer.default_root_dir", str(root)]) == 0
-    (path,) = root.glob("*/*/results.json")
-    return path.parent
+    return run_in(root)
 
 
 @pytest.fixture

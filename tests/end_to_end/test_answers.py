@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from processes import run_ranks
-from run_files import disagreements
+from run_files import disagreements, run_in
 from talkers import LAME
 
 from xbench.cli import main
@@ -44,11 +44,6 @@ def words(folder: Path, *options: str, model: str = "talkers.Talker", data: str 
     return ["test", "--config", str(config), *places, *options]
 
 
-def finished(folder: Path) -> Path:
-    (results,) = folder.glob("runs/*/*/results.json")
-    return results.parent
-
-
 @pytest.fixture(scope="module")
 def talked(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("talked")
@@ -58,7 +53,7 @@ def talked(tmp_path_factory) -> Path:
 
 
 def test_all_that_was_said_is_kept_and_scored(talked):
-    run = FinishedRun.open(finished(talked))
+    run = FinishedRun.open(run_in(talked))
     answers, scores = run.results.answers, run.image_scores
     rows = [row for rows in run.answers.values() for row in rows]
     asked = [line.split() for line in (talked / "log").read_text().splitlines()]
@@ -86,7 +81,7 @@ def test_all_that_was_said_is_kept_and_scored(talked):
 
 
 def test_what_means_nothing_is_null(talked):
-    results = json.loads((finished(talked) / "results.json").read_text())
+    results = json.loads((run_in(talked) / "results.json").read_text())
     grounding = results["grounding"]
     lacking = ("dice_best", "iou_best", "dice_best_threshold", "iou_best_threshold", "dice_curve", "sign_p")
     for scores in grounding["per_class"].values():
@@ -97,8 +92,8 @@ def test_what_means_nothing_is_null(talked):
 
 
 def test_tokens_are_summed_over_all_that_was_asked(talked):
-    said = FinishedRun.open(finished(talked)).results.answers
-    table = pq.read_table(finished(talked) / "predictions.parquet").to_pylist()
+    said = FinishedRun.open(run_in(talked)).results.answers
+    table = pq.read_table(run_in(talked) / "predictions.parquet").to_pylist()
     counts = [(row["tokens_in"], row["tokens_out"]) for row in table]
     known = [pair for pair in counts if pair != (None, None)]
     sent, received = (sum(filter(None, side)) for side in zip(*known, strict=True))
@@ -107,7 +102,7 @@ def test_tokens_are_summed_over_all_that_was_asked(talked):
 
 
 def test_recognition_counts_what_cannot_be_read_as_the_worst(talked):
-    run = FinishedRun.open(finished(talked))
+    run = FinishedRun.open(run_in(talked))
     found, scores = run.results.answers.recognition, run.image_scores
     unread = np.isnan(scores.probabilities) & (scores.labels >= 0)
     assert found.unreadable == unread.sum() > 0 and found.asked == (scores.labels >= 0).sum()
@@ -121,7 +116,7 @@ def test_recognition_counts_what_cannot_be_read_as_the_worst(talked):
 
 
 def test_sensitivity(talked):
-    answers = FinishedRun.open(finished(talked)).results.answers
+    answers = FinishedRun.open(run_in(talked)).results.answers
     headline, of = answers.macro["box_iou"], answers.sensitivity
     assert of["truncated_as_misses"]["box_iou"] < headline == pytest.approx(of["unparsable_as_useless"]["box_iou"])
     assert of["unparsable_as_perfect"]["box_iou"] > headline < of["answered_only"]["box_iou"]
@@ -129,7 +124,7 @@ def test_sensitivity(talked):
 
 
 def test_the_order_of_rows_changes_no_number(talked):
-    run = FinishedRun.open(finished(talked))
+    run = FinishedRun.open(run_in(talked))
     rows = [row for rows in run.answers.values() for row in rows]
     of_run = ("a", "b", "test"), run.rows, numbers_of(run.rows), 101
     for seed in range(3):
@@ -139,7 +134,7 @@ def test_the_order_of_rows_changes_no_number(talked):
 
 
 def test_boxes_that_are_not_in_the_words_are_found(talked, tmp_path):
-    folder = finished(talked)
+    folder = run_in(talked)
     assert disagreements(folder, deep=True) == []
     changed = tmp_path / "changed"
     changed.mkdir()
@@ -157,7 +152,7 @@ def test_boxes_that_are_not_in_the_words_are_found(talked, tmp_path):
 
 
 def test_a_run_whose_answers_are_lost_is_set_aside(talked, tmp_path, capsys):
-    folder, broken = finished(talked), tmp_path / "runs" / "talker_squares" / "broken"
+    folder, broken = run_in(talked), tmp_path / "runs" / "talker_squares" / "broken"
     broken.mkdir(parents=True)
     for path in folder.iterdir():
         if path.name != "predictions.parquet":
@@ -174,17 +169,17 @@ def test_a_run_whose_answers_are_lost_is_set_aside(talked, tmp_path, capsys):
 
 
 def test_rescore_of_some_images(talked, tmp_path):
-    names = FinishedRun.open(finished(talked)).image_scores.image_ids[3:9]
+    names = FinishedRun.open(run_in(talked)).image_scores.image_ids[3:9]
     (tmp_path / "some.txt").write_text("\n".join(names))
     some = tmp_path / "some"
-    assert main(["rescore", str(finished(talked)), "--images", str(tmp_path / "some.txt"), "--out", str(some)]) == 0
+    assert main(["rescore", str(run_in(talked)), "--images", str(tmp_path / "some.txt"), "--out", str(some)]) == 0
     run = FinishedRun.open(some)
     assert [*run.answers] == names and disagreements(some) == []
     assert {row.image_id for rows in run.answers.values() for row in rows} <= {*names}
 
 
 def test_rescore_reads_again_without_asking(talked, tmp_path, capsys):
-    folder, again = finished(talked), tmp_path / "again"
+    folder, again = run_in(talked), tmp_path / "again"
     assert main(["rescore", str(folder), "--out", str(again), "--workers", "0"]) == 0
     for name in FILES:
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
@@ -212,10 +207,10 @@ def test_rescore_reads_again_without_asking(talked, tmp_path, capsys):
 def ranked(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ranked")
     assert main(words(folder, model="talkers.Ranker", data=PHANTOMS)) == 0
-    assert main(["rescore", str(finished(folder)), "--protocol", "all"]) == 0
-    assert stored_protocols(finished(folder)) == ["detections", "medground", "radfact", "radvlm"]
-    assert disagreements(finished(folder)) == []
-    return finished(folder)
+    assert main(["rescore", str(run_in(folder)), "--protocol", "all"]) == 0
+    assert stored_protocols(run_in(folder)) == ["detections", "medground", "radfact", "radvlm"]
+    assert disagreements(run_in(folder)) == []
+    return run_in(folder)
 
 
 def test_boxes_are_scored_by_the_protocols_of_boxes(ranked):
@@ -255,7 +250,7 @@ def test_boxes_are_ranked_by_their_confidence(ranked, tmp_path, capsys):
     assert negatives.any() and (pairs["lesions"][negatives] == 0).all() and all(map(len, pairs["scores"]))
     # Points cannot be ranked.
     assert main(words(tmp_path / "points", *POINTS, model="oracles.Told")) == 0
-    assert main(["rescore", str(finished(tmp_path / "points")), "--protocol", "detections"]) == 2
+    assert main(["rescore", str(run_in(tmp_path / "points")), "--protocol", "detections"]) == 2
     assert "scores maps or boxes" in capsys.readouterr().err
 
 
@@ -266,11 +261,11 @@ def test_a_run_that_stops_goes_on_and_asks_nothing_twice(talked, tmp_path, capsy
     before = len((tmp_path / "log").read_text().splitlines())
     assert main(words(tmp_path, *options, "--resume", "true")) == 0
     for name in FILES:
-        assert (finished(tmp_path) / name).read_bytes() == (finished(talked) / name).read_bytes(), name
+        assert (run_in(tmp_path) / name).read_bytes() == (run_in(talked) / name).read_bytes(), name
     lines = (tmp_path / "log").read_text().splitlines()
     # The batch in which it stopped is asked again.
     assert len(lines) - len({*lines}) < 75 - 8 <= before
-    one, other = (json.loads((finished(path) / "results.json").read_text()) for path in (tmp_path, talked))
+    one, other = (json.loads((run_in(path) / "results.json").read_text()) for path in (tmp_path, talked))
     assert one["answers"] == other["answers"] and one["classification"] == other["classification"]
 
 
@@ -284,7 +279,7 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     assert any("one mask" in note for note in tables["grounding_honest"].notes)
     (compared,) = (one for one in analysis.datasets[0].comparisons if one.number == "dice_cross_fitted")
     assert compared.p is not None
-    answers = FinishedRun.open(finished(talked)).results.answers
+    answers = FinishedRun.open(run_in(talked)).results.answers
     (rates,) = tables["answers_rates"].rows
     assert [cell.value for cell in rates.cells[6:10]] == [
         answers.overall[name] for name in ("answered", "abstained", "unparsable", "truncated")
@@ -323,18 +318,18 @@ def test_two_processes_write_the_same(talked, tmp_path):
     statuses, said = run_ranks(2, words(tmp_path, *asked, *two), tmp_path)
     assert statuses == [0, 0], said
     for name in FILES:
-        assert (finished(tmp_path) / name).read_bytes() == (finished(talked) / name).read_bytes(), name
-    one, other = (json.loads((finished(path) / "results.json").read_text()) for path in (tmp_path, talked))
+        assert (run_in(tmp_path) / name).read_bytes() == (run_in(talked) / name).read_bytes(), name
+    one, other = (json.loads((run_in(path) / "results.json").read_text()) for path in (tmp_path, talked))
     assert one | {"provenance": None} == other | {"provenance": None}
 
 
 def test_nobody_asked_whether_it_is_there(tmp_path):
     assert main(words(tmp_path)) == 0
-    results = FinishedRun.open(finished(tmp_path)).results
+    results = FinishedRun.open(run_in(tmp_path)).results
     assert results.answers.recognition is None
     assert {*results.classification.macro.values()} == {None}
     assert results.classification.per_class["Square"].positives == 20
-    assert disagreements(finished(tmp_path)) == []
+    assert disagreements(run_in(tmp_path)) == []
     (run,) = analyse(collect([tmp_path])).datasets[0].runs
     assert run.macro["auroc"].value is run.macro["dice_best"].value is run.macro["dice_cross_fitted"].value is None
     assert run.macro["dice_fixed"].value == pytest.approx(results.grounding.macro["dice_fixed"], abs=1e-9)
@@ -343,7 +338,7 @@ def test_nobody_asked_whether_it_is_there(tmp_path):
 
 def test_points_have_no_area(tmp_path):
     assert main(words(tmp_path, *POINTS, model="oracles.Told")) == 0
-    folder = finished(tmp_path)
+    folder = run_in(tmp_path)
     results = FinishedRun.open(folder).results
     assert results.answers.kind == "points" and results.grounding.macro["pointing_game"] == 1
     assert results.grounding.macro["dice_fixed"] is None and results.answers.overall["answered"] == 1

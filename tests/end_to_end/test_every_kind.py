@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from run_files import disagreements, files_of
+from run_files import QUIET, check_gone_on, check_rescored, run_in
 
 from xbench.cli import main
 from xbench.report.page.write import write_page
@@ -25,51 +25,36 @@ KINDS = {
     "words": ("Told", 0.0, 0.0, 1.0),
 }
 DATA = ("--data", "xbench.data.PhantomCXR", "--data.images", "12", "--data.size", "64", "--data.batch_size", "4")
-QUIET = (
-    *("--data.num_workers", "0", "--data.cache", "false"),
-    *("--trainer.logger", "false", "--trainer.accelerator", "cpu"),
-)
+DATA += ("--data.num_workers", "0", "--data.cache", "false")
 
 
-def words(kind: str, root: Path, *options: str) -> list[str]:
+def run(root: Path, kind: str, *options: str, status: int = 0) -> Path:
     model = ("--model", f"oracles.{KINDS[kind][0]}", "--model.what", kind)
-    return ["test", *model, *DATA, *QUIET, "--trainer.default_root_dir", str(root), *options]
+    assert main(["test", *model, *DATA, *QUIET, "--trainer.default_root_dir", str(root), *options]) == status
+    return root if status else run_in(root)
 
 
 @pytest.fixture(scope="module")
 def wholes(tmp_path_factory) -> dict[str, Path]:
-    found = {}
-    for kind in KINDS:
-        root = tmp_path_factory.mktemp("wholes", numbered=True)
-        assert main(words(kind, root)) == 0
-        (found[kind],) = (path.parent for path in root.glob("*/*/results.json"))
-    return found
+    return {kind: run(tmp_path_factory.mktemp("wholes"), kind) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_oracle_goes_all_the_way(kind, wholes, tmp_path, monkeypatch):
+def test_an_oracle_goes_all_the_way(kind, wholes, tmp_path):
     whole = wholes[kind]
-    monkeypatch.setenv("ORACLE_TIRES", "1")
-    assert main(words(kind, tmp_path / "parts")) == 1
-    monkeypatch.delenv("ORACLE_TIRES")
-    assert main(words(kind, tmp_path / "parts", "--resume", "true")) == 0
-    (parts,) = (path.parent for path in tmp_path.glob("parts/*/*/results.json"))
-    assert files_of(parts) == files_of(whole)
+    check_gone_on(run, whole, tmp_path / "parts", kind)
+    check_rescored(whole, tmp_path / "again")
 
-    assert main(["rescore", str(whole), "--out", str(tmp_path / "again"), "--workers", "0"]) == 0
-    assert files_of(tmp_path / "again") == files_of(whole)
-    assert disagreements(whole, deep=True) == []
-
-    run = FinishedRun.open(whole)
+    results = FinishedRun.open(whole).results
     _, pointing, dice, auroc = KINDS[kind]
-    found = {**run.results.grounding.macro, **run.results.classification.macro}
+    found = {**results.grounding.macro, **results.classification.macro}
     for name, least in (("pointing_game", pointing), ("dice_fixed", dice), ("auroc", auroc)):
         assert (found[name] is None) if least is None else found[name] >= least, (name, found[name])
-    own = run.results.own_scale
+    own = results.own_scale
     assert (own is not None) == kind.startswith("maps")
     if own is not None:
         # Maps of 0 and 1 are the same when they are stretched.
-        assert {name: run.results.grounding.macro[name] for name in own.macro} == own.macro
+        assert {name: results.grounding.macro[name] for name in own.macro} == own.macro
     table = pq.read_table(whole / "pairs.parquet")
     annotated = pc.and_(pc.equal(table["label"], 1), table["has_region"])
     assert pc.sum(table["scored"]).as_py() == (0 if pointing is None else pc.sum(annotated).as_py())

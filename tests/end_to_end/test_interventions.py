@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run_ranks, start
-from run_files import disagreements, files_of
+from run_files import QUIET, check_rescored, disagreements, files_of, run_in
 from toys import Brightness
 
 from xbench.callbacks.interventions import other_words, rounds, with_patches
@@ -32,7 +32,6 @@ from xbench.runs.files import SCHEMAS
 from xbench.scoring.rows import CHANGED
 from xbench.types import Batch, Query, Truth
 
-QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 IMAGES, UNREADABLE, SIZE = 19, (5, 8), 4
 PAIRS, BESIDE_OTHERS = 23, 15  # all pairs of a readable image and what is present in it; those beside other ones
 DATA = ("--data", "hidden.Regions", "--data.images", str(IMAGES), "--data.num_workers", "0", "--data.on_error", "skip")
@@ -188,9 +187,7 @@ def test_other_words_are_columns_of_other_findings_or_a_sentence(runs: dict[str,
 @pytest.mark.parametrize("kind", ["maps", "answers", "cropped", "native"])
 def test_rows_are_verified_and_scored_again(runs: dict[str, Path], kind: str, tmp_path: Path) -> None:
     folder = runs[f"intervene {kind}"]
-    assert disagreements(folder, deep=True) == []
-    assert main(["rescore", str(folder), "--out", str(tmp_path / "again"), "--workers", "0"]) == 0
-    assert files_of(tmp_path / "again") == files_of(folder)
+    check_rescored(folder, tmp_path / "again")
     assert len(table(folder)["condition"].unique()) == 1 + 6 + 2 + 3
 
 
@@ -201,8 +198,7 @@ def test_any_number_of_processes_and_workers_gives_the_same_bytes(runs, kind, pr
     more = ("--trainer.devices", str(processes), "--oversubscribe", "true", "--data.num_workers", str(processes - 2))
     statuses, said = run_ranks(processes, words(tmp_path / "runs", *model, *more), tmp_path)
     assert statuses == [0] * processes, said
-    (folder,) = (path.parent for path in tmp_path.glob("runs/*/*/results.json"))
-    assert files_of(folder) == files_of(runs[f"intervene {kind}"])
+    assert files_of(run_in(tmp_path / "runs")) == files_of(runs[f"intervene {kind}"])
 
 
 def test_a_killed_run_goes_on(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -334,7 +330,7 @@ def test_phrases_are_hidden_and_verified(name: str, tmp_path: Path) -> None:
     options = ("--data", f"phrases.{name}", "--data.images", "14", "--data.batch_size", "4", "--data.num_workers", "0")
     place = ("--trainer.default_root_dir", str(tmp_path))
     assert main(["intervene", "--model", "phrases.Attentive", *options, *QUIET, *place]) == 0
-    (folder,) = (path.parent for path in tmp_path.glob("*/*/results.json"))
+    folder = run_in(tmp_path)
     assert disagreements(folder, deep=True) == []
     count = Counter(table(folder)["condition"].to_pylist())
     scored = sum(table(folder, condition="")["scored"].to_pylist())

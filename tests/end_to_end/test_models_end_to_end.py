@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from deterministic_checkpoints import MODELS, write_checkpoint
 from downloads import Downloads
+from run_files import QUIET
 from small_networks import shrink
 
 from xbench.findings.names import FINDINGS
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH
 
-QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
 CROSS_ATTENTION = {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
 SALIENCY = {
     "carzero": CROSS_ATTENTION,

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import run_ranks
-from run_files import disagreements, files_of
+from run_files import QUIET, callbacks, check_gone_on, check_rescored, disagreements, files_of, run_in
 from toys import Squares
 
 from xbench.cli import main
@@ -24,7 +24,6 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.scoring.perturbations import STEPS, changed, ranking, region_in_view, similarities
 
-QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 SIZE, SIDE, PAIRS, IMAGES = 3, 24, 4, 14
 DATA = ("--data", "toys.Squares", "--data.images", str(IMAGES), "--data.num_workers", "0", "--data.grid", "40")
 DATA += ("--data.batch_size", str(SIZE), "--data.unreadable", "[4]", "--data.on_error", "skip")
@@ -131,20 +130,11 @@ def test_nothing_else_of_the_run_moves(whole: Path, tmp_path: Path) -> None:
     assert {**first, "tables": None} == {**second, "tables": None}
 
 
-def test_a_run_goes_on_and_is_scored_again_to_the_same_bytes(whole: Path, tmp_path: Path, monkeypatch) -> None:
-    names = ("evaluation.Evaluation", "case_keeper.CaseKeeper", "perturbations.Perturbations")
-    places = [{"class_path": f"xbench.callbacks.{name}"} for name in (*names, "results_writer.ResultsWriter")]
-    places.insert(3, {"class_path": "phrases.Tires"})
-    config = tmp_path / "callbacks.yaml"
-    config.write_text(json.dumps({"trainer": {"callbacks": places}}))
-    monkeypatch.setenv("ORACLE_TIRES", "1")
-    run(tmp_path / "parts", *ASKED, "--config", str(config), status=1)
-    monkeypatch.delenv("ORACLE_TIRES")
-    parts = run(tmp_path / "parts", *ASKED, "--config", str(config), "--resume", "true")
-    assert files_of(parts) == files_of(whole)
-    assert main(["rescore", str(whole), "--out", str(tmp_path / "again"), "--workers", "0"]) == 0
-    assert files_of(tmp_path / "again") == files_of(whole)
-    assert disagreements(whole, deep=True) == []
+def test_a_run_goes_on_and_is_scored_again_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+    config = callbacks(tmp_path / "callbacks.yaml", "xbench.callbacks.perturbations.Perturbations", "phrases.Tires")
+    check_gone_on(run, whole, tmp_path / "parts", *ASKED, "--config", str(config))
+    check_rescored(whole, tmp_path / "again")
+    parts = run_in(tmp_path / "parts")
     table = pq.read_table(parts / "perturbations.parquet")
     pq.write_table(table.slice(1), parts / "perturbations.parquet")
     assert [one.place for one in disagreements(parts)] == ["perturbations.parquet / SHA-256"]

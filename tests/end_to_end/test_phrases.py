@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from phrases import MIRRORED, QUERIES, Phrases
-from run_files import disagreements, files_of
+from run_files import QUIET, callbacks, check_gone_on, check_rescored, run_in
 from toys import Brightness
 
 from xbench.cli import main
@@ -25,33 +24,23 @@ from xbench.runtime.errors import UserError
 from xbench.types import Batch, Query
 
 DATA = ("--data", "phrases.Phrases", "--data.images", "22", "--data.batch_size", "4", "--data.num_workers", "0")
-QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 BRIGHTNESS, SHOWN, TOLD = ("toys.Brightness",), ("oracles.Shown", "maps"), ("oracles.Told", "boxes")
 
 
 @pytest.mark.usefixtures("unsaved_figures")
 @pytest.mark.parametrize(("model", "mirrored"), [(BRIGHTNESS, True), (SHOWN, False), (TOLD, True)])
-def test_phrases_go_all_the_way(model, mirrored, tmp_path, monkeypatch):
-    changed = "phrases.Mirrored" if mirrored else "phrases.Tires"
-    callbacks = ("evaluation.Evaluation", "case_keeper.CaseKeeper", changed, "results_writer.ResultsWriter")
-    places = [{"class_path": name if "phrases" in name else f"xbench.callbacks.{name}"} for name in callbacks]
-    config = tmp_path / "callbacks.yaml"
-    config.write_text(json.dumps({"trainer": {"callbacks": places}}))
+def test_phrases_go_all_the_way(model, mirrored, tmp_path):
+    config = callbacks(tmp_path / "callbacks.yaml", "phrases.Mirrored" if mirrored else "phrases.Tires")
     kind = () if len(model) == 1 else ("--model.what", model[1])
     options = ("--model", model[0], *kind, *DATA, *QUIET, "--config", str(config))
 
-    def run(name: str, *more: str, status: int = 0) -> Path:
-        assert main(["test", *options, "--trainer.default_root_dir", str(tmp_path / name), *more]) == status
-        return next((path.parent for path in tmp_path.glob(f"{name}/*/*/results.json")), tmp_path)
+    def run(root: Path, *more: str, status: int = 0) -> Path:
+        assert main(["test", *options, "--trainer.default_root_dir", str(root), *more]) == status
+        return root if status else run_in(root)
 
-    whole = run("whole")
-    monkeypatch.setenv("ORACLE_TIRES", "1")
-    run("parts", status=1)
-    monkeypatch.delenv("ORACLE_TIRES")
-    assert files_of(run("parts", "--resume", "true")) == files_of(whole)
-    assert main(["rescore", str(whole), "--out", str(tmp_path / "again"), "--workers", "0"]) == 0
-    assert files_of(tmp_path / "again") == files_of(whole)
-    assert disagreements(whole, deep=True) == []
+    whole = run(tmp_path / "whole")
+    check_gone_on(run, whole, tmp_path / "parts")
+    check_rescored(whole, tmp_path / "again")
     assert main(["report", str(tmp_path / "whole"), "--out", str(tmp_path / "report")]) == 0
 
     results, table = FinishedRun.open(whole).results, pq.read_table(whole / "pairs.parquet")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import shortcuts
-from run_files import disagreements, rows_of
+from run_files import QUIET, disagreements, rows_of, run_in
 
 from xbench.cli import main
 from xbench.geometry.hiding import control_of, dilated
@@ -24,8 +24,7 @@ from xbench.report.statistics.interventions import contributions
 from xbench.report.statistics.paired import exchange_tests, weighed
 from xbench.scoring.interventions import intervened
 
-QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
-QUIET += ("--data.num_workers", "0")
+ALONE = (*QUIET, "--data.num_workers", "0")
 LOOKS = ("--data", "shortcuts.Marked", "--data.grid", str(shortcuts.SIDE), "--data.batch_size", "40")
 LOOKS += ("--data.interventions", "[mean,blur,inpaint]", "--model", "shortcuts.Looks", "--model.at")
 FEW = ("--data.patients", "40")
@@ -41,9 +40,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     @cache
     def once(*options: str) -> Path:
         root = tmp_path_factory.mktemp("run")
-        assert main(["intervene", *options, *QUIET, "--trainer.default_root_dir", str(root)]) == 0
-        (path,) = root.glob("*/*/results.json")
-        return path.parent
+        assert main(["intervene", *options, *ALONE, "--trainer.default_root_dir", str(root)]) == 0
+        return run_in(root)
 
     return once
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from run_files import disagreements, files_of
+from run_files import QUIET, callbacks, check_gone_on, check_rescored
 
 from xbench.callbacks.wordings import in_other_words
 from xbench.cli import main
@@ -26,7 +26,6 @@ from xbench.runs.finished import FinishedRun
 from xbench.types import Batch, Query, Sample, Truth
 
 WORDINGS: tuple[Wording, ...] = get_args(Wording)
-QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 DATA = ("--data", "phrases.Pairs", "--data.batch_size", "4", "--data.num_workers", "0")
 # Pointing game of the phrases as they stand, and in each wording. `Hole` alone does not say dark.
 EXPECTED = {
@@ -84,7 +83,7 @@ def test_of_few_phrases_nothing_is_said(tmp_path: Path) -> None:
     assert [text.partition(":")[0] for text in follows_words(facts).texts] == ["Too few phrases to tell"] * 4
 
 
-def test_conditions_go_through_resume_rescore_and_verify(runs, tmp_path, monkeypatch, unsaved_figures) -> None:
+def test_conditions_go_through_resume_rescore_and_verify(runs, tmp_path, unsaved_figures) -> None:
     whole = runs["attentive"]
     table = pq.read_table(whole / "pairs.parquet").to_pylist()
     texts = {(row["query"], row["condition"]): (row["text"], row["language"]) for row in table}
@@ -96,20 +95,9 @@ def test_conditions_go_through_resume_rescore_and_verify(runs, tmp_path, monkeyp
         ("1", "wording: negation"): ("no a bright patch", "en"),
         ("1", "wording: other"): ("dark hole in the left lung", None),
     }
-    assert disagreements(whole, deep=True) == []
-    assert main(["rescore", str(whole), "--out", str(tmp_path / "again"), "--workers", "0"]) == 0
-    assert files_of(tmp_path / "again") == files_of(whole)
-    callbacks = ("evaluation.Evaluation", "case_keeper.CaseKeeper", "wordings.Wordings", "results_writer.ResultsWriter")
-    places = [{"class_path": f"xbench.callbacks.{name}"} for name in callbacks]
-    places.insert(3, {"class_path": "phrases.Tires"})
-    config = tmp_path / "callbacks.yaml"
-    config.write_text(json.dumps({"trainer": {"callbacks": places}}))
-    monkeypatch.setenv("ORACLE_TIRES", "1")
-    run(tmp_path / "parts", "Attentive", "--config", str(config), status=1)
-    monkeypatch.delenv("ORACLE_TIRES")
-    assert files_of(run(tmp_path / "parts", "Attentive", "--config", str(config), "--resume", "true")) == files_of(
-        whole
-    )
+    config = callbacks(tmp_path / "callbacks.yaml", "xbench.callbacks.wordings.Wordings", "phrases.Tires")
+    check_gone_on(run, whole, tmp_path / "parts", "Attentive", "--config", str(config))
+    check_rescored(whole, tmp_path / "again")
     assert main(["report", str(whole), "--out", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report" / "index.html").read_text()
     assert "It follows them" in page and "Phrases in other words on" in page

@@ -17,7 +17,7 @@ import tiny_maira2
 from chat_server import log
 from PIL import Image
 from processes import run_ranks, start, until
-from run_files import disagreements
+from run_files import disagreements, run_in
 
 from xbench.cli import main
 from xbench.models import Maira2
@@ -46,11 +46,6 @@ def served(folder: Path, url: str, ask: str, *given: str) -> list[str]:
     model = {"base_url": url, "model": "truth", "ask": ask, "ask_negatives": "true", "cache": folder / "cache"}
     options = [f"--model.{name}={value}" for name, value in (model | {"concurrency": 1}).items()]
     return ["test", "--config", "endpoint_phantom", *phantoms(folder, *options), "--trainer.accelerator=cpu", *given]
-
-
-def run_in(folder: Path) -> Path:
-    (results,) = folder.glob("runs/*/*/results.json")
-    return results.parent
 
 
 def pairs_of(run: Path, label: int) -> list[tuple[str, str]]:

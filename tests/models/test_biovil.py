@@ -18,6 +18,7 @@ from health_multimodal.text import CXRBertConfig, CXRBertModel, CXRBertTokenizer
 from health_multimodal.vlp import ImageTextInferenceEngine
 from numpy.typing import NDArray
 from PIL import Image
+from run_files import QUIET
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -29,7 +30,6 @@ from xbench.runtime.errors import UsageError, UserError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "no", "edema", "signs", "of", "left", "right"]
 TEXTS = ["Signs of edema.", "Left edema!?", "Right edema. Left"]
-QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
 
 
 def enlarged(cells: Tensor, model: BioViL, height: int, width: int, mode: Any) -> NDArray[np.float32]:

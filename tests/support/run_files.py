@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from xbench.cli import main
 from xbench.commands.verify import Compared, verified
 from xbench.runs.files import PAIRS, SCHEMAS
 from xbench.runs.finished import FinishedRun
 from xbench.scoring.rows import SCHEMA, Rows
+
+QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
+
+
+def run_in(root: Path) -> Path:
+    """Folder of the one finished run below `root`."""
+    (results,) = root.rglob("results.json")
+    return results.parent
+
+
+def callbacks(path: Path, *more: str) -> Path:
+    """Write a configuration of the usual callbacks, and of `more` before the last of them."""
+    usual = [f"xbench.callbacks.{name}" for name in ("evaluation.Evaluation", "case_keeper.CaseKeeper")]
+    names = (*usual, *more, "xbench.callbacks.results_writer.ResultsWriter")
+    path.write_text(json.dumps({"trainer": {"callbacks": [{"class_path": name} for name in names]}}))
+    return path
+
+
+def check_gone_on(run: Callable[..., Path], whole: Path, folder: Path, *options: str) -> None:
+    """A run that `oracles.tire` or `phrases.Tires` ends in the middle goes on to the files of `whole`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORACLE_TIRES", "1")
+        run(folder, *options, status=1)
+    assert files_of(run(folder, *options, "--resume", "true")) == files_of(whole)
+
+
+def check_rescored(whole: Path, out: Path) -> None:
+    """Its tables give all that the run has, again."""
+    assert main(["rescore", str(whole), "--out", str(out), "--workers", "0"]) == 0
+    assert files_of(out) == files_of(whole)
+    assert disagreements(whole, deep=True) == []
 
 
 def rules(path: Path, thresholds: int, ties: str = "share") -> Path:
@@ -24,9 +57,9 @@ def rules(path: Path, thresholds: int, ties: str = "share") -> Path:
 
 
 def read(folder: Path) -> dict[str, bytes | str]:
-    (path,) = folder.glob("runs/*/*/results.json")
-    assert not (path.parent / "journal").exists()
-    return files_of(path.parent)
+    run = run_in(folder / "runs")
+    assert not (run / "journal").exists()
+    return files_of(run)
 
 
 def files_of(run: Path) -> dict[str, bytes | str]:
