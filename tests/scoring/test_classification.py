@@ -80,6 +80,16 @@ def test_saturated_scores_do_not_tie() -> None:
     assert scores_of([0, 0, 1, 1], tiny).auroc == 1.0
 
 
+def test_classes_are_independent_and_unknown_labels_left_out() -> None:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(-1, 2, (40, 3), generator=generator, dtype=torch.int8)
+    probabilities = torch.rand(40, 3, generator=generator, dtype=torch.float64)
+    together = classification_scores(labels, probabilities.masked_fill(labels < 0, math.nan))
+    for column in range(3):
+        known = labels[:, column] >= 0
+        assert together[column] == scores_of(labels[known, column].tolist(), probabilities[known, column].tolist())
+
+
 def test_order_of_images_changes_no_bit() -> None:
     generator = torch.Generator().manual_seed(2)
     labels = torch.randint(0, 2, (500, 2), generator=generator, dtype=torch.int8)

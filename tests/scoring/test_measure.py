@@ -14,10 +14,12 @@ from on_grid import saliency_on_grid
 from scipy.spatial.distance import cdist
 
 from xbench.geometry.grid import FULL_VIEW
+from xbench.geometry.regions import Coverage
 from xbench.metrics import pointing_hits
 from xbench.report.schema import NEAR
 from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.scoring.rows import column_of
+from xbench.types import Query, Truth
 
 MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(
     lambda shape: arrays.arrays(np.float32, shape, elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0]))
@@ -101,6 +103,27 @@ def test_minima_in_the_region(maps, data):
         lowest = seen & (one == one[seen].min())
         expected.append((lowest & region).sum() / lowest.sum())
     np.testing.assert_array_equal(measured(maps, regions, views).minimum_hits(), expected)
+
+
+def test_pairs_keep_their_images():
+    images = [([0, 1, 1, -1, 1], [0, 2, 3, 4]), ([], []), ([1, 0], [1]), ([1, 1, 0, 1, 1], [1, 2, 4])]
+    whole = Coverage.of(np.ones((2, 2), bool), (2, 2))
+    parts = [
+        Truth.of_image(
+            *(row, f"image {row}", None, FULL_VIEW, (4, 4), [Query(str(place), None) for place in range(len(labels))]),
+            labels=labels,
+            coverage=[whole if place in drawn else None for place in range(len(labels))],
+            gamma=0.5,
+        )
+        for row, (labels, drawn) in enumerate(images)
+    ]
+    truth = Truth.concatenate(parts)
+    assert truth.image.tolist() == [0] * 5 + [2] * 2 + [3] * 5
+    assert np.flatnonzero(truth.scored).tolist() == [2, 4, 8, 11]
+    some = truth.only([3, 1, 0])
+    assert some.image_ids == ["image 3", "image 1", "image 0"] and some.image.tolist() == [0] * 5 + [2] * 5
+    assert np.flatnonzero(some.scored).tolist() == [1, 4, 7, 9]
+    assert Truth.concatenate([]).scored.shape == (0,)
 
 
 @given(

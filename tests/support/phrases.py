@@ -109,3 +109,12 @@ class Attentive(Brightness):
     def encode_prompts(self, prompts):
         signs = torch.tensor([-1.0 if text.startswith("no ") else 1.0 for (text,) in prompts])
         return super().encode_prompts(prompts) * signs
+
+
+class Deaf(Brightness):
+    """Looks for bright places, whatever it is told."""
+
+    name = "deaf"
+
+    def encode_prompts(self, prompts):
+        return torch.ones(len(prompts))
