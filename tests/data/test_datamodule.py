@@ -171,7 +171,7 @@ def squares_with(**changes):
     [
         ({"findings": ("Square", "Hole", "Square")}, "'Square' occurs twice"),
         ({"findings": ("Square", "Ho\nle")}, r"'Ho\\nle' is not a name"),
-        ({"findings": ()}, "there is none"),
+        ({"findings": ()}, "there are no findings"),
         ({"findings": "Nodule"}, "'Nodule' is a string"),
         ({"name": "../outside"}, "'../outside'"),
         ({"splits": ("te\nst",)}, r"'te\\nst'"),

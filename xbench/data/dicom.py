@@ -145,10 +145,10 @@ def _check_stored(header: Dataset, decoder: str, rows: int, columns: int, sample
     height, width, components = _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else _jpeg2000_size(frame)
     if (height, width) != (rows, columns):
         inside = f"the compressed image inside {width} x {height}"
-        raise RefusalError(f"the DICOM header says {columns} x {rows} pixels, {inside}")
+        raise RefusalError(f"the DICOM header has {columns} x {rows} pixels, {inside}")
     if components != samples:
         inside = f"the compressed image inside has {components}"
-        raise RefusalError(f"the DICOM header says {samples} values a pixel, {inside}")
+        raise RefusalError(f"the DICOM header has {samples} values per pixel, {inside}")
     # A pad byte may follow the end-of-image marker.
     if b"\xff\xd9" not in frame[-10:]:
         raise RefusalError("the compressed image inside is cut off")

@@ -122,7 +122,7 @@ def is_folder_name(name: object) -> bool:
 def findings_problem(findings: Sequence[object]) -> str | None:
     """Return why these are not valid findings of a run; None if they are."""
     if not findings:
-        return "there is none"
+        return "there are no findings"
     for number, finding in enumerate(findings):
         if not is_name(finding):
             return f"{finding!r:.60} is not a name: give 1 to 200 printable characters, not starting with = + - @"

@@ -130,8 +130,8 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
         if not _is_text(name) or not texts or not all(map(_is_text, texts)):
             raise _problem(
                 file,
-                f"gives {name!r:.80} something other than a text or a list of texts, none of them empty: write "
-                "those. In YAML a text that holds a colon, or could be read as a number, needs quotes.",
+                f"has no text for {name!r:.80}: write a text or a list of texts, none empty. In YAML, quote texts that "
+                "contain a colon or could be read as a number.",
             )
         prompts[name] = texts
     return prompts

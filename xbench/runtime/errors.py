@@ -71,6 +71,6 @@ def _explain(error: BaseException) -> UserError | None:
 
 def _dead_worker(what: str) -> UserError:
     return UserError(
-        f"A data worker{what}. If nobody killed it, memory has run out: give fewer --data.num_workers or a smaller "
+        f"A data worker{what}. If it was not killed, memory ran out: give fewer --data.num_workers or a smaller "
         f"--data.batch_size. {_KEPT}"
     )

@@ -95,6 +95,6 @@ def test_segmentations_that_the_table_does_not_know_of(tmp_path):
     assert records_of(data)[KEY].labels["Edema"] == 1
     assert notes_of(data) == {
         NOT_GIVEN: [KEY],
-        "a segmentation of 'Hernia', which is none of the findings, left out": [KEY],
+        "a segmentation of 'Hernia', which is not one of the findings, left out": [KEY],
         "a segmentation of an image that the table of labels does not name, left out": ["patient9"],
     }

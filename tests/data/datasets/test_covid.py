@@ -14,7 +14,7 @@ from xbench.data import COVID19Rural
 NO_MASK = "a radiograph with opacity but without a mask image, scored for recognition only"
 NOT_USED = "a mask image of a radiograph without a polygon of opacity, not used"
 MASK_ALONE = "a radiograph without a LabelMe file; its mask image decides whether it is positive"
-BEYOND = "a mask image that goes far beyond the polygons: more of it lies outside of them than they cover"
+BEYOND = "a mask image far beyond the polygons: more of it lies outside than they cover"
 
 
 def without_masks(official) -> list[str]:

@@ -79,7 +79,7 @@ def test_a_name_that_is_nearly_one_of_ours_is_asked_about(films):
     [
         (lambda root: {}, "test", "no annotations.*use `predict`"),
         (lambda root: {"root": str(root / "none")}, "predict", "no such folder or file"),
-        (lambda root: {"findings": " ,"}, "predict", "--data.findings: there is none"),
+        (lambda root: {"findings": " ,"}, "predict", "--data.findings: there are no findings"),
         (lambda root: {"findings": "=1"}, "predict", "--data.findings: '=1' is not a name"),
         (lambda root: {"root": str(root / "notes.txt")}, "predict", r"1 other files do \(first: 'notes.txt'\)"),
         (lambda root: (root / "new").mkdir() or {"root": str(root / "new")}, "predict", "nor does any other"),

@@ -12,8 +12,8 @@ from official.vindr import COLUMNS
 
 STRAY = "an image that the annotation files do not name, left out"
 UNKNOWN = "a polygon of the unknown label 'pleural_effusion', taken for an opacity"
-EDEMA = "a box or label of 'Edema', which is none of the 21 findings, left out"
-UNDRAWN = "a phrase is present and nothing is drawn of it, so no number counts it"
+EDEMA = "a box or label of 'Edema', which is not one of the 21 findings, left out"
+UNDRAWN = "a present phrase has no annotation, so no number counts it"
 BOXLESS = "an image of tuberculosis without a box, scored for recognition only"
 REPORTS = "grounded_reports_20240819.json"
 

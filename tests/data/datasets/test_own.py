@@ -138,7 +138,7 @@ def test_recognition_only(root):
     assert {finding for regions in regions_of(data).values() for finding in regions} == {"Pleural Effusion"}
     assert sum(record.labels["Cardiomegaly"] for record in data.records) > 0
     (note,) = notes_of(data)
-    assert note == "something drawn of Nodule, which is scored for recognition only, left aside"
+    assert note == "an annotation of Nodule, which is scored for recognition only, left out"
 
 
 def test_columns_by_other_names(root):
@@ -167,7 +167,7 @@ def test_a_label_without_a_box_is_scored_for_recognition(root):
     data = CsvDataset(str(own.write_csv(root, boxes=[*rows, [f"{image}.png", "", "", "", "", ""]])), own.LABELS)
     record = records_of(data)[image]
     assert record.labels["Nodule"] == 1 and "Nodule" not in data.load(record).regions
-    assert notes_of(data) == {"Nodule is present but not drawn, so it is scored for recognition only": [image]}
+    assert notes_of(data) == {"Nodule, present without annotation, is scored for recognition only": [image]}
 
 
 def test_files_elsewhere(root, tmp_path, monkeypatch):
@@ -467,7 +467,7 @@ def test_a_mask_that_two_findings_claim(root):
 
 
 OPTIONS = {
-    "no finding": ({"findings": {}}, "--data.findings: there is none"),
+    "no finding": ({"findings": {}}, "--data.findings: there are no findings"),
     "another's name": ({"name": "rsna"}, "is the name of a dataset of the package"),
     "a path": ({"name": "a/b"}, "no slash"),
     "unknown": ({"recognition_only": ["Mass"]}, "--data.recognition_only Mass is not one of the findings"),
@@ -531,7 +531,7 @@ def test_phrases_without_a_finding_a_label_or_a_box(root):
     rows = [[*rows[0], "label"], [f"{IMAGE}.png", "", "somewhere", *[""] * 4, 1]]
     data = CsvDataset(str(own.write_csv(root, [row[:1] for row in labels], rows)), [], text="text")
     assert records_of(data)[IMAGE].labels == {"Phrase 1": 1} and data.groups == ("Phrases",)
-    assert [*notes_of(data)] == ["a phrase is present and nothing is drawn of it, so no number counts it"]
+    assert [*notes_of(data)] == ["a present phrase has no annotation, so no number counts it"]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class CheXlocalize(DownloadedDataset):
                 own, shapes = stated, [Shape.from_points(contour) for contour in value]
             finding = canonical(label)
             if finding not in self.findings:
-                self.note(f"a segmentation of {label!r}, which is none of the findings, left out", name)
+                self.note(f"a segmentation of {label!r}, which is not one of the findings, left out", name)
                 continue
             if size not in (None, own):
                 raise ValueError("its masks differ in size")

@@ -19,7 +19,7 @@ from xbench.runtime.errors import UsageError, UserError
 
 (_FINDING,) = FINDINGS["covid"]
 _IMAGES, _OUTLINES, _MASKS = "jpgs", "jsons", "pngs_masks"
-_BEYOND = "a mask image that goes far beyond the polygons: more of it lies outside of them than they cover"
+_BEYOND = "a mask image far beyond the polygons: more of it lies outside than they cover"
 # "groud" is the files' own spelling.
 _OPACITIES = ("subtle_hazy", "consolidation", "groud_glass_opacity", "ground_glass_opacity")
 

@@ -27,7 +27,7 @@ from xbench.runtime.paths import expand
 from xbench.types import Note
 
 _NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"
-_NOT_DRAWN = "a phrase is present and nothing is drawn of it, so no number counts it"
+_NOT_DRAWN = "a present phrase has no annotation, so no number counts it"
 _OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
 _CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
 

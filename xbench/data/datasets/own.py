@@ -114,7 +114,7 @@ class OwnDataset(DownloadedDataset):
         """Return the annotation; empty, with a note, if the finding is scored for recognition only."""
         if finding not in self.recognition_only:
             return [Annotation(finding, drawn)]
-        self.note(f"something drawn of {finding}, which is scored for recognition only, left aside", image_id)
+        self.note(f"an annotation of {finding}, which is scored for recognition only, left out", image_id)
         return []
 
     def check_drawn(self, path: Path, drawn: Iterable[str]) -> None:
@@ -175,7 +175,7 @@ class OwnDataset(DownloadedDataset):
         for record in [record for record in records if record.queries is None]:
             drawn = {*self.recognition_only, *(one.finding for one in record.source.annotations)}
             for finding in sorted(f for f, label in record.labels.items() if label == 1 and f not in drawn):
-                self.note(f"{finding} is present but not drawn, so it is scored for recognition only", record.image_id)
+                self.note(f"{finding}, present without annotation, is scored for recognition only", record.image_id)
         return records
 
     def is_cut_off(self, shape: Shape) -> bool:

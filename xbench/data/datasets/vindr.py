@@ -106,7 +106,7 @@ class VinDrCXR(DownloadedDataset):
                 continue
             finding = canonical(label)
             if finding is None or finding not in self.findings:
-                self.note(f"a box or label of {label!r}, which is none of the 21 findings, left out", name)
+                self.note(f"a box or label of {label!r}, which is not one of the 21 findings, left out", name)
                 continue
             reader = row.get("rad_id")
             readers[name, finding].add(reader)
