@@ -1,4 +1,4 @@
-"""Maps, regions and pictures that a run keeps of its images."""
+"""Callback that keeps maps, regions and radiographs of a run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from xbench.types import Answers, Batch, Maps, Prediction
 
 
 class CaseKeeper(Callback):
-    """Keeps the raw maps of all findings and the annotated regions, and of images with a scored pair the radiograph.
+    """Keeps maps of all findings, annotated regions, and radiographs of images with a scored pair.
 
     `ResultsWriter` writes them to `images.parquet`, `predictions.parquet`, `truth.parquet` and `pictures.parquet` in
-    the run's folder, from which reports draw overlays and `rescore` scores the run again without the model. The
-    radiographs are small JPEG files, but they are patients' images all the same: share a run's folder only with those
-    who may see the dataset, or delete that file.
+    the run's folder. Reports draw overlays from these files, and `rescore` works without the model. `pictures.parquet`
+    holds patients' images as small JPEG files: share the folder only with people who may see the dataset, or delete
+    that file.
 
-    `latest` holds the tables of the last batch by file of the run, for the journal, but for the predictions of a model
-    that answers.
+    `latest` holds the tables of the last batch by file name, except answers.
     """
 
     latest: Mapping[str, pa.Table] = MappingProxyType({})
@@ -44,13 +43,13 @@ class CaseKeeper(Callback):
         self.latest = tables_of(outputs, batch) | kept
 
     def add(self, outputs: Prediction, batch: Batch) -> None:
-        """Keep what a model says about the batch under another condition, too."""
+        """Keep predictions about the batch under another condition, too."""
         if PREDICTIONS in self.latest and (table := tables_of(outputs, batch).get(PREDICTIONS)) is not None:
             self.latest = {**self.latest, PREDICTIONS: in_order([self.latest[PREDICTIONS], table])}
 
 
 def tables_of(outputs: Prediction | None, batch: Batch) -> dict[str, pa.Table]:
-    """Return images of a batch, and predictions but for those of a model that answers, by file of the run."""
+    """Return the images and predictions of a batch by file name, except answers."""
     truth, notes = batch.truth, defaultdict[str, list[str]](list)
     for note in batch.notes:
         notes[note.image_id].append(note.text)

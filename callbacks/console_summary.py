@@ -1,4 +1,4 @@
-"""What the terminal shows at the end of a run."""
+"""Summary of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .wandb_logger import WandbLogger
 
 
 class ConsoleSummary(Callback):
-    """Prints a table of the findings with the macro row, what was skipped or odd, and where the files are."""
+    """Prints the numbers by finding, warnings, and the paths of the results."""
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         results = Evaluation.of(trainer).results
         if results is None:
             return
         if trainer.progress_bar_callback is not None:
-            # A live bar would be drawn over the table.
+            # A live bar would cover the table.
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
         console = Console(markup=False)
         if not results.in_words:
@@ -44,7 +44,7 @@ class ConsoleSummary(Callback):
         rows = Evaluation.of(trainer).rows
         for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, rows)])):
             console.print(line, style="yellow", highlight=False)
-        # soft_wrap: a path that the terminal breaks cannot be copied.
+        # soft_wrap: a wrapped path cannot be copied.
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger) and logger.offline_run is not None:
                 console.print(f"Offline: wandb sync {logger.offline_run}", soft_wrap=True, highlight=False)
@@ -75,14 +75,14 @@ _OF_LESIONS = {"recall_50": "Rec.\n@0.5", "precision_50": "Prec.\n@0.5"}
 
 def _table(results: Results) -> Table:
     answers, columns, recognition = results.answers, _COLUMNS, results.classification.macro
-    best = " Best: at the threshold with the largest mean, chosen on these same images."
-    boxes = " Dice and IoU: of the boxes on the grid. Box IoU and what follows: without a grid. No box is a miss."
+    best = " Best: at the threshold with the largest mean on these images."
+    boxes = " Dice and IoU: on the grid. Box IoU and later columns: without a grid. No box counts as a miss."
     if answers:
-        # Not more than fit on eighty characters.
+        # Fit 80 characters.
         asked = {name: title for name, title in _COLUMNS.items() if name in recognition}
         columns = _OF_BOXES | (asked if answers.recognition else _OF_LESIONS)
     title = f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}"
-    caption = f"n: images with the finding and its region. Point.: pointing game.{boxes if answers else best}"
+    caption = f"n: images with the finding and a region. Point.: pointing game.{boxes if answers else best}"
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 0), collapse_padding=True)
     table.add_column("Finding", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True, min_width=5)
@@ -104,34 +104,33 @@ def _table(results: Results) -> Table:
 
 
 def _rates(answers: Answers) -> str:
-    """Return how many answers could be read, of all scored pairs."""
     shares = {name: value or 0.0 for name, value in answers.overall.items()}
     kinds = ", ".join(f"{100 * shares[name]:.1f} % {name}" for name in STATUSES)
     recognised = tokens = ""
     if answers.tokens is not None:
         tokens = f" Tokens: {answers.tokens.sent:,} sent, {answers.tokens.received:,} received."
     if answers.recognition is not None and answers.recognition.decisions_only:
-        recognised = " Recognition by decisions only: the ROC curve has one step."
+        recognised = " Recognition from yes or no alone: the ROC curve has one step."
     again = "" if answers.repeats is None else f" {answers.repeats.in_words()}"
     return (
         f"{shares['pairs']:.0f} answers ({answers.family}, {answers.frame}): {kinds}; {shares['boxes']:.2f} boxes "
-        f"each.{tokens}{recognised}{again}"
+        f"per answer.{tokens}{recognised}{again}"
     )
 
 
 def _own_scale(own: OwnScale) -> str:
     numbers = (f"{own.macro[name] or 0:.3f}" for name in ("dice_fixed", "dice_best", "iou_fixed", "iou_best"))
     shown = "Dice at 0.5 {}, best {}, IoU at 0.5 {}, best {}".format(*numbers)
-    return f"On the maps' own scale ({own.scale}), not stretched: {shown}."
+    return f"On the maps' own scale ({own.scale}), without normalization: {shown}."
 
 
 def _interventions(found: Interventions) -> Table:
-    """Return the means over findings by fill, a row each, and below them the numbers that depend on no fill."""
+    """Return a table of means over findings by fill, with the other numbers in its caption."""
     others = [f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.all_pairs[ANY].macro.items()]
     about = "" if found.sign_over_fills is not False else " Its sign depends on the fill."
-    caption = f"{found.reason or ''} Use: drop less control drop.{about} Means over findings. {', '.join(others)}."
+    caption = f"{found.reason or ''} Use: drop minus control drop.{about} Means over findings. {', '.join(others)}."
     if all(value is None for numbers in found.all_pairs.values() for value in numbers.macro.values()):
-        caption = f"{found.reason or ''} No numbers: each needs {LEAST} pairs of a finding."
+        caption = f"{found.reason or ''} No numbers: a finding needs {LEAST} pairs."
     pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"
     title = f"Interventions on {pairs}: the region hidden, and an equal patch elsewhere (control)"
     table = Table("Fill", title=title, caption=caption.strip(), box=box.SIMPLE_HEAD)
@@ -149,7 +148,7 @@ def _shown(value: float | None) -> str:
 
 
 def _times(seconds: Mapping[str, float]) -> str:
-    """Return the wall-clock time by stage, and that of decoding, which goes on in parallel."""
+    """Return the wall-clock time by stage, and that of decoding, which runs in parallel."""
     said = {stage: f"{stage} {value:.3f}" if value < 1 else f"{stage} {value:.1f}" for stage, value in seconds.items()}
     decode = said.pop("decode")
     return f"Seconds: {', '.join(said.values())}; meanwhile {decode}."
@@ -163,7 +162,7 @@ def _remarks(results: Results) -> Iterator[str]:
     counts = results.counts
     if skipped := counts.skipped:
         yield (
-            f"Skipped {len(skipped)} images that could not be read; results.json names them all. The first: "
+            f"Skipped {len(skipped)} unreadable images, all listed in results.json. The first: "
             f"{skipped[0].image_id}: {skipped[0].reason}"
         )
     for note in counts.notes:
@@ -171,7 +170,4 @@ def _remarks(results: Results) -> Iterator[str]:
         yield f"{images}: {note.note} (first: {note.first[0]})."
     if constant := counts.constant_maps.count:
         pair = counts.constant_maps.first[0]
-        yield (
-            f"{constant} saliency maps are the same everywhere and point nowhere (first: image {pair.image_id}, "
-            f"{pair.finding})."
-        )
+        yield (f"{constant} saliency maps have one value everywhere (first: image {pair.image_id}, {pair.finding}).")

@@ -1,4 +1,4 @@
-"""Scoring: the callback that owns the metrics and turns them into the results of a run."""
+"""Callback that owns the metrics and computes the results of a run."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ from xbench.types import Answers, Batch, Failure, Note, Prediction, Rules, TieRu
 from .checks import check_each_once, check_no_limit, check_values
 
 _AT_A_TIME = 1024
-"""Rows that the metrics take together: those of one batch cost nearly as much."""
+"""Rows per update of the metrics; an update with the rows of one batch costs nearly as much."""
 
 
 class Evaluation(Callback):
-    """Scores every batch, and at the end reduces over processes.
+    """Scores every batch, and reduces over processes at the end.
 
-    The metrics live here and not in the model, so that the trainer's precision never touches them.
+    The metrics belong to the callback so that the trainer's precision does not affect them.
 
     Args:
-        thresholds: Number of thresholds k / (thresholds - 1) of the sweep; odd, so that 0.5 is one of them.
-        ties: What counts when several pixels share the maximum of a map: the `share` of them inside the region, `any`
-            (the MedKLIP scripts), or the `first` in row-major order (CheXlocalize).
+        thresholds: Number of thresholds k / (thresholds - 1) of the sweep; odd, to include 0.5.
+        ties: How to score several pixels with the maximum of a map: the `share` inside the region, `any` inside (the
+            MedKLIP scripts), or the `first` in row-major order (CheXlocalize).
     """
 
-    results: Results | None = None  # on the first process from the end of the epoch on, None before and elsewhere
-    rows: Rows | None = None  # that they follow from
-    latest: dict[str, pa.Table]  # of the last batch by file of the run; empty if none of its images could be read
-    stopwatch: Stopwatch  # time of this process by stage; callbacks that come after count theirs there
+    results: Results | None = None  # set on the first process at the end of the epoch
+    rows: Rows | None = None  # from which the results follow
+    latest: dict[str, pa.Table]  # of the last batch by file name; empty if no image was readable
+    stopwatch: Stopwatch  # time of this process by stage, shared with later callbacks
 
     def __init__(self, thresholds: int = 101, ties: TieRule = "share") -> None:
         super().__init__()
         if thresholds < 3 or thresholds % 2 == 0:
             raise UsageError(
-                f"Evaluation: thresholds={thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, "
-                "such as 101."
+                f"Evaluation: thresholds={thresholds} omits the fixed threshold 0.5: give an odd number from 3, such "
+                "as 101."
             )
         self.thresholds = thresholds
         self.ties = ties
@@ -70,7 +70,7 @@ class Evaluation(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "test":
             check_no_limit(trainer, "test")
-        # Now, as it is imported: the provenance, which is collected at the end, is not to have an edit during the run.
+        # Cached now, so that edits during the run do not reach the provenance.
         source_sha256()
         self.stopwatch = Stopwatch()
 
@@ -85,7 +85,7 @@ class Evaluation(Callback):
         self._measurer = Measurer()
         self._waiting: list[pa.Table] = []
         self._tables: list[pa.Table] = []
-        self._done: list[int] = []  # images with rows, and those on which nothing is looked for
+        self._done: list[int] = []  # images with rows or without queries
         self._answers: list[AnswerRow] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
@@ -107,9 +107,9 @@ class Evaluation(Callback):
     ) -> None:
         self.stopwatch.lap("forward")
         model, data = _parts(trainer)
-        # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
+        # The first batch of the dataset, so that notes do not depend on the number of processes.
         if batch_idx == 0 and batch.first < data.batch_size:
-            unread = "what goes into the network is unchecked: no image of the first batch could be read"
+            unread = "the input of the network is unchecked: no image of the first batch could be read"
             lost = outputs is None and not self._answering
             problem = unread if lost else model.input_problem(batch, model.seen)
             odd = f"{EXPLORATORY_NOTE}: {model.exploratory}" if model.exploratory else None
@@ -117,7 +117,7 @@ class Evaluation(Callback):
             for said in (problem, odd, trained and f"{SUPERVISED_NOTE}: it was {trained}"):
                 if said is None:
                     continue
-                # In the batch, whose notes the journal keeps for a run that goes on.
+                # In the batch, because the journal keeps its notes.
                 images = batch.truth.image_ids or [failure.image_id for failure in batch.failures]
                 batch.notes += [Note(said, image_id) for image_id in images]
                 rank_zero_warn(f"{model.name}: {said}.")
@@ -131,15 +131,15 @@ class Evaluation(Callback):
         self.stopwatch.lap("metrics")
 
     def add(self, trainer: Trainer, outputs: Prediction, batch: Batch) -> dict[str, pa.Table]:
-        """Measure what a model says about a batch under its condition, add that to `latest`, and return it.
+        """Measure a prediction under the batch's condition, add the tables to `latest`, and return them.
 
-        Callbacks that change images add what they get; no number of the images as they are counts it.
+        Results count the rows of unchanged images only.
         """
         model, data = _parts(trainer)
         if outputs.shown is not None and isinstance(outputs.shown, Answers) != self._answering:
             raise UserError(
-                f"{model.name} returned {type(outputs.shown).__name__} where its class says "
-                f"`answers = {self._answering}`: a model that returns answers sets it to True, any other to False."
+                f"{model.name} returned {type(outputs.shown).__name__}, but its class has "
+                f"`answers = {self._answering}`. Set it to True for a model that returns answers, else to False."
             )
         check = partial(check_values, truth=batch.truth, model=model.name, given=outputs.given)
         rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties, model.map_scale)
@@ -157,7 +157,7 @@ class Evaluation(Callback):
         return tables
 
     def restore(self, record: BatchRecord, unasked: Iterable[int]) -> None:
-        """Take up the scores of a batch that an earlier attempt has finished; on `unasked` nothing is looked for."""
+        """Add a finished batch of an earlier attempt; `unasked` images have no queries."""
         self._done += {*unasked} - {failure.index for failure in record.failures}
         self._failures += record.failures
         self._notes += record.notes
@@ -167,16 +167,16 @@ class Evaluation(Callback):
 
     def _keep(self, tables: Mapping[str, pa.Table]) -> None:
         self._waiting.append(tables[PAIRS])
-        # Batch by batch, so that an image that is done in two of them counts twice.
+        # Batch by batch, so that an image in two batches counts twice.
         self._done += dict.fromkeys(tables[PAIRS]["index"].to_numpy().tolist())
         if self._answering and PREDICTIONS in tables:
-            # Without texts: those are in the journal.
+            # Texts stay in the journal.
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]
         if sum(map(len, self._waiting)) >= _AT_A_TIME:
             self._count()
 
     def _count(self) -> None:
-        """Update the metrics with the rows that wait, and keep these without most of their pixels."""
+        """Update the metrics with pending rows, and drop most pixel counts."""
         table = pa.concat_tables([SCHEMA.empty_table(), *self._waiting]).combine_chunks()
         self._waiting.clear()
         rows = Rows.of(table, self._groups)
@@ -200,7 +200,7 @@ class Evaluation(Callback):
         check_each_once(done + [failure.index for failure in failures], len(data.records))
         if not done:
             raise UserError(
-                f"{data.name}: none of the {len(failures)} images could be read, so there is nothing to score. The "
+                f"{data.name}: none of the {len(failures)} images could be read. The "
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
         table = in_order([SCHEMA.empty_table(), *chain(*tables)])
@@ -212,7 +212,7 @@ class Evaluation(Callback):
             RunNumbers(**computed),
             self.thresholds,
             failures,
-            # What the annotation files say every process knows; what the images say, only the process that read them.
+            # Every process has the notes about annotations; notes about images come from one process each.
             [*data.notes, *chain(*of_notes)],
             collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
             | {
@@ -225,21 +225,21 @@ class Evaluation(Callback):
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """End in a `UserError`, after everything is written, when every scored map is constant."""
+        """Raise a UserError, after all files are written, if every scored map is constant."""
         results = self.results
         scored = sum(count.with_region for count in results.counts.per_finding.values()) if results else 0
         if results and scored and results.counts.constant_maps.count == scored:
             raise UserError(
-                f"{results.model}: all {scored} scored saliency maps are constant, each the same value at every pixel, "
-                "so the grounding numbers of this run mean nothing (the classification numbers stand). Check what the "
-                "model returns as saliency and whether the checkpoint fits."
+                f"{results.model}: all {scored} scored saliency maps are constant, so the grounding numbers are "
+                "meaningless (recognition is unaffected). Check the saliency that the model returns, and its "
+                "checkpoint."
             )
 
     @classmethod
     def of(cls, trainer: Trainer) -> Evaluation:
-        """Return the trainer's evaluation; a `UserError` without one."""
+        """Return the trainer's evaluation, or raise a UsageError."""
         if (found := find(trainer, cls)) is None:
-            raise UsageError("trainer.callbacks holds no Evaluation, so there are no results: add it.")
+            raise UsageError("trainer.callbacks lacks Evaluation, which computes the results: add it.")
         return found
 
 
@@ -247,7 +247,7 @@ Kind = TypeVar("Kind", bound=Callback)
 
 
 def find(trainer: Trainer, kind: type[Kind]) -> Kind | None:
-    """Return the trainer's first callback of a kind; None without one."""
+    """Return the trainer's first callback of a kind, or None."""
     return next((one for one in trainer.callbacks if isinstance(one, kind)), None)  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Logs to the experiment loggers: scalars to all of them, everything else to Weights & Biases."""
+"""Logging to experiment loggers: scalars to all, everything else to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from .results_writer import ResultsWriter
 from .wandb_logger import FAILED, WandbLogger, prompt_style
 
 _EVERY = 30.0
-"""Seconds between two entries of progress."""
+"""Seconds between updates of progress."""
 
 
 class ExperimentLogging(Callback):
-    """Logs a run's configuration, progress, numbers and pictures.
+    """Logs a run's configuration, progress, numbers and pictures. Failures to log never end a run.
 
-    Every logger gets the macro numbers under the names `grounding/<number>`, `classification/<number>` and, of each
-    fill, `interventions/<number>_<fill>`. Weights & Biases also gets progress during the run and, from the finished
-    files, intervals, floors, numbers per finding, tables, charts, the files of the run as an artifact and, if its
-    logger is told to, overlays with masks and boxes that can be toggled, so `ResultsWriter` must come first. Nothing
-    that goes wrong with it can cost a result.
+    Every logger gets the macro numbers as `grounding/<number>`, `classification/<number>` and, per fill,
+    `interventions/<number>_<fill>`. Weights & Biases also gets progress and, from the finished files, intervals,
+    floors, numbers per finding, tables, charts, the run's files as an artifact and, if its logger allows, overlays with
+    masks and boxes. `ResultsWriter` must come first.
     """
 
-    # Here the model can no longer refuse its prompts.
+    # The model has accepted its prompts by now.
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         model: SaliencyModel = pl_module  # type: ignore[assignment]
@@ -69,7 +68,7 @@ class ExperimentLogging(Callback):
             self._log_progress(trainer, batches)
         except (wandb.errors.Error, OSError) as error:
             self._failed = True
-            warnings.warn(f"Weights & Biases failed ({error}); the run goes on.", stacklevel=2)
+            warnings.warn(f"Weights & Biases failed ({error}); the run continues.", stacklevel=2)
 
     def _log_progress(self, trainer: Trainer, batches: float) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Interventions: does the score depend on the region?"""
+"""Callback for interventions: does the score depend on the region?"""
 
 from __future__ import annotations
 
@@ -26,24 +26,22 @@ from .wordings import add_condition
 
 
 class Interventions(Callback):
-    """Scores changed versions of images, and asks in other words, as `--data.interventions` names them.
+    """Scores changed images, and prompts in other words, as `--data.interventions` requests.
 
-    A model that draws maps gets each changed image within its whole batch, beside the same images and with the same
-    queries, so that nothing but the change moves a score; the rows of what was changed are kept, each change under a
-    condition of its own. A model that answers is asked about the changed images alone. Comes after `Evaluation` and
-    `CaseKeeper` and before `ResultsWriter`.
+    A model with maps gets each changed image in its original batch with all queries, because other batches would change
+    scores too; only the rows of changed images are kept, by condition. A model that answers gets the changed images
+    alone. Must come after `Evaluation` and `CaseKeeper`, and before `ResultsWriter`.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Print what will be done; raise a UserError for predictions that were made elsewhere."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(pl_module, SaliencyModel)
         if stage != "test" or not data.interventions:
             return
         if pl_module.preprocessing.unseen:
             raise UsageError(
-                "--data.interventions changes images and asks a model about them again, and predictions that were made "
-                "elsewhere have no model to ask. Leave it out."
+                "--data.interventions runs the model on changed images, which predictions made elsewhere do not allow: "
+                "omit it."
             )
         if trainer.is_global_zero and {*data.interventions} - {*OF_MAPS}:
             Console(markup=False, highlight=False).print(plan(data, pl_module), soft_wrap=True)
@@ -65,20 +63,19 @@ class Interventions(Callback):
             self._ask(trainer, pl_module, outputs, batch, condition)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn of a run in which no pixel was hidden."""
         data, results = trainer.datamodule, Evaluation.of(trainer).results  # type: ignore[attr-defined]
         if {*HIDING} & {*data.interventions} and results is not None and results.interventions is None:
-            rank_zero_warn(f"{data.name}: nothing that is present has a region, so --data.interventions hid nothing.")
+            rank_zero_warn(f"{data.name}: no positive pair has a region, so --data.interventions hid nothing.")
 
     def _ask(self, trainer: Trainer, model: SaliencyModel, outputs: Prediction, batch: Batch, condition: str) -> None:
-        """Ask about regions in the words of something else, wherever there are such words."""
+        """Ask about regions in other words, if the condition has any."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         truth, reads = batch.truth, isinstance(model, VLM) or getattr(model, "asked_in_words", False)
         found: dict[int, tuple[Query, int | None]] = {}
         for pair in np.flatnonzero(truth.scored).tolist():
             words = other_words(truth, pair, condition)
             chosen = truth.queries[pair].name in data.chosen.get(truth.image_ids[truth.image[pair]], ())
-            # A model that draws maps gives those of other findings without reading a word.
+            # Maps of other findings need no text.
             if chosen and words is not None and (reads or not (model.answers or words[1] is None)):
                 found[pair] = words
         if not found:
@@ -90,7 +87,7 @@ class Interventions(Callback):
         if model.answers:
             prediction: Any = trainer.strategy.test_step(asked, 1)
         elif len(columns) == len(found):
-            # The same column of the same output that another pass would give.
+            # Another pass would give the same column.
             prediction = outputs.only(columns)
         else:
             whole = replace(batch, truth=truth.only(range(len(batch)), wanted), notes=[])
@@ -100,7 +97,7 @@ class Interventions(Callback):
 
 
 def rounds(batch: Batch) -> list[list[Change]]:
-    """Deal the changes of a batch to rounds, of one condition each, in which no image is changed twice."""
+    """Group the changes of a batch into rounds of one condition that change no image twice."""
     turns: Counter[tuple[str, int]] = Counter()
     dealt: dict[tuple[str, int], list[Change]] = {}
     for change in batch.changes:
@@ -111,7 +108,7 @@ def rounds(batch: Batch) -> list[list[Change]]:
 
 
 def with_patches(batch: Batch, changes: Sequence[Change], model: SaliencyModel) -> Batch:
-    """Return a batch with some of its images changed, each once, under the condition of these changes."""
+    """Return a batch with changed images, each changed once, under the condition of the changes."""
     images, radiographs = batch.images.clone(), [*batch.radiographs]
     for change in changes:
         row = int(batch.truth.image[change.pairs[0]])
@@ -125,11 +122,10 @@ def with_patches(batch: Batch, changes: Sequence[Change], model: SaliencyModel) 
 
 
 def other_words(truth: Truth, pair: int, condition: str) -> tuple[Query, int | None] | None:
-    """Return a pair's query in the words of a condition of `PROMPTS`; None without such words.
+    """Return a pair's query in other words of a condition of `PROMPTS`, and the pair of these; or None.
 
-    They are a sentence of another field, or those of another finding that the image's labels say is absent, or present:
-    the first in the order of `draw`. A finding is asked for as that other one is, whose pair comes back too; a phrase
-    becomes the package's phrase for it.
+    The words are a sentence of another field, or those of another finding with an absent or present label, the first in
+    the order of `draw`. For a phrase they are the package's phrase for that finding.
     """
     own, image, label = truth.queries[pair], truth.image[pair], int(condition == PROMPTS[1])
     if condition == PROMPTS[2]:
@@ -153,30 +149,29 @@ def other_words(truth: Truth, pair: int, condition: str) -> tuple[Query, int | N
 
 
 def plan(data: ChestXrayDataModule, model: SaliencyModel) -> str:
-    """Say how many pairs interventions are about, and how many passes or questions that takes at most.
+    """Describe the number of pairs of interventions, and the maximum number of passes or questions.
 
-    Which pairs have a region, and which of them have room for a control, is known once the images are read.
+    Regions, and room for controls, are known only after reading the images.
     """
     chosen = [len(data.chosen.get(record.image_id, ())) for record in data.records]
     each = 2 * sum(one in FILLS for one in data.interventions) + ("keep" in data.interventions)
     once, words = "no_image" in data.interventions, len(PROMPTS) * ("prompts" in data.interventions)
     names = ", ".join(one for one in data.interventions if one not in OF_MAPS)
     images = np.count_nonzero(chosen)
-    about = f"Interventions ({names}): {sum(chosen)} pairs that are labeled present, on {images} of {len(chosen)} "
-    about += f"images (a finding needs {LEAST} pairs for its numbers); "
+    about = f"Interventions ({names}): {sum(chosen)} positive pairs on {images} of {len(chosen)} "
+    about += f"images (numbers of a finding need {LEAST} pairs); "
     if isinstance(model, AnsweringModel):
         questions = model.asked_of(1, 0, 1) * (each + once) + model.asked_of(0, 0, 1) * words * model.asked_in_words
-        return f"{about}at most {sum(chosen) * questions} questions beside those of the run itself."
-    # Other findings are among what the model is asked in any case.
+        return f"{about}at most {sum(chosen) * questions} questions in addition to those of the run."
+    # The model is asked about other findings anyway.
     has_phrases = any(query.text is not None for record in data.records for query in record.queries or ())
     words = min(words, len(PROMPTS) if has_phrases else 1) if isinstance(model, VLM) else 0
     size = data.batch_size
     batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
     passes = sum(max(batch) * each + once + words for batch in batches if any(batch))
-    return f"{about}at most {passes} passes of a batch through the model beside the {len(batches)} of the run itself."
+    return f"{about}at most {passes} passes of a batch through the model in addition to the {len(batches)} of the run."
 
 
 def _of_pairs(batch: Batch, pairs: Sequence[int]) -> tuple[list[int], NDArray[np.bool_]]:
-    """Return the images that some of the pairs of a batch belong to, and which pairs these are (P,) bool."""
     wanted = np.isin(np.arange(len(batch.truth.queries)), pairs)
     return np.unique(batch.truth.image[wanted]).tolist(), wanted

@@ -1,4 +1,4 @@
-"""What maps owe to the model: curves over the order of their pixels, and weights drawn anew."""
+"""Callback for deletion and insertion curves and randomization of weights."""
 
 from __future__ import annotations
 
@@ -34,24 +34,23 @@ _ORDERS = ("map", "random", "region")
 
 
 class Perturbations(Callback):
-    """Changes images in the order of a map's pixels, and draws weights anew, as `--data.interventions` says.
+    """Changes images in the order of a map's pixels, and randomizes weights, as `--data.interventions` requests.
 
-    Each batch of images by itself, for the first `--data.curve_pairs` pairs. `latest` holds the rows of the last batch
-    for `perturbations.parquet`, and `kinds` names what is done. Comes after `Evaluation` and before `ResultsWriter`.
+    It handles the first `--data.curve_pairs` pairs. `latest` holds the rows of the last batch for
+    `perturbations.parquet`, and `kinds` the requested names. Must come after `Evaluation` and before `ResultsWriter`.
     """
 
     kinds: Sequence[str] = ()
     latest: Mapping[str, pa.Table] = MappingProxyType({})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Say how many passes will be made at most, or that the model draws no maps."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         self.kinds = [kind for kind in OF_MAPS if stage == "test" and kind in data.interventions]
         if not self.kinds:
             return
         names = ", ".join(self.kinds)
         if pl_module.answers:
-            rank_zero_warn(f"{pl_module.name} answers and draws no maps, so --data.interventions leaves out {names}.")
+            rank_zero_warn(f"{pl_module.name} answers without maps, so --data.interventions skips {names}.")
             self.kinds = []
             return
         self._chosen = drawn_pairs(data.records, data.findings, data.curve_pairs)
@@ -80,7 +79,7 @@ class Perturbations(Callback):
                 rows += self._curves(trainer, batch, pair, maps[pair])
             if pairs and "randomisation" in self.kinds:
                 rows += _randomisation(trainer, pl_module, batch, pairs, maps)
-            # In the order of the dataset, as all tables are.
+            # Sort like all tables, in the dataset's order.
             rows.sort(key=itemgetter(0))
         columns = zip(SCHEMAS[PERTURBATIONS], zip(*rows, strict=True), strict=False)
         arrays = [pa.array(values, column.type, from_pandas=True) for column, values in columns]
@@ -88,9 +87,9 @@ class Perturbations(Callback):
         Evaluation.of(trainer).stopwatch.lap("forward")
 
     def _curves(self, trainer: Trainer, batch: Batch, pair: int, values: NDArray[np.float32]) -> Iterator[_Row]:
-        """Yield the probability after each step, in the order of the map, at random, and with the region first.
+        """Yield the probability after each step: in the order of the map, at random, and region first.
 
-        Versions of an image fill batches of the usual size. The last batch repeats the last version until it is full.
+        Versions of an image fill batches of the usual size; the last batch repeats the last version to keep the shape.
         """
         truth, row = batch.truth, int(batch.truth.image[pair])
         key, image = _key(truth, pair), batch.images[row].float().cpu().numpy()
@@ -113,10 +112,10 @@ class Perturbations(Callback):
 def _randomisation(
     trainer: Trainer, model: Any, batch: Batch, pairs: Sequence[int], maps: NDArray[np.float32]
 ) -> Iterator[_Row]:
-    """Yield how alike maps are before and after each layer is drawn anew, alone and with all above it.
+    """Yield the similarity of maps before and after randomizing each layer, alone and with all above it.
 
-    A layer is of the tower `text` if prompts are then encoded otherwise, else of `image`. For comparison, how alike
-    the maps of the other images of the batch are, for the same finding.
+    A layer belongs to the tower `text` if it changes encoded prompts, else to `image`. As a comparison, also yield the
+    similarity to maps of the batch's other images for the same finding.
     """
     truth, towers = batch.truth, dict[str, list[Layer]](image=[], text=[])
 
@@ -151,13 +150,12 @@ def _randomisation(
 
 
 def _on_input(prediction: Prediction, batch: Batch, model: Any) -> NDArray[np.float32]:
-    """Return the maps of all pairs on the pixels of the model input (P, h, w)."""
+    """Return the maps of all pairs on the model input (P, h, w)."""
     shown: Any = prediction.shown
     size = (batch.images.shape[-2], batch.images.shape[-1])
     return maps_on_grid(shown.values.float().cpu().numpy(), FULL_VIEW, size, model.saliency_upsample)
 
 
 def _key(truth: Truth, pair: int) -> tuple[int, str, str, str | None]:
-    """Return what names a pair in a row: index and name of the image, query and finding."""
     image, query = int(truth.image[pair]), truth.queries[pair]
     return int(truth.index[image]), truth.image_ids[image], query.name, query.finding

@@ -1,4 +1,4 @@
-"""The files of a prediction: scores, saliency maps and pictures of them, without ground truth."""
+"""Callback that writes predictions without ground truth: scores, maps and pictures."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _FILES = (IMAGES, PREDICTIONS)
 
 
 class PredictionWriter(Callback):
-    """Writes the files of a prediction: of a run's those that need no annotations, and pictures.
+    """Writes scores, maps and pictures.
 
-    `predictions.parquet` and `images.parquet` are those of a run. `overlays/<image>/<finding>.png` is the film with one
-    map over it, from the lowest value of the map to its highest, and a cross at its peak; `sheets/<image>.png` has the
-    film and all its overlays side by side. Both are patients' images.
+    `predictions.parquet` and `images.parquet` are those of a run. `overlays/<image>/<finding>.png` shows the film under
+    a map, which is colored from its lowest to its highest value, with a cross at its peak; `sheets/<image>.png` shows
+    the film beside its overlays. Both are patients' images.
 
     Args:
-        overlays: The findings to draw, in a list or with commas between; true for all of them, false for no pictures.
+        overlays: Findings to draw, as a list or separated by commas; true for all, false for no pictures.
     """
 
     def __init__(self, overlays: bool | list[str] | str = True) -> None:
@@ -50,7 +50,6 @@ class PredictionWriter(Callback):
         self.overlays = overlays
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Create the run's folder; refuse a trainer that limits batches, and findings that are not the dataset's."""
         if stage != "predict":
             return
         check_no_limit(trainer, "predict")
@@ -67,7 +66,6 @@ class PredictionWriter(Callback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, *place: int
     ) -> None:
-        """Keep a batch and draw its pictures; a `UserError` if the disk is full or the output cannot be used."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         if outputs is not None:
             check_output(outputs, batch.truth, str(pl_module.name))
@@ -79,7 +77,7 @@ class PredictionWriter(Callback):
                 self._draw(outputs, batch, pl_module)  # type: ignore[arg-type]
 
     def _writing(self) -> AbstractContextManager[None]:
-        hint = "Make room, leave out the pictures with --overlays false, or give another folder with "
+        hint = "Make room, omit the pictures with --overlays false, or give another folder with "
         return writing(f"The prediction cannot be written to {self.folder}", f"{hint}--trainer.default_root_dir.")
 
     def _draw(self, outputs: Prediction, batch: Batch, model: SaliencyModel) -> None:
@@ -87,8 +85,8 @@ class PredictionWriter(Callback):
         saliency, truth = outputs.shown.values.float().cpu(), batch.truth
         probabilities = outputs.scores(len(truth.queries))[1].double().tolist()
         foot = (
-            f"{model.name}. The number is the probability of the finding. Each map runs from its own lowest value to "
-            "its highest; + marks its peak."
+            f"{model.name}. The number is the probability of the finding. Colors range from each map's lowest to "
+            "its highest value; + marks the peak."
         )
         for row, (index, image_id) in enumerate(zip(truth.index.tolist(), truth.image_ids, strict=True)):
             queries = zip(truth.image, truth.queries, strict=True)
@@ -105,7 +103,6 @@ class PredictionWriter(Callback):
             _save(sheet(tiles, foot), self.folder / "sheets" / f"{name}.png")
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the tables, and name every image left out and what is odd; a `UserError` if a batch is missing."""
         trainer.strategy.barrier()
         if not trainer.is_global_zero:
             return
@@ -137,26 +134,25 @@ class PredictionWriter(Callback):
         count = len(data.records) - len(skipped)
         said = f"{count} image{'' if count == 1 else 's'}"
         if self._drawn and count:
-            said += f". Look at {self.folder / 'sheets'}; overlays, maps and scores lie beside it."
+            said += f". Look at {self.folder / 'sheets'}; overlays, maps and scores are beside it."
         else:
             said += f". Predictions: {self.folder}"
         console.print(said, soft_wrap=True)
 
 
 def _to_draw(overlays: bool | list[str] | str, findings: Sequence[str]) -> list[str]:
-    """Return the findings that are drawn."""
     if isinstance(overlays, bool):
         return [*findings] if overlays else []
     wanted = chosen(overlays)
     if unknown := [finding for finding in wanted if finding not in findings]:
         raise UsageError(
-            f"--overlays: {', '.join(unknown)} is not asked for. The findings of this prediction are "
-            f"{', '.join(findings)}; or give false for no pictures."
+            f"--overlays: {', '.join(unknown)} is not predicted. Choose from "
+            f"{', '.join(findings)}, or give false for no pictures."
         )
     return [finding for finding in findings if finding in wanted]
 
 
 def _save(picture: Image.Image, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # More compression takes several times as long and saves a tenth.
+    # More compression takes several times as long and saves only a tenth.
     picture.save(path, compress_level=1)

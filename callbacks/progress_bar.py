@@ -1,4 +1,4 @@
-"""The progress bar of a run in the terminal."""
+"""Progress bar of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from xbench.runtime.distributed import shared_counter
 
 
 class RunProgressBar(RichProgressBar):
-    """Lightning's progress bar, counting the batches of all processes rather than those of the first one.
+    """Lightning's progress bar for the batches of all processes.
 
-    Batches are dealt out as processes ask for them, so the share of the first process is not known beforehand: the
-    totals are those of the run, from the most that one process can get.
+    Processes fetch batches as they need them, so the share of the first process is unknown: totals are those of the
+    run.
     """
 
     @property
@@ -45,7 +45,7 @@ class RunProgressBar(RichProgressBar):
     ) -> None:
         super().on_predict_batch_end(trainer, pl_module, outputs, batch, self._count())
 
-    # At the end the bar shows the batches that other processes finished after the last one of this process.
+    # Include the batches that other processes finished later.
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.is_enabled:
             last = int(self.total_test_batches_current_dataloader) - 1

@@ -1,4 +1,4 @@
-"""The files of a run."""
+"""Callback that writes the files of a run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ from .perturbations import Perturbations
 
 
 class ResultsWriter(Callback):
-    """Writes a run's tables, what its pictures are drawn from, and, last, `results.json`, each complete or not at all.
+    """Writes a run's tables and, last, `results.json`, each complete or not at all.
 
-    While the run goes on, every finished batch is noted in `journal/`, so that memory does not grow with the number of
-    images, and the same command with `--resume true` goes on where a run was killed; the journal is deleted once the
-    results are written. (Runs that are started from Python cannot go on, for only the command line knows the
-    configuration.) Comes after `Evaluation` and `CaseKeeper`. `folder` is the run's, from `setup` on.
+    During the run, every finished batch goes to `journal/`, so that memory does not grow with the number of images and
+    the same command with `--resume true` continues a killed run. The journal is deleted once the results are written.
+    Runs started from Python cannot be resumed, because their configuration is unknown. Must come after `Evaluation` and
+    `CaseKeeper`. `folder` is that of the run, from `setup` on.
     """
 
     folder: Path
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Create the run's folder before any time is spent, or open the one to go on with."""
         if stage != "test":
             return
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
@@ -63,7 +62,6 @@ class ResultsWriter(Callback):
         data.finished = frozenset(self._run.finished)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand the scores that an earlier attempt has finished to the metrics."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         for batch, path in self._run.finished.items() if trainer.is_global_zero else ():
             images = range(len(data.records))[batch * data.batch_size : (batch + 1) * data.batch_size]
@@ -80,15 +78,14 @@ class ResultsWriter(Callback):
             tables |= perturbed.latest
         number = batch.first // data.batch_size
         with writing(
-            f"The run cannot note what it has finished in {self._run.journal}",
-            "Everything finished before is kept: make room, and run the same command with --resume true.",
+            f"The finished batch cannot be written to {self._run.journal}",
+            "Earlier batches are kept: free disk space and run the same command with --resume true.",
         ):
             append_record(self._run.journal, BatchRecord(number, tables, tuple(batch.failures), tuple(batch.notes)))
         # Otherwise this time would count as waiting for the next batch.
         evaluation.stopwatch.lap("logging")
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Wait until every process has noted all that it did."""
         trainer.strategy.barrier()
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -97,21 +94,21 @@ class ResultsWriter(Callback):
             return
         if self._depends_on is not None:
             results.provenance["fingerprint"] = of_results(self._depends_on)
-        again = "" if saved_config(trainer) is None else " with --resume true, which goes on from what is scored"
-        hint = f"give another folder with --trainer.default_root_dir, and run the command again{again}."
-        with writing(f"The results cannot be written to {self.folder}", f"Make room or {hint}"):
+        again = "" if saved_config(trainer) is None else " with --resume true, which keeps the scored batches"
+        hint = f"give another folder with --trainer.default_root_dir, and repeat the command{again}."
+        with writing(f"The results cannot be written to {self.folder}", f"Free disk space or {hint}"):
             results = replace(results, tables=self._write_tables(trainer, results))
             evaluation.stopwatch.lap("writing")
             results.provenance["seconds"]["writing"] = round(evaluation.stopwatch.seconds["writing"], 3)
             write_results(self.folder / RESULTS, results)
         evaluation.results = results
-        # What network file systems keep of open files goes with them; it is small.
+        # Network file systems may keep small remains of open files; these do not matter.
         shutil.rmtree(self._run.journal, ignore_errors=True)
 
     def _write_tables(self, trainer: Trainer, results: Results) -> dict[str, str]:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         batches = all_batches(self._run.journal, -(-len(data.records) // data.batch_size))
-        # Now and not batch by batch, when it would delay the next one.
+        # Here, because it would delay each next batch.
         about = [record.attributes for record in data.records]
         tables = (with_attributes(read_record(path).tables, about) for path in batches)
         alone = [PAIRS, PREDICTIONS] if results.answered else [PAIRS]

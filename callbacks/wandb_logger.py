@@ -18,27 +18,26 @@ from xbench.models.base import SaliencyModel
 from xbench.report.wandb.session import begin_run, offline_folder
 from xbench.runtime.errors import UsageError
 
-FAILED = "Weights & Biases failed and shows this run in part or not at all"
+FAILED = "Weights & Biases failed, so its page of this run is incomplete or missing"
 
 
 class WandbLogger(loggers.WandbLogger):
     """Lightning's `WandbLogger`, offline unless the user is logged in or asks otherwise.
 
-    Offline runs lie in `<save_dir>/wandb/offline-run-*` and go online with `wandb sync`.
+    Offline runs are in `<save_dir>/wandb/offline-run-*`; upload them with `wandb sync`.
 
     Args:
         project: W&B project.
-        save_dir: Folder for run files, artifacts' bytes included; from the command line None means that of the run,
-            `--trainer.default_root_dir`.
-        offline: True or False decide; None (the default) goes online if WANDB_MODE does not say otherwise, there
-            is a key (WANDB_API_KEY or `wandb login`), and the server answers.
+        save_dir: Folder for run files and artifacts; on the command line None means `--trainer.default_root_dir`.
+        offline: Whether to stay offline. None goes online if WANDB_MODE allows it, a key exists (WANDB_API_KEY or
+            `wandb login`) and the server answers.
         entity: W&B user or team; None for the account's default.
         name: Name of the run; None for `<model>_<dataset>`.
         group: W&B group; None for the dataset.
         job_type: Second level of W&B's groups; None for the model.
         tags: W&B tags in addition to the run's own.
-        pictures: How many cases are uploaded as pictures, with map and region: patients' images. None for 24 of
-            phantoms, which are drawn, and for no picture of any other dataset.
+        pictures: Number of cases to upload as pictures with map and region. These are patients' images: None uploads 24
+            of phantoms and none of other datasets.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class WandbLogger(loggers.WandbLogger):
         pictures: int | None = None,
     ) -> None:
         if pictures is not None and pictures < 0:
-            raise UsageError(f"--trainer.logger.pictures {pictures} is negative; give 0 for none.")
+            raise UsageError(f"--trainer.logger.pictures {pictures} is negative: give 0 for no pictures.")
         self._pictures = pictures
         self._wanted_offline = offline
         super().__init__(
@@ -67,13 +66,13 @@ class WandbLogger(loggers.WandbLogger):
             job_type=job_type,
             tags=list(tags),
         )
-        self._wandb_init.pop("anonymous", None)  # wandb has dropped it and would warn
+        self._wandb_init.pop("anonymous", None)  # removed from wandb, which warns about it
 
     def describe(self, model: SaliencyModel, data: ChestXrayDataModule, precision: str) -> None:
         """Set name, group, job type and tags of the run, except those that the user set.
 
-        W&B takes group and job type only when a run begins, and Lightning begins it before it calls any callback. The
-        command line calls this in time; a run that was started from Python without a group has none.
+        W&B fixes group and job type when a run begins, before Lightning calls any callback. The command line calls this
+        in time; a run started from Python has none by default.
         """
         for option, variable, word in (
             ("name", "WANDB_NAME", f"{model.name}_{data.name}"),
@@ -87,7 +86,7 @@ class WandbLogger(loggers.WandbLogger):
         own += ["supervised"] if model.trained_on else []
         if data.limit is not None:
             own.append(f"limit {data.limit}")
-        # W&B refuses tags of more than 64 characters.
+        # W&B refuses tags longer than 64 characters.
         tags = tuple(dict.fromkeys(tag[:64] for tag in (*self._wandb_init["tags"], *given, *own)))
         self._wandb_init["tags"] = list(tags)
         run: Any = self._experiment
@@ -95,10 +94,9 @@ class WandbLogger(loggers.WandbLogger):
             run.name, run.tags = self._wandb_init["name"] or run.name, tags
 
     def pictures(self, data: ChestXrayDataModule) -> int:
-        """Return how many cases of a dataset may be uploaded as pictures."""
         from xbench.data.datasets.phantom import PhantomCXR
 
-        # Not a subclass, whose films may be those of patients.
+        # Subclasses may hold films of patients.
         return self._pictures if self._pictures is not None else 24 if type(data) is PhantomCXR else 0
 
     @property
@@ -111,21 +109,21 @@ class WandbLogger(loggers.WandbLogger):
 
     @property
     def offline_run(self) -> Path | None:
-        """Folder of an offline run that `wandb sync` takes, None for one that is online, disabled or not begun."""
+        """Folder of an offline run for `wandb sync`; None if online, disabled or not begun."""
         return None if self._experiment is None else offline_folder(self._experiment)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """End the run, so that its files are complete before the process ends; warn if W&B fails."""
+        """End the run, so that its files are complete; warn if W&B fails."""
         run, self._experiment = self._experiment, None
         if run is None:
             return
         try:
             run.finish(exit_code=0 if status == "success" else 1)
-        # W&B raises many internal kinds, and none must hide how the run itself ended.
+        # W&B raises many internal errors, which must not hide the outcome of the run.
         except Exception as error:
             warnings.warn(f"{FAILED} ({error}).", stacklevel=2)
-            # Or wandb would try to end the dead service once more at exit, with a traceback.
+            # Otherwise wandb tries to end the dead service again at exit, with a traceback.
             with suppress(Exception):
                 import wandb
 
@@ -133,6 +131,6 @@ class WandbLogger(loggers.WandbLogger):
 
 
 def prompt_style(model: SaliencyModel) -> str:
-    """Return where a model's prompts come from: `official`, or the name of a style or file."""
+    """Return the source of a model's prompts: `official`, or the name of a style or file."""
     source = getattr(model, "prompt_source", None)
     return "official" if source is None else Path(source).stem

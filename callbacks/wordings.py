@@ -1,4 +1,4 @@
-"""Phrases in other words: does the map follow?"""
+"""Callback for phrases in other words: does the map follow?"""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from .evaluation import Evaluation, find
 
 
 class Wordings(Callback):
-    """Scores phrases again in the other words that `--data.wordings` names, each under a condition of its own.
+    """Scores phrases again in the words of each condition in `--data.wordings`.
 
-    A model is asked where the region of a phrase is, in words that are not the phrase's own. Comes after `Evaluation`
-    and `CaseKeeper` and before `ResultsWriter`.
+    Must come after `Evaluation` and `CaseKeeper`, and before `ResultsWriter`.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raise a UserError if there is no model to ask."""
         wanted = getattr(trainer.datamodule, "wordings", None)  # type: ignore[attr-defined]
         if stage == "test" and wanted and not getattr(pl_module, "asked_in_words", True):
             raise UsageError(
-                "--data.wordings asks a model again, in other words, and predictions that were made elsewhere have no "
-                "model to ask. Leave it out."
+                "--data.wordings runs the model on other words, which predictions made elsewhere do not allow: omit it."
             )
 
     def on_test_batch_end(  # type: ignore[override]
@@ -45,7 +42,7 @@ class Wordings(Callback):
 
 
 def add_condition(trainer: Trainer, prediction: Prediction, batch: Batch) -> None:
-    """Measure and keep what a model has just said about a batch under its condition."""
+    """Measure and keep a prediction under the condition of its batch."""
     evaluation = Evaluation.of(trainer)
     evaluation.stopwatch.lap("forward")
     evaluation.add(trainer, prediction, batch)
@@ -54,12 +51,12 @@ def add_condition(trainer: Trainer, prediction: Prediction, batch: Batch) -> Non
 
 
 def in_other_words(batch: Batch, wording: Wording) -> Batch | None:
-    """Return the images of a batch with their scored phrases in other words; None if no phrase has such words."""
+    """Return the images of a batch with their scored phrases in other words; None without such words."""
     truth = batch.truth
     scored, queries = truth.scored, [*truth.queries]
     for pair in np.flatnonzero(scored).tolist():
         beside = np.flatnonzero(scored & (truth.image == truth.image[pair]) & (truth.digests != truth.digests[pair]))
-        # In turn, so that not every phrase of an image becomes its first one.
+        # Rotate, so that phrases of an image do not all become its first one.
         others = [truth.queries[place] for place in sorted(beside.tolist(), key=lambda place: (place < pair, place))]
         query = reworded(truth.queries[pair], others, wording)
         scored[pair], queries[pair] = query is not None, query or queries[pair]

@@ -31,7 +31,7 @@ def test_wandb_and_its_failures_never_touch_the_files_of_a_run(command, toy_conf
     with pytest.warns(UserWarning) as warned:
         failing = command("test", "--config", toy_config, *LOGGER)
     said = [str(warning.message) for warning in warned if "Weights & Biases" in str(warning.message)]
-    assert len(said) == 2 and "gone" in said[0] and "the run goes on" in said[0]
+    assert len(said) == 2 and "gone" in said[0] and "the run continues" in said[0]
     assert re.search(r"Connection lost.*own files are complete: .*brightness_squares", said[1])
     assert failing.status == 0, failing.errors
     assert "Macro" in failing.output

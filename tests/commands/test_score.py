@@ -491,7 +491,7 @@ def test_what_looks_wrong_is_said_on_the_console_and_in_a_report(command, tmp_pa
     assert run.status == 0, run.errors
     alone = command("score", *where, "--predictions", "scores.csv")
     assert alone.status == 0 and command("verify", run.folder).status == 0, alone.errors
-    expected = ["logits of Nodule order 100% of the pairs of images unlike its probabilities"] if said else []
+    expected = ["logits of Nodule order 100% of the pairs of images differently from its probabilities"] if said else []
     notes = [note["note"] for note in alone.results["counts"]["notes"] if "look wrong" in note["note"]]
     assert [note.partition(": ")[2] for note in notes] == expected
     notes = [note["note"] for note in run.results["counts"]["notes"] if "look wrong" in note["note"]]

@@ -218,7 +218,7 @@ def test_the_plan_says_what_it_takes(tmp_path: Path, capsys) -> None:
     passes = sum(
         7 * max(drawn[start : start + SIZE]) + 2 for start in range(0, IMAGES, SIZE) if any(drawn[start : start + SIZE])
     )
-    assert f"6 pairs that are labeled present, on {len(data.chosen)} of 19 images" in said
+    assert f"6 positive pairs on {len(data.chosen)} of 19 images" in said
     assert f"; at most {passes} passes" in said
 
 
@@ -243,7 +243,7 @@ def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path]
     config.write_text(json.dumps({"data": {"class_path": "hidden.Regions", "init_args": options}}))
     given = ("--config", str(config), "--predictions", str(runs["test maps"]), "--name", "again", "--missing", "skip")
     assert main(["score", *given, *QUIET, "--trainer.default_root_dir", str(tmp_path)]) == 2
-    assert "--data.interventions changes images" in capsys.readouterr().err
+    assert "--data.interventions runs the model" in capsys.readouterr().err
 
 
 def samples(preprocessing: Preprocessing, **options: object) -> Samples:

@@ -204,7 +204,7 @@ def test_recognized_is_of_what_was_recognized(whole: Path, monkeypatch) -> None:
 def test_models_without_maps_are_left_alone(tmp_path: Path, capsys) -> None:
     options = ("test", "--data", "toys.Squares", "--data.images", "4", "--data.num_workers", "0", *QUIET, *ASKED)
     place = ("--trainer.default_root_dir", str(tmp_path))
-    with pytest.warns(UserWarning, match="answers and draws no maps"):
+    with pytest.warns(UserWarning, match="answers without maps"):
         assert main([*options, *place, "--model", "hidden.Seer"]) == 0
     (path,) = tmp_path.glob("*/*/results.json")
     assert not (path.parent / "perturbations.parquet").exists()

@@ -143,7 +143,7 @@ def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monk
     with monkeypatch.context() as patch:
         patch.setattr("xbench.callbacks.results_writer.write_tables", full)
         assert main(words(tmp_path)) == 1
-    assert "--resume true, which goes on from what is scored" in " ".join(capsys.readouterr().err.split())
+    assert "--resume true, which keeps the scored batches" in " ".join(capsys.readouterr().err.split())
     assert go_on(tmp_path, monkeypatch) == 0
     assert read(tmp_path) == unbroken
     assert len(logged(tmp_path / "second.log")) <= BATCH, "the last batch, for a loop needs one"

@@ -108,7 +108,7 @@ def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path]
     config.write_text("data: {class_path: phrases.Pairs, init_args: {num_workers: 0, wordings: [other]}}")
     words = ("--config", str(config), "--predictions", str(runs["deaf"]), "--name", "again", *QUIET)
     assert main(["score", *words, "--trainer.default_root_dir", str(tmp_path)]) == 2
-    assert "--data.wordings asks a model again" in capsys.readouterr().err
+    assert "--data.wordings runs the model" in capsys.readouterr().err
 
 
 def test_groups_of_phrases_are_means_over_their_rows(runs: dict[str, Path]) -> None:

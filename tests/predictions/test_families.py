@@ -111,7 +111,7 @@ def test_only_the_first_million_characters_are_read() -> None:
 @pytest.mark.parametrize(
     ("raw", "frame", "size", "words"),
     [
-        (None, "thousand_whole", (9, 9), "NoneType and no text"),
+        (None, "thousand_whole", (9, 9), "not NoneType"),
         ("x", "thousand_whole", (0, 9), "0 x 9 pixels"),
         ("x", "pixels_resized", (10, 2001), "200 times as long"),
     ],

@@ -100,7 +100,7 @@ def test_pictures(dtype):
     Image.fromarray(values).save(file, "TIFF" if dtype == np.float32 else "PNG")
     assert np.array_equal(read_picture(file.getvalue()), values)
     Image.new("RGB", (3, 3)).save(file := io.BytesIO(), "PNG")
-    with pytest.raises(ValueError, match="no colours"):
+    with pytest.raises(ValueError, match="no colors"):
         read_picture(file.getvalue())
 
 
@@ -148,9 +148,9 @@ def tuned(path):
 @pytest.mark.parametrize(
     ("read", "name", "text", "said"),
     [
-        (read_scores, "it.csv", f"{ROW}\na,b,1.5\n", ["no probability"]),
-        (read_scores, "it.csv", f"{ROW}\na,b,x\n", ["no probability"]),
-        (read_scores, "it.csv", f"{ROW}\na,b,inf\n", ["no probability"]),
+        (read_scores, "it.csv", f"{ROW}\na,b,1.5\n", ["not a probability"]),
+        (read_scores, "it.csv", f"{ROW}\na,b,x\n", ["not a probability"]),
+        (read_scores, "it.csv", f"{ROW}\na,b,inf\n", ["not a probability"]),
         (read_scores, "it.csv", f"{ROW}\na,b,1\na,b,0\n", ["two scores"]),
         (read_scores, "it.csv", "a,b\n1,2\n", ["must be called image"]),
         (read_scores, "it.csv", "image,a,a\n1,0,1\n", ["twice"]),
@@ -178,7 +178,7 @@ def tuned(path):
         (read_answered, "it.jsonl", lines(boxes=[["0.1", 0.2, 0.3, 0.4]]), ["line 2", "'0.1'"]),
         (read_answered, "it.jsonl", lines(scores=[]), ["line 2", "lists of the same length"]),
         (read_answered, "it.jsonl", lines(boxes=7), ["line 2", "lists of the same length"]),
-        (read_answered, "it.jsonl", lines(boxes=[1, 2, 3, 4]), ["line 2", "1 is no box of four numbers"]),
+        (read_answered, "it.jsonl", lines(boxes=[1, 2, 3, 4]), ["line 2", "1 is not a box of four numbers"]),
         (read_answered, "it.jsonl", lines()[:-9], ["line 2"]),
         (read_answered, "it.jsonl", '{"image": "a", "boxes": [], "boxes": []}', ["line 1", "'boxes' occurs twice"]),
         (read_points, "it.json", '{"a": {"b": [[1, 2]]}, "a": {"b": [[3, 4]]}}', ["'a' occurs twice"]),

@@ -118,7 +118,7 @@ def test_an_image_without_a_row_ends_the_run(command, toy_config, monkeypatch):
     step = Brightness.test_step
     silent = lambda self, batch, batch_idx: None if batch_idx == 1 else step(self, batch, batch_idx)  # noqa: E731
     monkeypatch.setattr(Brightness, "test_step", silent)
-    with pytest.raises(RuntimeError, match="done once each"):
+    with pytest.raises(RuntimeError, match="processed once"):
         command("test", "--config", toy_config)
 
 
@@ -127,7 +127,7 @@ def test_a_first_batch_that_cannot_be_read_leaves_a_note(command, toy_config):
     run = command("test", "--config", toy_config, "--data.images", "9", "--data.unreadable", "[0, 1, 2, 3]", *SKIP)
     assert run.status == 0, run.errors
     (note,) = run.results["counts"]["notes"]
-    assert note["note"].startswith("what goes into the network is unchecked") and note["count"] == 4
+    assert note["note"].startswith("the input of the network is unchecked") and note["count"] == 4
 
 
 @pytest.mark.parametrize("name", ["../outside", ""])
@@ -236,7 +236,7 @@ def test_the_console_says_why_there_is_no_number_under_interventions(tmp_path):
     found = read_results(folder / "results.json").interventions
     console = Console(width=200, record=True, file=StringIO())
     console.print(_interventions(found))
-    assert "No numbers: each needs 30 pairs of a finding." in console.export_text()
+    assert "No numbers: a finding needs 30 pairs." in console.export_text()
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dic
         ("W&B read-only", ("Weights & Biases", "Read-only file system", "--trainer.default_root_dir")),
         ("report read-only", ("Read-only file system", "--out")),
         ("bench read-only", ("Read-only file system", "--out")),
-        ("journal full", ("No space left on device", "Everything finished before is kept", "--resume true")),
+        ("journal full", ("No space left on device", "Earlier batches are kept", "--resume true")),
         ("predictions full", ("No space left on device", "--trainer.default_root_dir")),
         ("prepared images full", ("No space left on device", "Those written so far are kept", "--data.cache")),
         ("bench full", ("No space left on device", "--out")),

@@ -1,4 +1,4 @@
-"""What was predicted elsewhere or said in words: readers of files and answers, which need neither torch nor a model."""
+"""Readers of stored predictions and answers, which need neither torch nor a model."""
 
 from __future__ import annotations
 

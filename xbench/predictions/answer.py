@@ -1,4 +1,4 @@
-"""What a model answered to one query about one radiograph."""
+"""Answer of a model to one query about one radiograph."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Size(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A place as fractions of the whole radiograph, from 0 at its left and top edge to 1 at its right and bottom."""
+    """A point as fractions of the whole radiograph; (0, 0) is the top left corner."""
 
     x: float
     y: float
 
 
 class Box(NamedTuple):
-    """A rectangle as fractions of the whole radiograph, with x0 < x1 and y0 < y1."""
+    """A box as fractions of the whole radiograph, with x0 < x1 and y0 < y1."""
 
     x0: float
     y0: float
@@ -37,34 +37,34 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """What the reader did to the numbers of an answer, in boxes and points."""
+    """Corrections that the reader made to boxes and points."""
 
-    clipped: int = 0  # reached beyond the radiograph and were cut off at its edge
-    reordered: int = 0  # had their corners the wrong way round
-    dropped: int = 0  # could not be read as a box, or had no area
-    duplicates: int = 0  # repeated one that was there already
+    clipped: int = 0  # beyond the radiograph; cut off at its edge
+    reordered: int = 0  # with swapped corners
+    dropped: int = 0  # not readable as a box, or without area
+    duplicates: int = 0  # repeated
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answered to one query about one radiograph, whether it can be read or not.
+    """Answer to one query, readable or not.
 
-    It is `answered` if there are boxes or points, `abstained` if the model says that there is nothing, or declines,
-    `truncated` if the end is missing, with the complete boxes, and `unparsable` otherwise.
+    The status is `answered` if there are boxes or points, `abstained` if the model denies the finding or declines,
+    `truncated` if the end is missing (complete boxes are kept), and `unparsable` otherwise.
     """
 
     status: Status
     raw: str  # the text as received
-    boxes: tuple[Box, ...] = ()  # in their order in the text, no two alike
-    points: tuple[Point, ...] = ()  # in their order in the text, no two alike
-    confidence: tuple[float | None, ...] = ()  # per box as stated or scored, in [0, 1]; None where it was not
-    finish: Finish | None = None  # why generation ended: by itself, or at the limit; None where nobody knows
-    counts: Counts = field(default_factory=Counts)  # what the reader did to the numbers
-    suspect_frame: bool = False  # whether the numbers look like another convention; they are read as declared
+    boxes: tuple[Box, ...] = ()  # in the order of the text, without duplicates
+    points: tuple[Point, ...] = ()  # the same
+    confidence: tuple[float | None, ...] = ()  # one per box, in [0, 1]; None if not stated
+    finish: Finish | None = None  # stopped by itself or at the limit; None if unknown
+    counts: Counts = field(default_factory=Counts)
+    suspect_frame: bool = False  # the numbers look like another convention; they are read as declared
 
 
 def outline_boxes(region: NDArray[np.bool_]) -> list[Box]:
-    """Return a box around each part of a region (H, W), whose pixels may be connected through corners."""
+    """Return a box around each connected part of a region (H, W); corners connect."""
     from scipy import ndimage
 
     height, width = region.shape

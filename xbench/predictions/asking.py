@@ -1,4 +1,4 @@
-"""What a model is asked about a radiograph, and what comes back before anything of it is read."""
+"""Questions to a model about a radiograph, and its unread replies."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ from xbench.predictions.recognition import Recognition, listed_yes_probability, 
 
 Kind = Literal["locate", "recognise", "again", "report", "where"]
 TEXTS: frozenset[Kind] = frozenset({"report", "where"})
-"""Kinds whose replies are words: nothing is read of them until a run is scored by its words."""
+"""Kinds of questions with replies in words, which `rescore` reads."""
 
-READER = "2"  # version of how answers are read, for results to name; another one may read the same text otherwise
+READER = "2"  # version of the reader of answers, stored in results
 
 
 @dataclass(frozen=True)
 class Question:
     """A question about one pair of an image and a query."""
 
-    # Where the finding is, that again, whether it is there; for words, a report of the image, or where the finding is.
+    # locate: where is the finding; again: the same, repeated; recognise: is it present. In words: a report of the
+    # image, or where the finding is.
     kind: Kind
-    row: int  # the image's place in the batch
-    pair: int  # the pair's place in the batch; -1 of a report
-    finding: str  # name of what is asked about: a finding, or the identifier of a phrase; empty of a report
-    text: str = ""  # empty for models that are not asked in words
-    system: str | None = None  # the system's turn before it; None for the model's own, or none
-    turn: int = 0  # how often the same was asked before
+    row: int  # place of the image in the batch
+    pair: int  # place of the pair in the batch; -1 for a report
+    finding: str  # finding or identifier of a phrase; empty for a report
+    text: str = ""  # empty if the model is not asked in words
+    system: str | None = None  # system prompt; None for the model's own, if it has one
+    turn: int = 0  # number of earlier repetitions
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back to a question; None is for what nobody knows or counted."""
+    """Reply to a question; None stands for unknown."""
 
-    text: str  # as received, with special tokens where the decoder gives them
-    finish: Finish | None = None  # why generation ended: by itself, or at the limit
-    frame: str | None = None  # convention of its numbers, if this image's size makes it another than the model's
-    prompt_sha256: str = ""  # of all that was sent but the image
-    tokens_in: int | None = None  # the image's among them
+    text: str  # as received, with special tokens if the decoder returns them
+    finish: Finish | None = None  # stopped by itself or at the limit
+    frame: str | None = None  # convention of the numbers, if it depends on the size of this image
+    prompt_sha256: str = ""  # of the request without the image
+    tokens_in: int | None = None  # including the image
     tokens_out: int | None = None
-    yes_no: tuple[Sequence[float], Sequence[float]] | None = None  # logits of their tokens at the first position
-    mass: float | None = None  # share of all probability that yes and no have together
+    yes_no: tuple[Sequence[float], Sequence[float]] | None = None  # logits of the yes and no tokens at first position
+    mass: float | None = None  # joint probability of yes and no
     bounded: bool = False  # whether an endpoint listed only one of yes and no
-    top: Sequence[tuple[str, float]] | None = None  # an endpoint's likeliest first tokens with log-probabilities
-    confidence: float | None = None  # of the answer as a whole, in [0, 1]: given to each box that states none
-    from_cache: bool = False  # whether it was kept from an earlier request
-    reasoning: str | None = None  # what a server gave apart as thinking; nothing of it is read
+    top: Sequence[tuple[str, float]] | None = None  # likeliest first tokens of an endpoint with their log-probabilities
+    confidence: float | None = None  # of the whole answer, in [0, 1]; given to each box that states none
+    from_cache: bool = False  # whether an earlier request was reused
+    reasoning: str | None = None  # thinking that a server returned separately; it is not read
 
     def read(self, family: Family, convention: Convention, size: tuple[int, int]) -> Answer:
-        """Read where it says that the finding is, about a radiograph of so many pixels (width, height)."""
+        """Read the location of the finding on a radiograph of this size (width, height)."""
         convention = convention if self.frame is None else Convention.named(self.frame)
         answer = family.read(self.text, self.finish, convention, size)
         if self.confidence is None:
@@ -60,7 +61,7 @@ class Reply:
         return replace(answer, confidence=stated)
 
     def recognition(self) -> Recognition:
-        """Read whether it says that the finding is there."""
+        """Read whether the reply states that the finding is present."""
         if self.yes_no is None and self.top is None:
             return read_decision(self.text)
         first = listed_yes_probability(self.top or ()) if self.yes_no is None else yes_probability(*self.yes_no)

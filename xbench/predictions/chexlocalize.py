@@ -1,4 +1,4 @@
-"""Files as CheXlocalize's authors publish them: pickled heat maps, drawn masks and points, and tuned thresholds."""
+"""Readers of CheXlocalize's files: pickled heat maps, drawn masks and points, tuned thresholds."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from xbench.runtime.errors import UserError
 from xbench.runtime.strict import decimal, read_json
 
 Pair = tuple[str, str]
-"""An image and a finding."""
+"""Image and finding."""
 
 Tuned = dict[str, dict[str, Any]]
-"""By finding: `threshold`, the rule of the mask, and `cutoff` of the probability; None where no file has it."""
+"""By finding: `threshold` of the mask and `cutoff` of the probability; None without a file."""
 
 _LARGEST = 2**31
-_MOST_STEPS = 10_000  # of a pickle: a heat map takes a few hundred
+_MOST_STEPS = 10_000  # of a pickle; a heat map takes a few hundred
 _REFUSED = {"ADDITEMS", "FROZENSET", "PERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEXT_BUFFER"}
 _REFUSED |= {"NEWOBJ", "NEWOBJ_EX"}
-_MAGIC = 0x1950A86A20F9469CFC6C, 1001  # what a storage in PyTorch's format of pickled tensors begins with
+_MAGIC = 0x1950A86A20F9469CFC6C, 1001  # magic number and version of PyTorch's pickled storages
 _STORAGES = {
     **{"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BoolStorage": "?", "ByteStorage": "u1"},
     **{"CharStorage": "i1", "ShortStorage": "<i2", "IntStorage": "<i4", "LongStorage": "<i8"},
@@ -51,10 +51,10 @@ _KNOWN = {
 
 
 def read_pickle(content: bytes) -> tuple[NDArray[Any], float | None]:
-    """Return the map in a pickled dict, and its probability; a ValueError for whatever else a pickle asks for.
+    """Return map and probability from a pickled dict; raise a ValueError for any other content.
 
-    The keys are `map`, an array or torch tensor (1, 1, h, w), and perhaps `prob`. No function that the file names is
-    called, and no size in it is believed.
+    The keys are `map`, an array or torch tensor (1, 1, h, w), and optionally `prob`. Pickles are untrusted: no function
+    that the file names is called, and every size is checked.
     """
     holds = _load(io.BytesIO(content))
     if not isinstance(holds, dict) or "map" not in holds:
@@ -64,7 +64,7 @@ def read_pickle(content: bytes) -> tuple[NDArray[Any], float | None]:
 
 
 def read_drawn(path: Path) -> dict[Pair, Any] | None:
-    """Return the masks (for `decoded`) or points that people drew, by image and finding; None for other JSON."""
+    """Return drawn masks (for `decoded`) or points by image and finding; None for other JSON."""
     with named(path):
         content = read_json(path, _LARGEST)
     if not isinstance(content, dict) or not all(isinstance(of, dict) for of in content.values()):
@@ -73,26 +73,26 @@ def read_drawn(path: Path) -> dict[Pair, Any] | None:
 
 
 def drawn_in(path: Path) -> Literal["masks", "points"] | None:
-    """Return what people drew by image and finding in a JSON file; None for a list, as in COCO results."""
+    """Return the kind of annotation in a JSON file; None for a list, as in COCO results."""
     if (content := read_drawn(path)) is None:
         return None
     return "points" if isinstance(next(iter(content.values()), None), list) else "masks"
 
 
 def read_points(path: Path) -> dict[Pair, list[list[float]]]:
-    """Return the points of each pair, in pixels of its image, each in the middle of the pixel that it names."""
+    """Return the points of each pair in pixels of its image, moved to pixel centers."""
     found = {}
     for pair, points in (read_drawn(path) or {}).items():
         with named(path, of=f"image {pair[0]}, finding {pair[1]}"):
             numbers = np.array(points).reshape(-1, 2) if points else np.zeros((0, 2))
             if numbers.shape != (len(points), 2) or numbers.dtype.kind not in "if" or not np.isfinite(numbers).all():
-                raise ValueError(f"{points!r:.80} are no points")
+                raise ValueError(f"{points!r:.80} are not points")
             found[pair] = (np.trunc(numbers) + 0.5).tolist()
     return found
 
 
 def decoded(mask: Any) -> NDArray[np.float32]:
-    """Return a mask (h, w) of 0 and 1 from COCO's compressed run lengths, or raise a ValueError."""
+    """Decode a mask (h, w) of 0 and 1 from COCO's compressed run lengths, or raise a ValueError."""
     try:
         (height, width), text = mask["size"], mask["counts"]
         sides = isinstance(height, int) and isinstance(width, int) and 0 < height * width < 2**30
@@ -100,7 +100,7 @@ def decoded(mask: Any) -> NDArray[np.float32]:
             return mask_of(coco_runs(text, height, width), height, width).astype(np.float32)
     except (TypeError, KeyError, ValueError, UserError):
         pass
-    raise ValueError(f"{mask!r:.80} is no mask in run lengths")
+    raise ValueError(f"{mask!r:.80} is not a mask in run lengths")
 
 
 def read_tuned(
@@ -109,10 +109,11 @@ def read_tuned(
     thresholds: Sequence[str],
     cutoffs_of: Callable[[str], Sequence[float]],
 ) -> Tuned:
-    """Read `tuning_results.csv` (threshold, task) and `probability_tuning_results.csv` (prob_threshold, mIoU, task).
+    """Read the authors' tuned thresholds and probability cut-offs.
 
-    Thresholds that can be chosen are text with one decimal. Of a finding's cut-offs that can be chosen, the first with
-    the largest mIoU is taken, as the authors do.
+    The files are `tuning_results.csv` (threshold, task) and `probability_tuning_results.csv` (prob_threshold, mIoU,
+    task). `thresholds` are the permitted ones, with one decimal. As in the authors' code, the first permitted cut-off
+    with the largest mIoU is taken.
     """
     tuned: Tuned = {finding: {"threshold": None, "cutoff": None} for finding in findings}
     for path in paths:
@@ -147,7 +148,7 @@ def read_tuned(
 
 
 class _Known:
-    """A known function or class; what it would make of arguments, and the state that follows. Nothing is called."""
+    """Record of a call to a known function or class, with its arguments and state. Nothing is called."""
 
     def __init__(self, kind: str, *arguments: Any) -> None:
         self.kind, self.arguments, self.state = kind, arguments, None
@@ -160,16 +161,16 @@ class _Known:
 
 
 class _Names(dict[Any, Any]):
-    """A dict whose keys are names: to hash a tuple of tuples may take for ever."""
+    """Dict with simple keys, because hashing nested tuples can take forever."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(key, str | int):
-            raise ValueError("it has keys that are no names")
+            raise ValueError("it has keys that are not names")
         super().__setitem__(key, value)
 
 
 class _Unpickler(pickle._Unpickler):
-    """Builds plain values and `_Known`. It is the one written in Python, which takes no memory in advance."""
+    """Unpickler of plain values and `_Known`; the Python version does not allocate memory in advance."""
 
     def load_dict(self: Any) -> None:
         names, items = _Names(), self.pop_mark()
@@ -178,8 +179,8 @@ class _Unpickler(pickle._Unpickler):
         self.append(names)
 
     def load_reduce(self: Any) -> None:
-        if not isinstance(self.stack[-1], tuple):  # a text would become as many arguments as it has letters
-            raise ValueError("it calls a function with what are no arguments")
+        if not isinstance(self.stack[-1], tuple):  # a string would be unpacked into its letters
+            raise ValueError("it calls a function without a tuple of arguments")
         pickle._Unpickler.dispatch[pickle.REDUCE[0]](self)
 
     dispatch: ClassVar[dict[int, Callable[..., None]]] = {
@@ -199,15 +200,15 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _load(file: io.BytesIO) -> Any:
-    """Return what the pickle holds that begins where a file stands, and leave the file behind it."""
+    """Load the pickle at the file's position and leave the position behind it."""
     begin = file.tell()
-    for step, (opcode, _, _) in enumerate(pickletools.genops(file)):  # which finds sizes beyond the end of the file
+    for step, (opcode, _, _) in enumerate(pickletools.genops(file)):  # raises for sizes beyond the end of the file
         if opcode.name in _REFUSED:
             raise ValueError(f"it uses {opcode.name}, which no map needs")
         if step >= _MOST_STEPS:
-            raise ValueError(f"it takes more than {_MOST_STEPS} steps, and no map needs so many")
+            raise ValueError(f"it takes more than {_MOST_STEPS} steps, more than any map needs")
     file.seek(begin)
-    return _Unpickler(file, encoding="latin1").load()  # as Python 2 wrote the bytes of arrays
+    return _Unpickler(file, encoding="latin1").load()  # encoding of arrays from Python 2
 
 
 def _array(what: Any) -> NDArray[Any]:
@@ -230,20 +231,20 @@ def _array(what: Any) -> NDArray[Any]:
 
 
 def _bytes(what: Any) -> bytes:
-    """Return bytes; those of protocol 2 and below are text."""
+    """Return bytes; protocol 2 and below store them as text."""
     if isinstance(what, _Known) and what.kind == "bytes" and what.arguments[1:] == ("latin1",):
         what = what.arguments[0]
     if isinstance(what, str):
         return what.encode("latin1")
     if not isinstance(what, (bytes, bytearray)):
-        raise ValueError("its values are no bytes")
+        raise ValueError("its values are not bytes")
     return bytes(what)
 
 
 def _numbers(*given: Any) -> tuple[int, ...]:
-    """Return at most 32 sizes, strides or offsets; none is so large that arithmetic takes long."""
+    """Check sizes, strides or offsets: at most 32, each below 2^40."""
     if len(given) > 32 or not all(type(one) is int and 0 <= one < 2**40 for one in given):
-        raise ValueError("its tensor has a size, stride or offset that is none")
+        raise ValueError("its tensor has an invalid size, stride or offset")
     return given
 
 
@@ -251,12 +252,12 @@ def _dtype(what: Any) -> np.dtype[Any]:
     name, order = what.arguments[0], what.state[1] if what.state else "="
     known = ("f2", "f4", "f8", "b1", "u1", "i1", "i2", "i4", "i8")
     if what.kind != "dtype" or name not in known or order not in ("<", ">", "=", "|"):
-        raise ValueError("its values are no plain numbers")
+        raise ValueError("its values are not plain numbers")
     return np.dtype(f"{order}{name}")
 
 
 def _strided(storage: Any, offset: int, size: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[Any]:
-    """Take a tensor from its storage, as far as it lies in it."""
+    """Copy a tensor from its storage after checking that it lies within."""
     file = io.BytesIO(_bytes(storage.arguments[0]))
     magic, version, system, stored, _ = (_load(file) for _ in range(5))
     if (magic, version) != _MAGIC or not system["little_endian"] or stored.kind != "elsewhere":

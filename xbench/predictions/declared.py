@@ -1,4 +1,4 @@
-"""What is declared about predictions made elsewhere, such as the part of a radiograph they show, and contradictions."""
+"""Declared geometry of predictions made elsewhere, and contradictions in them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from xbench.runtime.errors import UsageError
 
 
 def preprocessing_of(frame: str) -> Preprocessing:
-    """Return the geometry that a declared frame stands for, without mean and standard deviation.
+    """Return the geometry of a declared frame, without mean and standard deviation.
 
-    `whole` is the whole radiograph. Otherwise it is what was done to it, step by step, separated by spaces or commas:
-    `shortest:N` or `longest:N` resize that side to N pixels in proportion, `stretch:N` both, `pad:N` pads to a square
-    and `crop:N` cuts the square in the middle out. Raises a UserError unless it ends in one size for all images.
+    `whole` is the whole radiograph. Otherwise list the steps, separated by spaces or commas: `shortest:N` or
+    `longest:N` resize that side to N pixels in proportion, `stretch:N` resizes both, `pad:N` pads to a square and
+    `crop:N` cuts out the central square. Raises a UserError unless all images end in one size.
     """
     if frame == "whole":
         return Preprocessing(stretch((224, 224)))
     words = re.split(r"[\s,]+", frame.strip())
     steps = [re.fullmatch(r"(stretch|shortest|longest|pad|crop):([1-9]\d{0,3})", word) for word in words]
     known = [(step[1], int(step[2])) for step in steps if step is not None]
-    # A crop beyond the edge would be cut off there, and a side that is only scaled differs from image to image.
+    # Reject crops beyond the edge, and sizes that differ from image to image.
     square, smallest, largest = False, 0, 0
     fits = len(known) == len(steps)
     for name, side in known if fits else ():
@@ -38,9 +38,9 @@ def preprocessing_of(frame: str) -> Preprocessing:
         largest = 10**9 if name == "shortest" and not square else side
     if not fits or not square:
         raise UsageError(
-            f"--frame {frame}: give whole, or what was done to a radiograph before the model saw it, such as "
-            "shortest:512,crop:480 or longest:518,pad:518; steps are stretch, shortest, longest, pad and crop, and "
-            "they must end in one square for all images."
+            f"--frame {frame}: give whole, or the preprocessing of the model, such as "
+            "shortest:512,crop:480 or longest:518,pad:518. The steps stretch, shortest, longest, pad and crop must end "
+            "in one square for all images."
         )
     from xbench.geometry.transforms import STEPS
 
@@ -48,7 +48,7 @@ def preprocessing_of(frame: str) -> Preprocessing:
 
 
 def shape_problem(shape: Sequence[int], image: tuple[int, int] | None, frame: str) -> str | None:
-    """Return what is odd about maps (h, w) of an image (H, W) in a declared frame; a cell more or less is not."""
+    """Describe what is odd about maps (h, w) of an image (H, W); a difference of one cell is not."""
     height, width = shape
 
     def has_aspect(rows: int, columns: int) -> bool:
@@ -65,9 +65,10 @@ def shape_problem(shape: Sequence[int], image: tuple[int, int] | None, frame: st
 def contradictions(
     scores: Mapping[tuple[str, str], tuple[float, float]], findings: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return a text and an image for findings whose logits and probabilities order over 1 % of pairs of images unlike.
+    """Return a text and an image for findings whose logits and probabilities disagree in order.
 
-    Pairs that are tied in either are not compared. Rounding may exchange neighbors, and no more than these.
+    They disagree if over 1% of the pairs of images are ordered differently. Ties are not compared, and rounding may
+    swap neighbors.
     """
     doubts: list[tuple[str, str]] = []
     if all(logit == probability for logit, probability in scores.values()):  # nearly all tables
@@ -78,9 +79,9 @@ def contradictions(
             of_finding[finding][image] = both_of_pair
     for finding, by_image in of_finding.items():
         both = np.array([*by_image.values()]).reshape(-1, 2)
-        if (np.diff(both[np.lexsort(both.T), 0]) >= 0).all():  # no pair is ordered unlike, or there is none
+        if (np.diff(both[np.lexsort(both.T), 0]) >= 0).all():  # same order, or a single image
             continue
-        from scipy.stats import kendalltau  # half a second
+        from scipy.stats import kendalltau  # import takes half a second
 
         counts = (np.unique(part, axis=0, return_counts=True)[1] for part in (both[:, 0], both[:, 1], both))
         pairs, tied = len(both) * (len(both) - 1) // 2, [int((n * (n - 1) // 2).sum()) for n in counts]
@@ -88,6 +89,6 @@ def contradictions(
         # Kendall's tau-b is (pairs in one order - pairs in the other) / sqrt((pairs - tied) * (pairs - tied)).
         agreement = kendalltau(*both.T).statistic * sqrt((pairs - tied[0]) * (pairs - tied[1]))
         if (share := round((compared - agreement) / 2) / compared) > 0.01:
-            text = f"logits of {finding} order {share:.0%} of the pairs of images unlike its probabilities"
+            text = f"logits of {finding} order {share:.0%} of the pairs of images differently from its probabilities"
             doubts += [(text, image) for image in by_image]
     return doubts

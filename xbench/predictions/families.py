@@ -1,4 +1,4 @@
-"""Families of models that answer: how each writes boxes, in tags and words here, in JSON in `json_grammar.py`."""
+"""Families of models that answer, by their format of boxes: tags and words here, JSON in `json_grammar.py`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _CHEX_ROWS = re.compile(r"\s*+(?:\[[^\[\]]*+\]\s*+,\s*+)*+(?:\[[^\[\]]*+\]\s*+)?
 
 @dataclass(frozen=True)
 class Family(ABC):
-    """How the models of one family write boxes."""
+    """Format of boxes in the answers of one family of models."""
 
-    name: str  # in options and files
-    convention: Convention  # what the numbers mean unless declared otherwise
+    name: str
+    convention: Convention  # default meaning of the numbers
 
     def read(self, raw: str, finish: Finish | None, convention: Convention, size: tuple[int, int]) -> Answer:
         """Read an answer, in time linear in its length.
 
         Args:
-            raw: The text as received, with special tokens where the decoder gives them. Text never raises.
-            finish: Why generation ended, "stop" or "length"; None where nobody knows.
-            convention: What the numbers mean; a UserError if it does not know images of this shape.
+            raw: Text as received, with special tokens if the decoder returns them. No text raises an error.
+            finish: Why generation ended, "stop" or "length"; None if unknown.
+            convention: Meaning of the numbers; raises a UserError if it excludes images of this shape.
             size: Width and height of the radiograph in pixels.
 
         Examples:
@@ -53,15 +53,13 @@ class Family(ABC):
             ('answered', (Box(x0=0.2, y0=0.3, x1=0.4, y1=0.5),))
         """
         if not isinstance(raw, str):
-            raise UserError(f"An answer of family {self.name!r} is {type(raw).__name__} and no text.")
+            raise UserError(f"An answer of family {self.name!r} must be text, not {type(raw).__name__}.")
         reading = Reading(convention, checked_size(size))
         part = self._read(plain(raw), reading)
         return reading.answer(raw, finish, part)
 
     def write(self, boxes: Sequence[Box], finding: str, convention: Convention, size: tuple[int, int]) -> str:
-        """Write boxes of the whole radiograph as the family does: the best that its numbers can express.
-
-        Parts that the convention does not reach are left out.
+        """Write boxes as precisely as the family's format allows, without parts outside the convention.
 
         Examples:
             >>> family = FAMILIES["radvlm"]
@@ -80,15 +78,15 @@ class Family(ABC):
 
     @abstractmethod
     def _read(self, text: str, reading: Reading) -> str:
-        """Find the boxes in a plain text; return the part in which words may state that there are none."""
+        """Add the boxes in a plain text; return the part whose words may deny the finding."""
 
     @abstractmethod
     def _write(self, boxes: list[list[str]], finding: str) -> str:
-        """Return the text of boxes, of which there may be none; four numbers each, in the order of the convention."""
+        """Return the text of zero or more boxes, four numbers each in the order of the convention."""
 
 
 class Maira2(Family):
-    """`<obj>phrase <box><xA><yB><xC><yD></box></obj>`; a phrase without a box states none."""
+    """`<obj>phrase <box><xA><yB><xC><yD></box></obj>`; no box denies the phrase."""
 
     def _read(self, text: str, reading: Reading) -> str:
         reading.cut = any(_more_opened(text, f"<{tag}>", f"</{tag}>") for tag in ("obj", "box")) or ends_in_tag(text)
@@ -108,7 +106,7 @@ class Maira2(Family):
 
 
 class CheXagent2(Family):
-    """`<|ref|>name<|/ref|><|box|>(x1,y1),(x2,y2)<|/box|>`, of which the name may be missing."""
+    """`<|ref|>name<|/ref|><|box|>(x1,y1),(x2,y2)<|/box|>`; the name is optional."""
 
     def _read(self, text: str, reading: Reading) -> str:
         opened = any(_more_opened(text, f"<|{tag}|>", f"<|/{tag}|>") for tag in ("ref", "box"))
@@ -130,11 +128,11 @@ class CheXagent2(Family):
 
 
 class RadVLM(Family):
-    """A sentence with `[x1, y1, x2, y2]`; round brackets are prose."""
+    """Sentence with `[x1, y1, x2, y2]`; round brackets are prose."""
 
     def _read(self, text: str, reading: Reading) -> str:
         reading.cut = _more_opened(text, "[", "]")
-        # JSON may have a comma after the last number; here such a list is prose.
+        # A comma after the last number makes a list prose here, but not in JSON.
         read_lists((one for one in flat_lists(text) if not one.rstrip().endswith(",")), reading)
         return text
 
@@ -145,7 +143,7 @@ class RadVLM(Family):
 
 
 class InternVL(Family):
-    """`<ref>phrase</ref><box>[[x1, y1, x2, y2], ...]</box>`; without the tag it is read as JSON."""
+    """`<ref>phrase</ref><box>[[x1, y1, x2, y2], ...]</box>`; otherwise JSON."""
 
     def _read(self, text: str, reading: Reading) -> str:
         part, reading.cut = part_that_counts(text)
@@ -167,7 +165,7 @@ class InternVL(Family):
 
 
 class Florence2(Family):
-    """`label<loc_a><loc_b><loc_c><loc_d>`, repeated; four zeros state none."""
+    """`label<loc_a><loc_b><loc_c><loc_d>`, repeated; four zeros mean no box."""
 
     def _read(self, text: str, reading: Reading) -> str:
         broken = ends_in_tag(text)
@@ -181,7 +179,7 @@ class Florence2(Family):
                 elif len(group) == 4 or run.end() < end:
                     reading.dropped += 1
                 else:
-                    broken = True  # the end of the text breaks it off
+                    broken = True  # cut off by the end of the text
         reading.cut = broken
         return text
 
@@ -191,10 +189,10 @@ class Florence2(Family):
 
 @dataclass(frozen=True)
 class JSONFamily(Family):
-    """JSON, or something like it, with or without a trace of thinking before it, as Qwen writes it."""
+    """JSON-like text, as Qwen writes it, optionally after thinking."""
 
-    key: str  # under which the family writes a box
-    layout: Literal["fenced", "final", "object"] = "fenced"  # a list, a list after `Final Answer:`, or an object
+    key: str  # key of a box
+    layout: Literal["fenced", "final", "object"] = "fenced"  # list, list after `Final Answer:`, or object
 
     def _read(self, text: str, reading: Reading) -> str:
         part, reading.cut = part_that_counts(text)
@@ -210,7 +208,7 @@ class JSONFamily(Family):
 
 
 class CheX(Family):
-    """The tensor of ChEX as `{"boxes": [[cx, cy, w, h, weight], ...]}`: weak and overlapping boxes are left out."""
+    """Tensor of ChEX as `{"boxes": [[cx, cy, w, h, weight], ...]}`; weak and overlapping boxes are left out."""
 
     def _read(self, text: str, reading: Reading) -> str:
         reading.cut = _more_opened(text, "[", "]") or _more_opened(text, "{", "}")
@@ -220,7 +218,7 @@ class CheX(Family):
         rows = [row.split(",") for row in flat_lists(table[1])]
         if any(len(row) != 5 for row in rows):
             return text
-        reading.none = True  # unless a box is left, or was dropped
+        reading.none = True  # overruled by kept or dropped boxes
         boxes, weights = [], []
         for row in rows:
             values = [value for cell in row if (value := number(cell)) is not None]
@@ -243,22 +241,22 @@ class CheX(Family):
 
 
 def family_named(name: str) -> Family:
-    """Return the family of a name; a UserError that names the nearest, and all, if there is none."""
+    """Return a family by name, or raise a UserError that suggests similar names."""
     if name in FAMILIES:
         return FAMILIES[name]
     near = difflib.get_close_matches(name, FAMILIES, 3, cutoff=0.4)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
-    known = f"{', '.join(FAMILIES)}; in `score` report and words too"
-    raise UsageError(f"There is no family of answers {name!r}.{meant} There are: {known}.")
+    known = f"{', '.join(FAMILIES)}, and for `score` report and words"
+    raise UsageError(f"There is no family of answers {name!r}.{meant} The families are {known}.")
 
 
 def keep_strongest(
     boxes: Sequence[Sequence[float]], weights: Sequence[float], overlap: float = 0.25, least: float = 0.3
 ) -> list[int]:
-    """Return which boxes of weight `least` or more are kept, strongest first, by non-maximum suppression.
+    """Select boxes by non-maximum suppression, strongest first.
 
-    A box (x0, y0, x1, y1) is left out if its IoU with a stronger one that was kept, or an earlier one of the same
-    weight, is above `overlap`.
+    A box (x0, y0, x1, y1) is dropped if its weight is below `least`, or its IoU with a kept box that is stronger, or
+    earlier with the same weight, is above `overlap`.
     """
     weight = np.asarray(weights, np.float64)
     strong = np.flatnonzero(weight >= least)  # weaker boxes suppress no stronger one
@@ -277,7 +275,7 @@ def keep_strongest(
 
 
 def _span(axis: Axis, step: float, low: float, high: float) -> tuple[float, float] | None:
-    """Return the numbers nearest to two fractions of a side, at least a step apart; None beyond its reach."""
+    """Return the closest numbers to two fractions of a side, a step apart; None outside the range."""
     start, end = (pixels / axis.side for pixels in (axis.start, axis.start + axis.extent))
     if high <= start or low >= end:
         return None
@@ -288,7 +286,7 @@ def _span(axis: Axis, step: float, low: float, high: float) -> tuple[float, floa
     first, second = (round(number / step) * step for number in (first, second))
     if first < second:
         return first, second
-    # A box narrower than a step: widened to the side on which it lies, or where there is room.
+    # Widen a box that is narrower than a step toward its own side, or where there is room.
     last = axis.top - 1 if axis.bins else axis.top
     if (middle > first or first - step < 0) and first + step <= last:
         return first, first + step
@@ -296,7 +294,7 @@ def _span(axis: Axis, step: float, low: float, high: float) -> tuple[float, floa
 
 
 def _between(text: str, opening: str, closing: str) -> Iterator[str]:
-    """Yield what stands between each opening tag and the next closing one."""
+    """Yield the text between each opening tag and the next closing tag."""
     at = 0
     while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start)) >= 0:
         yield text[start + len(opening) : end]

@@ -1,4 +1,4 @@
-"""Strangers' files: in a folder or an archive, arrays and rows in them; nothing in them is ever executed."""
+"""Readers of untrusted files: folders, archives, arrays and tables. Nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from xbench.runtime.strict import check_distinct
 ARRAYS = (".npy", ".npz")
 PICTURES = (".png", ".tif", ".tiff")
 
-_LARGEST = 2**30  # bytes of one file, or of one array in it: a map of 8,192 x 8,192 has a quarter of that
-_MODES = ("1", "L", "I", "I;16", "I;16B", "F")  # Pillow's names of pictures with one number a pixel
+_LARGEST = 2**30  # bytes of a file or array; a map of 8,192 x 8,192 takes a quarter
+_MODES = ("1", "L", "I", "I;16", "I;16B", "F")  # Pillow's modes with one number per pixel
 
 
 class Files:
-    """The files in a folder, a zip or a tar archive that is not compressed as a whole; hidden ones are left out."""
+    """Files in a folder, a zip file or an uncompressed tar archive, without hidden ones."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        found: list[tuple[str, int, Callable[[], bytes]]]  # name, size, and what reads the content
+        found: list[tuple[str, int, Callable[[], bytes]]]  # name, size and reader
         with named(root):
             if root.is_dir():
                 files = [path for path in root.rglob("*") if path.is_file()]
@@ -43,7 +43,7 @@ class Files:
                 infos = [info for info in zipped.infolist() if not info.is_dir()]
                 found = [(info.filename, info.file_size, partial(zipped.read, info)) for info in infos]
             else:
-                # Of a compressed tar file each map would be found only by unpacking all before it.
+                # Random access to a compressed tar file would unpack it again for each map.
                 tar = tarfile.open(root, "r:")  # noqa: SIM115
                 found = [(info.name, info.size, partial(_extract, tar, info)) for info in tar if info.isfile()]
         members: dict[str, tuple[str, int, Callable[[], bytes]]] = {}
@@ -57,7 +57,7 @@ class Files:
         self.names = tuple(self._members)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file; a UserError if it cannot be read or is larger than a GiB."""
+        """Return the content of a file; raise a UserError if it is unreadable or larger than 1 GiB."""
         _, size, read = self._members[name]
         with named(self.root, name):
             if size > _LARGEST:
@@ -74,12 +74,12 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 @contextmanager
 def named(root: Path, name: str = "", of: str = "") -> Iterator[None]:
-    """Turn whatever damaged files raise into a UserError that names the file; `of` says what is read from it."""
+    """Turn any error from damaged files into a UserError that names the file; `of` describes the content."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # in the many ways in which readers of arrays, pictures and archives complain
+    except Exception as error:  # readers of arrays, pictures and archives raise many kinds
         place = f"{root}/{name}" if name else f"{root}"
         what = f" ({of})" if of else ""
         problem = str(error) or type(error).__name__
@@ -87,7 +87,7 @@ def named(root: Path, name: str = "", of: str = "") -> Iterator[None]:
 
 
 def read_csv(path: Path, *wanted: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield where each row of a table is and its values by column, without blanks; ValueError for a row too long."""
+    """Yield the position and stripped values of each row; raise a ValueError for a row of another length."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
@@ -102,16 +102,16 @@ def read_csv(path: Path, *wanted: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def read_npy(content: bytes) -> NDArray[Any]:
-    """Return the array in an npy file; a ValueError if it holds objects, or fewer values than it says."""
+    """Return the array in an npy file; raise a ValueError for objects or missing values."""
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"its format {version} is none of a plain array")
+        raise ValueError(f"its format {version} is not that of a plain array")
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read_header(file)
     if dtype.hasobject or dtype.names is not None:
-        raise ValueError("it holds Python objects or records, which are not read; save plain numbers")
-    # Before any memory is taken: a header of a hundred bytes may claim any shape.
+        raise ValueError("it holds Python objects or records: save plain numbers")
+    # Check before allocating, because a short header may claim any shape.
     if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
         raise ValueError(f"its {len(content)} bytes are not an array {shape} of {dtype}; it may be cut off")
     file.seek(0)
@@ -119,7 +119,7 @@ def read_npy(content: bytes) -> NDArray[Any]:
 
 
 def read_npz(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays in an npz file by name, as `read_npy` reads each."""
+    """Return the arrays in an npz file by name, checked like `read_npy`."""
     arrays: dict[str, NDArray[Any]] = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if sum(member.file_size for member in archive.infolist()) > _LARGEST:
@@ -133,10 +133,10 @@ def read_npz(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def read_picture(content: bytes) -> NDArray[Any]:
-    """Return the grey values (h, w) of a png or tiff file; a ValueError for colours, palettes and several pages."""
+    """Return the gray values (h, w) of a PNG or TIFF file; raise a ValueError for colors and several pages."""
     with Image.open(io.BytesIO(content), formats=("PNG", "TIFF")) as picture:
         if picture.mode not in _MODES:
-            raise ValueError(f"its pixels are {picture.mode}; a map has one number a pixel, and no colours")
+            raise ValueError(f"its pixels are {picture.mode}; a map has one number per pixel and no colors")
         if getattr(picture, "n_frames", 1) != 1:
             raise ValueError("it has several pages")
         if math.prod(picture.size) > _LARGEST // 8:
@@ -145,9 +145,9 @@ def read_picture(content: bytes) -> NDArray[Any]:
 
 
 def as_map(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Return a map (h, w) as float32; a ValueError for another shape, dtype, or values that are not finite in float32.
+    """Return a map (h, w) as float32; raise a ValueError for other shapes and types, and NaN or infinity.
 
-    Leading axes of length 1, as frameworks leave them, are dropped.
+    Leading axes of length 1 are dropped.
     """
     while array.ndim > 2 and array.shape[0] == 1:
         array = array[0]

@@ -1,6 +1,6 @@
-"""Boxes in JSON as Qwen, MedGemma and others write it, or what they take for it: found by their keys, without a parse.
+"""Reader of boxes in JSON-like text of Qwen, MedGemma and others, found by keys rather than parsed.
 
-It goes through the text once, whatever the text, so that 100,000 brackets neither overflow a stack nor take hours.
+One linear pass, so that 100,000 brackets neither overflow the stack nor take hours.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from xbench.predictions.reading import NUMBER, Reading, number, numbers
 _BOX_KEYS = ("box_2d", "bbox_2d", "bbox", "bboxes", "box", "boxes", "bounding_box", "bounding_boxes", "coordinates")
 _POINT_KEYS = ("point_2d", "points_2d", "point", "points")
 _CORNERS = [names.split() for names in ("x1 y1 x2 y2", "x0 y0 x1 y1", "xmin ymin xmax ymax", "x_min y_min x_max y_max")]
-_AROUND = 1_000  # characters to either side of a box in which its confidence is looked for
+_AROUND = 1_000  # characters around a box that are searched for its confidence
 
 
 def _key(names: tuple[str, ...], after: str = "") -> re.Pattern[str]:
-    """Return the pattern of a key in double, single or no quotes, and `:` or `=`."""
     words = "|".join(names)
     return re.compile(rf"(?:([\"'])(?P<quoted>{words})\1|(?<!\w)(?P<bare>{words}))\s*+[:=]{after}", re.IGNORECASE)
 
 
-# Marks of emphasis and code may stand between a key and its value.
+# Markdown for emphasis and code may come between a key and its value.
 _KEY = _key(_BOX_KEYS + _POINT_KEYS, r"[\s*`]*+")
 _CONFIDENCE = _key(("confidence", "score", "probability"), rf"\s*+[\"']?+\s*+(?P<value>{NUMBER})(?P<percent>\s*+%)?+")
 _NONE = re.compile(r"(?:null|none|n/a)(?!\w)", re.IGNORECASE)
@@ -43,9 +42,9 @@ _FINAL = re.compile(r"final answer:", re.IGNORECASE)
 
 
 def part_that_counts(text: str) -> tuple[str, bool]:
-    """Return the part of a plain text that is the answer and no thinking, and whether a trace never ended.
+    """Return the answer without thinking, and whether the thinking is unfinished.
 
-    It is what follows the last end of a trace; there what an `<answer>` holds, or else what follows `Final Answer:`.
+    The answer follows the last end of thinking: the content of `<answer>`, or the text after `Final Answer:`.
     """
     text = text[_after_last(_CLOSED, text) :]
     trace = _after_last(_OPENED, text)
@@ -63,28 +62,28 @@ def without_boxes(raw: str) -> str:
 
 
 def read_json(part: str, reading: Reading) -> None:
-    """Find the boxes and points in the part of a plain text that counts."""
+    """Add the boxes and points of an answer without thinking."""
     reading.cut |= part.count("[") > part.count("]") or part.count("{") > part.count("}")
-    if not _KeyedValues(part, reading).read():  # lists without a key, and pairs of corners, are boxes then
+    if not _KeyedValues(part, reading).read():  # otherwise lists without a key, and pairs of corners, are boxes
         found = _PAIR_OR_LIST.finditer(part)
         read_lists((re.sub(r"[()]", "", one["pairs"] or one[3] or one[4] or "") for one in found), reading)
 
 
 def keyed_confidence(text: str) -> float | None:
-    """Return the first confidence that a plain text states under a key, in [0, 1]; None if there is none."""
+    """Return the first confidence under a key, in [0, 1]; None if there is none."""
     found = _CONFIDENCE.search(text)
     return _confidence(found) if found else None
 
 
 def flat_lists(text: str) -> Iterator[str]:
-    """Yield what each list in `[ ]` that holds no other brackets contains, in their order."""
+    """Yield the content of each innermost list in `[ ]`, in order."""
     for found in _FLAT_LIST.finditer(text):
         if found[1] is not None:
             yield found[1]
 
 
 def read_lists(contents: Iterator[str], reading: Reading) -> None:
-    """Take all lists of four numbers for boxes; lists of other lengths are dropped if there is nothing else."""
+    """Add all lists of four numbers as boxes; drop other lists if there is nothing else."""
     others = 0
     for content in contents:
         values = numbers(content)
@@ -99,7 +98,7 @@ def read_lists(contents: Iterator[str], reading: Reading) -> None:
 
 
 class _KeyedValues:
-    """The values of keys that name boxes or points, in a text that is gone through once."""
+    """Values of keys that name boxes or points, read in one pass."""
 
     def __init__(self, part: str, reading: Reading) -> None:
         self._part, self._reading = part, reading
@@ -117,7 +116,7 @@ class _KeyedValues:
         return self._any
 
     def _value(self, key: re.Match[str], points: bool) -> int:
-        """Read the value of a key that names boxes or points; return where to go on."""
+        """Read the value of a key; return where to continue."""
         start = key.end()
         first = self._part[start : start + 1]
         if first in ("[", "("):
@@ -136,7 +135,7 @@ class _KeyedValues:
             self._reading.none = self._any = True
             return none.end()
         elif not first or first in "\"'" or first.isalpha():
-            return start + len(first)  # the text ends here, or what follows is prose
+            return start + len(first)  # end of the text, or prose
         else:
             lists, end, broken = [], start, True
         for content in lists:
@@ -155,7 +154,7 @@ class _KeyedValues:
     def _named_corners(self, key: re.Match[str], start: int) -> int:
         content = _OBJECT.match(self._part, start)
         if not content or _KEY.search(content[1]):
-            return start + 1  # an object that holds others, or keys of its own
+            return start + 1  # an object with nested objects or keys of its own
         named = {name.lower(): number(value) for name, value in _CORNER.findall(content[1])}
         for corners in _CORNERS:
             values = [value for name in corners if (value := named.get(name)) is not None]
@@ -181,7 +180,7 @@ class _KeyedValues:
 
 
 class _Braces:
-    """Which braces of a text are the innermost around a place."""
+    """Index of the innermost braces around each place of a text."""
 
     def __init__(self, text: str) -> None:
         self._places, self._innermost = [-1], [None]  # type: list[int], list[int | None]
@@ -195,14 +194,14 @@ class _Braces:
             self._innermost.append(opened[-1] if opened else None)
 
     def around(self, place: int) -> int | None:
-        """Return where they open; None if there are none."""
+        """Return the place of the opening brace; None outside of braces."""
         return self._innermost[bisect_right(self._places, place) - 1]
 
 
 def _lists(text: str, start: int) -> tuple[list[str], int, bool]:
-    """Return the innermost lists of the list that opens at `start`, where it ends, and whether it is malformed.
+    """Return the innermost lists of the list at `start`, its end, and whether it is malformed.
 
-    A list that the end of the text breaks off, or that holds objects, is neither malformed nor complete.
+    A list that is cut off, or holds objects, is neither malformed nor complete.
     """
     lists: list[str] = []
     opened: list[str] = []
@@ -215,7 +214,7 @@ def _lists(text: str, start: int) -> tuple[list[str], int, bool]:
             return lists, at, False
         elif mark != opened.pop():
             return lists, at, True
-        elif text[since] in "[(":  # the bracket before this one: the list has no other in it
+        elif text[since] in "[(":  # the previous bracket, so the list is innermost
             lists.append(text[since + 1 : at])
         since = at
         if not opened:

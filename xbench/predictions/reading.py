@@ -1,4 +1,4 @@
-"""What all families share: text and numbers made plain, numbers made boxes, and the status of an answer."""
+"""Steps that all families share: plain text, numbers, boxes and the status of an answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Size, 
 from xbench.predictions.conventions import Convention
 
 NUMBER = r"[+-]?+(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?+[0-9]++)?+"
-"""A number in plain text. What is longer than 64 characters, or not finite, is none: see `number`."""
+"""A number in plain text; `number` rejects those over 64 characters or not finite."""
 
-# Punctuation of other scripts, and what is read for it.
+# Punctuation of other scripts and its ASCII equivalent.
 _PLAIN = str.maketrans(
     {chr(ord(mark) + 0xFEE0): mark for mark in '[](){},.:"-<>|/%'}
     | {"、": ",", "\N{MINUS SIGN}": "-"}
@@ -23,15 +23,12 @@ _PLAIN = str.maketrans(
     | dict.fromkeys("\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}", "'")
 )
 _NUMBER = re.compile(NUMBER)
-_LONGEST = 1_000_000  # characters of an answer that are read
-_SUSPECT = 0.25  # of the convention's range: how far beyond it a number is no slip
+_LONGEST = 1_000_000  # characters that are read
+_SUSPECT = 0.25  # share of the range by which a number must exceed it to be suspect
 
 
 def plain(raw: str) -> str:
-    """Return the text that is read: decimal digits and punctuation of any script as those of ASCII, and not endless.
-
-    Superscripts are no digits.
-    """
+    """Return the text with decimal digits and punctuation as ASCII, cut at a limit; superscripts stay."""
     text = raw[:_LONGEST]
     if text.isascii():
         return text
@@ -40,7 +37,7 @@ def plain(raw: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """Return the finite number that plain text, blanks around it aside, is; None if it is none."""
+    """Return the finite number in a plain text; None otherwise."""
     text = text.strip()
     if len(text) > 64 or not _NUMBER.fullmatch(text) or not math.isfinite(value := float(text)):
         return None
@@ -48,24 +45,24 @@ def number(text: str) -> float | None:
 
 
 def numbers(text: str) -> list[float] | None:
-    """Return the numbers of a list, commas between, its brackets removed; None if something in it is no number.
+    """Return the numbers of a list without brackets; None if an item is not a number.
 
-    Blank text is an empty list, and a comma may follow the last number.
+    Blank text is an empty list; a comma may follow the last number.
     """
     values = [number(part) for part in text.strip().removesuffix(",").split(",")] if text.strip() else []
     return None if None in values else [value for value in values if value is not None]
 
 
 def ends_in_tag(text: str) -> bool:
-    """Tell whether a text breaks off inside `<...`."""
+    """Return whether a text breaks off inside `<...`."""
     return re.search(r"<[^<>\s]*+\Z", text[max(0, text.rfind("<")) :]) is not None
 
 
 class Reading:
-    """The boxes and points of one answer, as a family's grammar finds them in its text."""
+    """Boxes and points of one answer, collected by the grammar of a family."""
 
     def __init__(self, convention: Convention, size: Size) -> None:
-        self.cut = False  # whether the text ends inside the grammar; set by the family, as are the next two
+        self.cut = False  # whether the text ends inside the grammar; the family sets this and the next two
         self.none = False  # whether the grammar states that there is nothing
         self.dropped = 0  # malformed boxes
         self._convention, self._axes = convention, convention.axes(size)
@@ -87,7 +84,7 @@ class Reading:
         zeros_are_none: bool = True,
         x_first: bool = False,
     ) -> None:
-        """Take four numbers as two corners, in the order of the convention unless `x_first`."""
+        """Add two corners in the order of the convention, or x first if `x_first`."""
         if zeros_are_none and not any(values):
             self.none = True
             return
@@ -102,7 +99,7 @@ class Reading:
             self._boxes[box] = confidence
 
     def add_list(self, content: str) -> None:
-        """Take the content of a list for a box; an empty list states that there is none."""
+        """Add the content of a list as a box; an empty list means no box."""
         values = numbers(content)
         if values and len(values) == 4:
             self.add_box(values)
@@ -112,14 +109,14 @@ class Reading:
             self.dropped += 1
 
     def add_point(self, values: Sequence[float]) -> None:
-        """Take two numbers as a place, in the order of the convention."""
+        """Add a point in the order of the convention."""
         point = Point(*self._inside(*self._fractions(values[0], values[1])))
         self._duplicates += point in self._points
         self._points[point] = None
 
     def answer(self, raw: str, finish: Finish | None, text: str) -> Answer:
-        """Return the answer, with its status; `text` is the plain part of `raw` in which words may state none."""
-        # No number beyond 1 where thousands were declared: these were fractions.
+        """Return the answer with its status; words in `text`, the plain part of `raw`, may deny the finding."""
+        # Fractions where thousands were declared: no number exceeds 1.
         top = max(axis.top for axis in self._axes)
         small = self._largest is not None and self._largest <= 1 and top > 1 and not self._axes[0].bins
         return Answer(
@@ -150,7 +147,7 @@ class Reading:
         return x, y
 
     def _inside(self, *fractions: float) -> list[float]:
-        """Cut fractions off at 0 and 1, and count it if one lay outside by more than rounding."""
+        """Clip fractions to [0, 1], and count it if one was outside by more than rounding."""
         self._clipped += any(not -1e-9 <= fraction <= 1 + 1e-9 for fraction in fractions)
         return [min(max(fraction, 0.0), 1.0) for fraction in fractions]
 

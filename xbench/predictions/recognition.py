@@ -1,4 +1,4 @@
-"""Whether a model says that a finding is there: from its first token, from an endpoint's tokens, or from its words."""
+"""Recognition from a reply: its first token, an endpoint's tokens, or its words."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _MARKS = re.compile(r"```(?:json)?|\*\*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Recognition:
-    """Whether a model says that a finding is there."""
+    """Whether a model states that a finding is present."""
 
-    way: Way  # where the probability comes from: the first token, a confidence in words, or only yes or no
-    probability: float | None  # in [0, 1]; None if the reply cannot be read
-    logit: float | None = None  # logarithm of the odds of yes against no at the first token
-    mass: float | None = None  # share of all probability that yes and no have together there, where that is known
-    bounded: bool = False  # whether one of the two was not listed, and got the most that it could have had
+    way: Way  # source of the probability
+    probability: float | None  # in [0, 1]; None if the reply is unreadable
+    logit: float | None = None  # log-odds of yes against no at the first token
+    mass: float | None = None  # joint probability of yes and no at the first token, if known
+    bounded: bool = False  # whether one of the two was not listed and got its upper bound
 
 
 def read_decision(raw: str) -> Recognition:
@@ -64,16 +64,16 @@ def read_decision(raw: str) -> Recognition:
 
 
 def yes_probability(yes: Sequence[float], no: Sequence[float]) -> Recognition:
-    """Return the probability of yes from the logits of the yes tokens and of the no tokens, at least one each."""
+    """Return the probability of yes from the logits of the yes and no tokens, at least one each."""
     logit = _log_sum(yes) - _log_sum(no)
     return Recognition("first token", _sigmoid(logit), logit)
 
 
 def listed_yes_probability(top: Sequence[tuple[str, float]]) -> Recognition:
-    """Return the probability of yes from an endpoint's likeliest first tokens and their log-probabilities.
+    """Return the probability of yes from an endpoint's likeliest first tokens and log-probabilities.
 
-    A token counts if it is one of the words, blanks around it and case aside. The side that is not listed gets the most
-    that it could have: no more than the least likely listed token, nor than what the listed ones leave.
+    Tokens count if they equal one of the words, ignoring case and blanks. A side that is not listed gets its upper
+    bound: the least likely listed token or the remaining probability, whichever is smaller.
     """
     words = {word: [log for text, log in top if text.strip().lower() == word] for word in ("yes", "no")}
     # A server's rounded probabilities may add up to more than 1.
@@ -87,9 +87,9 @@ def listed_yes_probability(top: Sequence[tuple[str, float]]) -> Recognition:
 
 
 def first_tokens(encode: Callable[[str], Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Return the ids with which yes words begin, and those with which no words do, ascending; none that begins both.
+    """Return the first token ids of yes words and of no words, ascending, without common ones.
 
-    `encode` returns the ids of a text as the tokenizer gives them where the answer begins.
+    `encode` returns the ids of a text at the beginning of an answer.
     """
     yes, no = ({encode(blank + word)[0] for blank in ("", " ") for word in words} for words in _WORDS)
     return sorted(yes - no), sorted(no - yes)

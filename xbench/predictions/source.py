@@ -1,4 +1,4 @@
-"""Predictions that were made elsewhere, by image and finding of a dataset, whatever files they lie in."""
+"""Predictions made elsewhere, by image and finding, from any kind of file."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Value = TypeVar("Value")
 
 
 class Names:
-    """The images and findings of a dataset, and what files may call them.
+    """Images and findings of a dataset, and their names in files.
 
-    The ending of an image file may be there or not. Capital letters in findings and `_` for a space make no difference.
-    `given` are findings by what the predictions call them, as `--names`; no other word stands for such a finding. `own`
-    are findings by what the dataset's own files call them; these words are understood beside the usual ones.
+    File extensions of images are optional; findings ignore case, and `_` is a space. `given` maps names in the
+    predictions to findings, as in `--names`, and replaces all other names of these findings. `own` maps names in the
+    dataset's own files to findings and adds to the usual ones.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Names:
     ) -> None:
         self.images, self.findings = images, findings
         self.words: dict[str, list[str]] = {}
-        self._meant: dict[str, list[str]] = defaultdict(list, {"": [""]})  # of what is about a whole image
+        self._meant: dict[str, list[str]] = defaultdict(list, {"": [""]})  # texts about a whole image
         for finding in findings:
             replaced, added = (
                 [word for word, name in (names or {}).items() if _fold(name) == _fold(finding)]
@@ -55,9 +55,9 @@ class Names:
             self._bare[_without_ending(image)].append(image)
 
     def match(self, theirs: Mapping[Pair, Value], option: str) -> tuple[dict[Pair, Value], list[Pair]]:
-        """Return what a file has about each pair of the dataset, and its pairs that belong to none.
+        """Return the values by pair of the dataset, and the pairs that match none.
 
-        Raises a UserError if a pair is there under two names, or a name may mean several images or findings.
+        Raises a UserError for two entries of a pair, or an ambiguous name.
         """
         found: dict[Pair, Value] = {}
         called: dict[Pair, Pair] = {}
@@ -72,7 +72,7 @@ class Names:
             for name, meant in ((image, images), (finding, findings)):
                 if len(meant) > 1:
                     which = f"{', '.join(map(repr, meant[:5]))}{', ...' if len(meant) > 5 else ''}"
-                    wanted = f"{option}: {name!r} may mean each of {which}: write the whole name, or give --names."
+                    wanted = f"{option}: {name!r} may mean any of {which}: write the whole name, or give --names."
                     raise UsageError(wanted)
             if not images or not findings:
                 unknown.append((image, finding))
@@ -86,13 +86,13 @@ class Names:
 
 
 Map = NDArray[np.float32]
-"""Of an image and a finding (h, w)."""
+"""Map of an image and a finding (h, w)."""
 
 
 class Source:
-    """Predictions about pairs of an image and a finding of a dataset."""
+    """Predictions by image and finding."""
 
-    maps: Collection[Pair] = ()  # the pairs that have a map
+    maps: Collection[Pair] = ()
 
     def __init__(
         self,
@@ -100,17 +100,17 @@ class Source:
         texts: Mapping[Pair, Reply] | None = None,
         unknown: Sequence[Pair | str] = (),
     ) -> None:
-        self.scores = scores or {}  # logit and probability of the pairs that have them
-        self.texts = texts or {}  # as a model would have written them: answers about pairs, reports about images and ""
-        self.unknown = unknown  # pairs and files that belong to no pair of the dataset
+        self.scores = scores or {}  # logit and probability by pair
+        self.texts = texts or {}  # in the format of a model: answers by pair, reports by image and ""
+        self.unknown = unknown  # pairs and files that match no pair of the dataset
 
     def read(self, image: str) -> dict[str, Map]:
-        """Return the maps of an image by finding; a UserError for damaged ones."""
+        """Return the maps of an image by finding; raise a UserError for damaged files."""
         return {}
 
 
 class Drawn(Source):
-    """Masks that people drew, as those of CheXlocalize's human benchmark, read as maps of 0 and 1."""
+    """Masks drawn by people, as in CheXlocalize's human benchmark, read as maps of 0 and 1."""
 
     def __init__(self, path: Path, names: Names) -> None:
         self._path = path
@@ -130,11 +130,10 @@ class Drawn(Source):
 
 
 class MapFiles(Source):
-    """Maps in a folder or an archive: a file for each image and finding, or an npz file for each image.
+    """Maps in a folder or an archive, in one file per image and finding or one npz file per image.
 
-    `pattern` is the path of a file below `root` without its ending. Without `{finding}` in it, files are npz, and their
-    arrays are called as the findings are. `scores` is a table of probabilities, CSV or parquet, or `pickled` for those
-    that pickled maps come with.
+    `pattern` is the path of a file below `root` without its extension. Without `{finding}` files are npz, with arrays
+    named after findings. `scores` is a table of probabilities, CSV or parquet, or `pickled` for those in pickled maps.
     """
 
     def __init__(self, root: Path, names: Names, pattern: str = "{image}/{finding}", scores: str | None = None) -> None:
@@ -150,7 +149,7 @@ class MapFiles(Source):
             if (dot + ending).lower() not in endings:
                 unknown.append(name)
             elif (twin := stems.setdefault(_fold(stem), name)) != name:
-                raise UsageError(f"{root} holds {twin} and {name}, which are one image and finding.")
+                raise UsageError(f"{root} holds {twin} and {name}, which are the same image and finding.")
         self._pairs: dict[Pair, tuple[str, str | None]] = {}
         used: dict[str, Pair] = {}
         whole, folded = {*names.images}, _fold(pattern)
@@ -164,7 +163,7 @@ class MapFiles(Source):
                 files = sorted(stems[key] for key in keys if key in stems)
                 what = f"image {image}, finding {finding or 'any'}"
                 if len(files) > 1:
-                    raise UsageError(f"{root} holds {' and '.join(files)}, which are both of {what}.")
+                    raise UsageError(f"{root} holds {' and '.join(files)}, both for {what}.")
                 for name in files:
                     if (other := used.setdefault(name, (image, finding))) != (image, finding):
                         raise UsageError(f"{root}: {name} fits {', '.join(other)} and {what}.")
@@ -194,7 +193,7 @@ class MapFiles(Source):
                     opened[name] = _arrays(name, self._root.read(name))
                 arrays = opened[name]
                 if key is None and len(arrays) != 1:
-                    raise ValueError(f"it holds {len(arrays)} arrays, and not one: {', '.join(arrays)[:100]}")
+                    raise ValueError(f"it holds {len(arrays)} arrays instead of one: {', '.join(arrays)[:100]}")
                 maps[finding] = as_map(arrays[next(iter(arrays)) if key is None else key])
         return maps
 
@@ -206,19 +205,19 @@ class MapFiles(Source):
                 with named(self._root.root, name, f"image {image}, finding {finding}"):
                     if (probability := read_pickle(content)[1]) is not None:
                         if not 0 <= probability <= 1:
-                            raise ValueError(f"its prob is {probability}, and no probability from 0 to 1")
+                            raise ValueError(f"its prob is {probability}, outside of 0 to 1")
                         scores[image, finding] = probability, probability
         return scores
 
     def _find_arrays(self, name: str, image: str, names: Names) -> list[str]:
-        """Find the findings among the arrays of an npz file; return what belongs to none."""
+        """Find the findings among the arrays of an npz file; return the rest."""
         keys: dict[str, str] = {}
         with named(self._root.root, name, f"image {image}"):
             with zipfile.ZipFile(io.BytesIO(self._root.read(name))) as file:
                 members = [member.removesuffix(".npy") for member in file.namelist()]
             for key in members:
                 if (twin := keys.setdefault(_fold(key), key)) != key:
-                    raise ValueError(f"{twin} and {key} are one finding")
+                    raise ValueError(f"{twin} and {key} are the same finding")
             for finding in names.findings:
                 called = [keys.pop(word) for word in {*map(_fold, names.words[finding])} if word in keys]
                 if len(called) > 1:
@@ -229,7 +228,7 @@ class MapFiles(Source):
 
 
 def kind_of(path: Path) -> Kind:
-    """Return what a file or folder holds, by the ending of its name, CSV by its first line and JSON by its content."""
+    """Return the kind of content by file extension, first line (CSV) or content (JSON)."""
     suffix = "" if path.is_dir() else path.suffix.lower()
     if suffix == ".csv":
         with path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -243,7 +242,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str | None, ids: Ids | None) -> Source:
-    """Open predictions and match them with the dataset; a UserError for what cannot be read or is ambiguous."""
+    """Open predictions and match them with the dataset; raise a UserError if unreadable or ambiguous."""
     if kind == "maps":
         drawn = path.is_file() and path.suffix.lower() == ".json"
         return Drawn(path, names) if drawn else MapFiles(path, names, pattern, scores)
@@ -257,7 +256,7 @@ def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str 
 
 
 def _arrays(name: str, content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays in a file by name; one that has no name of its own is called `map`."""
+    """Return the arrays in a file by name; an array without a name is called `map`."""
     match name.lower()[-4:]:
         case ".npz":
             return read_npz(content)

@@ -1,4 +1,4 @@
-"""Probabilities, boxes and answers that were made elsewhere: CSV, parquet, COCO results, or JSON line by line."""
+"""Readers of probabilities, boxes and answers: CSV, parquet, COCO results or JSON lines."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from xbench.runtime.files import check_readable
 from xbench.runtime.strict import check_distinct, decimal, read_json, unique_keys
 
 Scores = dict[Pair, tuple[float, float]]
-"""Logit and probability by image and finding, as the file calls them."""
+"""Logit and probability by image and finding, as named in the file."""
 
 Ids = tuple[Mapping[Any, str], Mapping[Any, str]]
-"""Names of images, and of findings, by the ids of a COCO annotation file."""
+"""Names of images and findings by ids of a COCO annotation file."""
 
 _CORNERS = ("x0", "y0", "x1", "y1")
 _LARGEST = 2**30
 _MOST_ROWS = 2 * 10**7
-_MISSING = {None, *pyarrow.csv.ConvertOptions().null_values}  # as pandas and R write it
+_MISSING = {None, *pyarrow.csv.ConvertOptions().null_values}  # as written by pandas and R
 
 
 def read_scores(path: Path) -> Scores:
     """Read a table of probabilities in [0, 1], CSV or parquet.
 
-    Either a row for each image and finding, with the columns `image`, `finding`, `probability` and, if there are
-    official raw scores, `logit` (the probability where there is none); or a row for each image, with `image` and a
-    column for each finding. What is empty counts as missing.
+    The table has a row per image and finding, with the columns `image`, `finding`, `probability` and optionally
+    `logit`; or a row per image, with `image` and a column per finding. Without `logit`, the probability takes its
+    place. Empty cells are missing values.
     """
     found: dict[Pair, tuple[float, float] | None] = {}
     with named(path):
@@ -58,16 +58,16 @@ def read_scores(path: Path) -> Scores:
 
 
 def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", "raw answers"], dict[Pair, str]]:
-    """Read boxes or answers by image and finding; boxes become the text of a model of the family `endpoint`.
+    """Read boxes or answers by image and finding; boxes become text of the family `endpoint`.
 
-    A CSV file has the columns image, finding, x0, y0, x1, y1 and perhaps score, and a row without corners states that
-    there is no box. COCO results have image_id, category_id, bbox (left, top, width, height) and score. A line of JSON
-    has image, finding and either boxes (lists of x0, y0, x1, y1), perhaps with scores, or answer, the raw text. A box
-    that a file declares is not sorted: x0 < x1 and y0 < y1, or it is refused.
+    Formats:
+      - CSV with image, finding, x0, y0, x1, y1 and optionally score; a row without corners means no box.
+      - COCO results with image_id, category_id, bbox (left, top, width, height) and score. `ids` maps ids to names;
+        unknown numbers become `id NUMBER`. Without `ids`, an id is a name.
+      - JSON lines with image, finding and either boxes (lists of x0, y0, x1, y1), optionally with scores, or answer.
+      - JSON of points by image and finding, as in CheXlocalize's human benchmark, in pixels.
 
-    JSON of points by image and finding is that of CheXlocalize's human benchmark, in pixels of the images.
-
-    `ids` are what COCO results call images and findings by; another number becomes `id NUMBER`. Without, it is a name.
+    Boxes without x0 < x1 and y0 < y1 are refused.
     """
     boxes: dict[Pair, list[dict[str, Any]]] = {}
     texts: dict[Pair, str] = {}
@@ -89,7 +89,7 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
                 if "answer" not in entry:
                     boxes.setdefault(pair, []).extend(_boxes(entry["boxes"], entry.get("scores")))
                 elif not isinstance(entry["answer"], str):
-                    raise ValueError("answer is no text")
+                    raise ValueError("answer is not text")
                 elif pair in texts:
                     raise ValueError(f"image {pair[0]}, finding {pair[1]} has two answers")
                 else:
@@ -100,16 +100,16 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
             except (TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"{where}: {error}") from None
         if boxes and texts:
-            raise ValueError("some of it are boxes and some are answers")
+            raise ValueError("it mixes boxes and answers")
     if texts:
         return "raw answers", texts
     return "boxes", {pair: json.dumps({"boxes": of}) for pair, of in boxes.items()}
 
 
 def read_reports(path: Path) -> dict[Pair, Reply]:
-    """Read a text for each image, whose finding is empty, from lines of JSON, CSV or parquet; null is a missing text.
+    """Read one text per image from JSON lines, CSV or parquet; null is a missing text.
 
-    The columns are `image`, `text` (or `report`, or `findings`) and perhaps `finish`, `stop` or `length`.
+    The columns are `image`, `text` (or `report` or `findings`) and optionally `finish`, `stop` or `length`.
     """
     found: dict[Pair, Reply] = {}
     with named(path):
@@ -128,7 +128,7 @@ def read_reports(path: Path) -> dict[Pair, Reply]:
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield where each row of a CSV or parquet file or of one of JSON lines is, and the row."""
+    """Yield the position and content of each row of CSV, parquet or JSON lines."""
     read = {".csv": read_csv, ".parquet": _parquet}.get(path.suffix.lower())
     yield from read(path) if read else _entries(path, ".jsonl")
 
@@ -151,7 +151,7 @@ def _score(logit: str | None, probability: str | None, image: str, finding: str)
     except ValueError:
         pass
     what = f"image {image}, finding {finding}"
-    raise ValueError(f"{what}: {probability!r} with logit {logit!r} is no probability from 0 to 1")
+    raise ValueError(f"{what}: {probability!r} with logit {logit!r} is not a probability from 0 to 1")
 
 
 def _boxes(boxes: Any, scores: Any) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def _boxes(boxes: Any, scores: Any) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {"box": numbers}
         if score is not None:
             if isinstance(score, bool | str) or not 0 <= float(score) <= 1:
-                raise ValueError(f"the score {score!r:.40} is not from 0 to 1")
+                raise ValueError(f"the score {score!r:.40} is not in 0 to 1")
             entry["confidence"] = float(score)
         found.append(entry)
     return found
@@ -176,13 +176,13 @@ def _boxes(boxes: Any, scores: Any) -> list[dict[str, Any]]:
 def _numbers(box: Any) -> list[float]:
     numbers = [float(one) for one in box if type(one) in (int, float)] if isinstance(box, list) else []
     if len(numbers) != 4 or len(box) != 4 or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{box!r:.80} is no box of four numbers")
+        raise ValueError(f"{box!r:.80} is not a box of four numbers")
     return numbers
 
 
 def _name(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
-        raise ValueError(f"{value!r:.60} is no name of an image or a finding")
+        raise ValueError(f"{value!r:.60} is not the name of an image or a finding")
     return str(value)
 
 
@@ -194,11 +194,10 @@ def _of_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_result(result: dict[str, Any], ids: Ids | None) -> dict[str, Any]:
-    """Return one of COCO's results as a line of JSON has it."""
     names = []
     for value, known in zip((result["image_id"], result["category_id"]), ids or ({}, {}), strict=True):
         name = _name(value)
-        # A number that the annotation file does not have must not pass for an image of that name.
+        # Do not mistake an unknown number for an image of that name.
         names.append(known.get(value, f"id {name}" if ids is not None and isinstance(value, int) else name))
     left, top, width, height = _numbers(result["bbox"])
     if width <= 0 or height <= 0:
@@ -208,7 +207,6 @@ def _of_result(result: dict[str, Any], ids: Ids | None) -> dict[str, Any]:
 
 
 def _entries(path: Path, suffix: str) -> Iterator[tuple[str, Any]]:
-    """Yield where an entry of the file is, and the entry as it is written there."""
     if suffix == ".csv":
         yield from read_csv(path, "image", "finding", *_CORNERS)
     elif suffix == ".jsonl":
@@ -222,5 +220,5 @@ def _entries(path: Path, suffix: str) -> Iterator[tuple[str, Any]]:
     else:
         content = read_json(path, _LARGEST)
         if not isinstance(content, list):
-            raise ValueError("it is no list of COCO results")
+            raise ValueError("it is not a list of COCO results")
         yield from ((f"entry {number}", entry) for number, entry in enumerate(content, start=1))
