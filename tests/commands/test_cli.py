@@ -172,7 +172,7 @@ def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_
     monkeypatch.setenv("SLURM_NTASKS", "1")
     run = command("test", "--config", toy_config, "--data.limit", "2")
     assert run.status == 2 and run.folder is None
-    assert "hpc_ckpt_1.ckpt was saved by Lightning" in run.errors
+    assert "hpc_ckpt_1.ckpt, which Lightning saved" in run.errors
 
 
 def test_a_compiled_model_is_evaluated(command, monkeypatch):

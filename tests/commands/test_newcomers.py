@@ -57,7 +57,7 @@ def test_init_refuses_what_it_cannot_do(command, tmp_path):
 
 
 def test_view_opens_the_report_or_says_where_it_is(command, tmp_path, monkeypatch):
-    assert "Write one: xbench report runs" in command("view").errors
+    assert "Write one with xbench report runs" in command("view").errors
     page = tmp_path / "runs" / "report" / "index.html"
     page.parent.mkdir(parents=True)
     page.touch()

@@ -80,7 +80,7 @@ def test_chosen_findings_and_chosen_pictures(command, films):
 def test_other_commands_on_a_folder(command, films, name):
     run = command(name, "--config", "demo_folder", "--data.root", films, *QUIET, "--trainer.logger", "false")
     if name == "check":
-        assert run.status == 0 and "Nothing is wrong" in run.output, run.errors
+        assert run.status == 0 and "No problems found" in run.output, run.errors
     else:
         assert run.status == 2 and "use `predict`" in run.errors
         assert not [*films.parent.glob("runs/*")]

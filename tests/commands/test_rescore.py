@@ -76,7 +76,7 @@ def test_chosen_images_give_what_a_run_on_them_gives(command, toy_config, tmp_pa
     expected = command("test", "--config", toy_config, "--data.limit", "7")
     assert again.results["split"] == "first"
     refused = command("reproduce", again.folder)
-    assert refused.status == 2 and f"reproduce the run that it comes from, {run.folder}" in refused.errors
+    assert refused.status == 2 and f"reproduce its source, {run.folder}" in refused.errors
     (parts, of_expected) = (files_of(run.folder) for run in (again, expected))
     results = json.loads(str(of_expected.pop("results.json"))) | {"split": "first"}
     assert json.loads(str(parts.pop("results.json"))) == results and parts == of_expected
@@ -117,7 +117,7 @@ def kill_oneself(kept):
 def test_a_process_that_is_killed(run, command, monkeypatch):
     monkeypatch.setattr(rescore, "_score_in_worker", kill_oneself)
     again = command("rescore", run.folder, "--workers", "2")
-    assert again.status == 1 and "Run the command again with fewer --workers than 2" in " ".join(again.errors.split())
+    assert again.status == 1 and "Use fewer --workers than 2" in " ".join(again.errors.split())
     assert list(run.folder.parent.iterdir()) == [run.folder]
 
 
@@ -156,7 +156,7 @@ def run(strangers):
         (("--grid", "448"), 2, "unrecognized arguments"),
         (("--images", "nothing.txt"), 2, "nothing.txt cannot be read"),
         (("--images", "empty.txt"), 2, "empty.txt is empty"),
-        (("--images", "=ids.txt"), 2, "has no fit name"),
+        (("--images", "=ids.txt"), 2, "must be printable"),
         (("--images", "others.txt"), 2, "names 1 images that the run did not score (first: square-099)"),
         (("--out", "."), 2, "exists already"),
     ],

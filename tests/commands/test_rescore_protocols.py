@@ -127,9 +127,9 @@ def test_what_was_changed_is_found(done, name):
 def test_thresholds_are_tuned_on_another_run(run, stored, tmp_path, command):
     tuning = write_run(tmp_path / "other", "one", images=24, seed=5, **SETTINGS)
     shared = command("rescore", run, "--protocol", "chexlocalize", "--tune", stored[1], "--workers", 0)
-    assert shared.status == 2 and "tuned on the images they are scored on" in shared.errors
+    assert shared.status == 2 and "tuned on scored images" in shared.errors
     lost = command("rescore", run, "--protocol", "aep", "--tune", stored[1])
-    assert lost.status == 2 and "--tune is for --protocol chexlocalize" in lost.errors
+    assert lost.status == 2 and "--tune needs --protocol chexlocalize" in lost.errors
     renamed = rename_images(tuning)
     done = command("rescore", run, "--protocol", "chexlocalize", "--tune", renamed, "--workers", 0)
     assert done.status == 0, done.errors
@@ -265,7 +265,7 @@ def rename_images(folder):
         (["--protocol", "nobody"], "nobody"),
         (["--protocol", "biovil"], "biovil"),
         (["--protocol", "medground"], "scores boxes"),
-        (["--protocol", "aep", "--tune", "nowhere"], "--tune is for"),
+        (["--protocol", "aep", "--tune", "nowhere"], "--tune needs"),
     ],
 )
 def test_what_cannot_be_is_refused(run, command, options, said):

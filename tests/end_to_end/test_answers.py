@@ -77,7 +77,7 @@ def test_all_that_was_said_is_kept_and_scored(talked):
     rates = [answers.overall[status] for status in ("answered", "abstained", "unparsable", "truncated")]
     assert sum(rates) == pytest.approx(1, abs=1e-12) and min(rates) > 0
     assert answers.overall["negatives"] == sum(row.query == "locate" and row.annotated is None for row in rows) > 0
-    assert any("could not be read to their end" in text for text in answers.warnings())
+    assert any("could not be read completely" in text for text in answers.warnings())
 
 
 def test_what_means_nothing_is_null(talked):
@@ -162,7 +162,7 @@ def test_a_run_whose_answers_are_lost_is_set_aside(talked, tmp_path, capsys):
     assert main(["verify", str(broken)]) == 2
     table = pq.read_table(folder / "predictions.parquet")
     pq.write_table(table.slice(20), broken / "predictions.parquet")
-    assert "not one answer to each scored pair" in collect([broken, folder]).set_aside[0].reason
+    assert "one answer for each scored pair" in collect([broken, folder]).set_aside[0].reason
     capsys.readouterr()
     assert main(["verify", str(broken)]) == 1
     assert "Traceback" not in capsys.readouterr().err
@@ -286,7 +286,7 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     ]
     kinds = {row.cells[4].text for row in tables["answers_examples"].rows}
     assert {"unparsable", "truncated", "abstained"} <= {*kinds}
-    assert any("could not be read to their end" in text for text in warnings(analysis.runs))
+    assert any("could not be read completely" in text for text in warnings(analysis.runs))
     assert {
         column.title: cell.value for column, cell in zip(tables["answers_rates"].columns, rates.cells, strict=True)
     }["Reordered"] == answers.overall["reordered"]

@@ -71,7 +71,7 @@ def test_the_oracle_scores_one_on_data_of_ones_own(command, tmp_path, name):
     config = {"data": {"root": str(root), "name": "mine", "split": "first", "findings": own.LABELS} | options}
     (tmp_path / "mine.yaml").write_text(json.dumps(config))
     words = ("--config", f"oracle_{name}", "--config", "mine.yaml", "--data.num_workers", "0")
-    assert command("check", *words).output.endswith("Nothing is wrong.\n")
+    assert command("check", *words).output.endswith("No problems found.\n")
     run = command("test", *words, *OPTIONS)
     assert (run.results["dataset"], run.results["split"]) == ("mine", "first")
     truth = own.truth()
@@ -93,7 +93,7 @@ def test_the_oracle_scores_one_on_phrases_of_ones_own(command, tmp_path, name):
     (tmp_path / "mine.yaml").write_text(json.dumps(config))
     words = ("--config", f"oracle_{name}", "--config", "mine.yaml", "--data.num_workers", "0")
     checked = command("check", *words)
-    assert checked.output.endswith("Nothing is wrong.\n"), checked.errors
+    assert checked.output.endswith("No problems found.\n"), checked.errors
     phrases = {
         image: {
             Query(f"{finding} 1", finding, own.phrase_of(label, finding in regions)): int(finding in regions)

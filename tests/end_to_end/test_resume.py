@@ -162,7 +162,7 @@ def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monk
 def test_another_configuration_is_refused(broken, monkeypatch, capsys, options, named):
     assert go_on(broken, monkeypatch, *options) == 2
     message = " ".join(capsys.readouterr().err.split())
-    assert named in message and "leave out --resume true" in message
+    assert named in message and "omit --resume true" in message
     assert not [*broken.glob("runs/*/*/results.json")]
 
 
@@ -178,7 +178,7 @@ def test_a_run_that_is_still_going_on_is_left_alone(broken, monkeypatch, capsys)
     (folder,) = broken.glob("runs/*/*/journal")
     with held(folder / "lock", inherited=False):
         assert go_on(broken, monkeypatch) == 2
-    assert "still going on in another process" in " ".join(capsys.readouterr().err.split())
+    assert "still running in another process" in " ".join(capsys.readouterr().err.split())
 
 
 def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecord:

@@ -167,9 +167,9 @@ def path(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("model", "../demo", "no name of a model"),
-        ("dataset", "a/b", "no name of a dataset"),
-        ("split", "a\nb", "no name of a split"),
+        ("model", "../demo", "not the name of a model"),
+        ("dataset", "a/b", "not the name of a dataset"),
+        ("split", "a\nb", "not the name of a split"),
         ("findings", ["Square", "macro"], "macro"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What the user types: each command is a function of the words after its name, and raises a `UserError` about them."""
+"""Commands: each is a function of its arguments that raises a `UserError` for wrong ones."""

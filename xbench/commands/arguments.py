@@ -1,7 +1,7 @@
-"""The one parser of the command line, made of the table in `commands.yaml`.
+"""Parser of the command line, built from `commands.yaml`.
 
-Imports neither torch nor Lightning, so help comes at once. For the commands that build a model, the table has the usual
-options, for help and for the Tab key; `commands/options.py` reads all that their classes have.
+Imports neither torch nor Lightning, so help is fast. For commands that build a model, the table lists the usual options
+for help and completion; `commands/options.py` reads all options of their classes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from xbench.runtime.strict import unique_keys
 from xbench.runtime.yaml_files import load_yaml
 
 COMMANDS: Mapping[str, Mapping[str, Any]] = load_yaml(Path(__file__).with_name("commands.yaml"))
-"""All commands by name, in the order of the help."""
+"""Commands by name, in the order of the help."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of the command line, or of one command, whose errors are `UserError`s."""
+    """Parser of the command line or of one command; raises `UserError`s."""
 
     def __init__(self, **kwargs: Any) -> None:
         def layout(prog: str) -> argparse.HelpFormatter:
@@ -34,7 +34,7 @@ class CommandParser(argparse.ArgumentParser):
 
     # Untyped in argparse as well.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words; a switch takes the word behind it if that is `true` or `false`, and no other."""
+        """Parse words; a switch takes the next word only if it is `true` or `false`."""
         bare = {name for action in self._actions if action.const == "true" for name in action.option_strings}
         words = [*(args or [])]
         for place, word in enumerate(words):
@@ -43,7 +43,7 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the options."""
+        """Raise a UsageError about the options."""
         near = ""
         if choice := re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message):
             near = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]))
@@ -53,8 +53,8 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:
-    """Return the parser of the whole command line, and those of the commands by name."""
-    end = "COMMAND --help shows the options of a command. First steps, and what each number means: README.md."
+    """Return the parser of the command line, and those of the commands by name."""
+    end = "COMMAND --help shows the options of a command. First steps and meaning of the numbers: README.md."
     parser = CommandParser(prog="xbench", usage="xbench COMMAND [options]", epilog=end)
     parser.add_argument("--version", action="version", version=f"xbench {xbench.__version__}")
     parts = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND ...", prog="xbench", required=True)
@@ -64,7 +64,7 @@ def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=about.get("notes")
         )
         if about["function"].startswith("run:run_"):
-            part.add_argument("--help-all", action="store_true", help="show all options, several screens")
+            part.add_argument("--help-all", action="store_true", help="show all options (long)")
         for title, options in about["options"].items():
             group = part.add_argument_group(title)
             for written, text in options.items():
@@ -73,7 +73,6 @@ def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:
 
 
 def _add(group: argparse._ArgumentGroup, written: str, text: str) -> None:
-    """Add an option, written as in the table, to a group of the help."""
     *names, value = written.split()
     if value.startswith("-"):
         group.add_argument(*names, value, action="store_true", help=text)
@@ -102,7 +101,7 @@ def _add(group: argparse._ArgumentGroup, written: str, text: str) -> None:
 
 
 def print_completion(given: argparse.Namespace) -> None:
-    """Print the lines with which a shell asks this program what a word could become."""
+    """Print a shell's completion script."""
     from argcomplete.shell_integration import shellcode
 
     print(shellcode(["xbench"], shell=given.shell))
@@ -110,7 +109,7 @@ def print_completion(given: argparse.Namespace) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
@@ -133,7 +132,7 @@ def _protocols() -> Iterable[str]:
     return [*sorted(file.stem for file in files if file.stem not in ("__init__", "base", "common")), "all"]
 
 
-# By how the table writes a value: what it becomes, what it must be one of, and what the Tab key offers.
+# By placeholder in the table: type, permitted values, completions.
 _PATHS = ("RUN", "RUNS", "DIR", "FILE")
 _TYPES: dict[str, Callable[[str], Any]] = {"N": _count, "SHARE": float, "JSON": _names, **dict.fromkeys(_PATHS, Path)}
 _CHOICES: dict[str, Callable[[], Iterable[str]]] = {"PROTOCOL": _protocols}

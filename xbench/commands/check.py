@@ -1,4 +1,4 @@
-"""What `check` does: look at everything that a run would depend on, without running the model."""
+"""Command `check`: examine all inputs of a run without running the model."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from xbench.runtime.errors import UserError
 from xbench.runtime.files import writing
 from xbench.types import Failure, Note, Sample
 
-# What is listed on the screen of one kind; all are in the file.
+# Problems of one kind on the screen; the file lists all.
 _LISTED = 20
 
-# Pictures of the contact sheet, and the colour of outlines.
+# Pictures of the contact sheet, and color of outlines.
 _MOST = 48
 _OUTLINE = (255, 196, 0)
 
@@ -46,10 +46,10 @@ _OUTLINE = (255, 196, 0)
 def check(
     data: ChestXrayDataModule | UserError, model: SaliencyModel | UserError, folder: Path, progress: bool
 ) -> None:
-    """Look at files, annotations, checkpoint and versions, and print everything that is wrong with them at once.
+    """Check files, annotations, checkpoint and versions, and print all problems at once.
 
-    The data module is not set up yet. In place of a part that could not be built stands the reason. The contact sheet
-    and the full list of problems go to `folder`. Raise a `UserError` if something is wrong.
+    The data module is not set up yet. A `UserError` replaces a part that could not be built. The contact sheet and the
+    list of problems go to `folder`. Raises a `UserError` if there are problems.
     """
     console = Console(markup=False, highlight=False)
     problems = check_versions() + [str(part) for part in (model, data) if isinstance(part, UserError)]
@@ -68,36 +68,36 @@ def check(
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
             write_contact_sheet(folder / "contact_sheet.png", data, cells)
-            console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)
+            console.print(f"Annotations for review: {folder / 'contact_sheet.png'}", soft_wrap=True)
         problems += report.problems
         if not isinstance(model, UserError):
             problems += model.problems(data.findings)
     listing = folder / "problems.txt"
     if not problems:
         listing.unlink(missing_ok=True)
-        console.print("Nothing is wrong.")
+        console.print("No problems found.")
         return
     for problem in problems[:_LISTED]:
         console.print(f"- {problem}", style="red", soft_wrap=True, markup=False)
     folder.mkdir(parents=True, exist_ok=True)
-    # On the screen the first of them stand for all.
+    # The screen shows only the first ones.
     named = [f"Image {image} has no file." for image in report.missing]
     listing.write_text("".join(f"{line}\n" for line in (*problems, *named)), encoding="utf-8")
-    raise UserError(f"{_count(problems, 'problem')}; all of them are listed in {listing}.")
+    raise UserError(f"{_count(problems, 'problem')} found; complete list: {listing}.")
 
 
 @dataclass
 class DatasetReport:
-    """What is in a dataset and what is wrong with it.
+    """Content and problems of a dataset.
 
     Attributes:
-        counts: Findings by label 1, 0 and -1, and under None the boxes, polygons and masks in the files.
-        groups: Findings, and the group of phrases without one if there are any.
-        phrases: Whether images have phrases of their own, which are counted for their findings.
-        regions: Positive images whose annotations could be drawn and cover something, by finding, with the query.
-        problems: What keeps images from being scored, each a sentence.
-        missing: Annotated images without a file, of which one of the problems names the first.
-        notes: What is odd about images.
+        counts: Findings by label 1, 0 and -1; key None counts boxes, polygons and masks in the files.
+        groups: Findings, and the group of phrases without one, if any.
+        phrases: Whether images have phrases of their own, which count for their findings.
+        regions: Positive images with a non-empty drawn annotation, and their queries, by finding.
+        problems: Sentences about what prevents scoring.
+        missing: Annotated images without a file; one of the problems names the first.
+        notes: Oddities of images.
     """
 
     images: int = 0
@@ -111,7 +111,7 @@ class DatasetReport:
 
 
 def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None, progress: bool) -> DatasetReport:
-    """Read the annotation files, then decode every image, draw every annotation, and try the preprocessing if given.
+    """Read annotation files, decode every image, draw every annotation, and try the preprocessing if given.
 
     The data module is not set up yet.
     """
@@ -143,7 +143,7 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
             report.counts[None].update(group_of[name] for name in drawn if name in group_of)
     report.notes += data.notes
     present = [record for record in records if not record.missing]
-    # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
+    # Bypass prepared images, which may differ from the current files.
     steps = preprocessing or Preprocessing(stretch((224, 224)))
     samples = Samples(present, data.load, data.findings, steps, data.grid, data.gamma, timeout=data.timeout)
     loader: DataLoader[Sample | Failure] = DataLoader(
@@ -156,7 +156,7 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
             continue
         report.notes += sample.notes
         report.problems += [
-            f"Image {note.image_id}: {note.text}. Compare its coordinates, or its mask, with the image."
+            f"Image {note.image_id}: {note.text}. Compare its coordinates or mask with the image."
             for note in sample.notes
             if note.text in vanished
         ]
@@ -167,7 +167,7 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
 
 
 def check_versions() -> list[str]:
-    """Return which installed packages are not those that xbench asks for."""
+    """Return installed packages that do not match xbench's requirements."""
     problems = []
     for requirement in map(Requirement, importlib.metadata.requires("xbench") or ()):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -183,7 +183,6 @@ def check_versions() -> list[str]:
 
 
 def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Console) -> None:
-    """Print the counts beside the published ones, and what is odd."""
     split = paper()["splits"].get(data.name)
     published = paper()["positives"][data.name] if data.split == split else []
     table = Table(title=f"{data.name} ({data.split}), images: {report.images}", title_justify="left", box=None)
@@ -199,13 +198,13 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         table.add_row(finding, *("-" if count is None else str(count) for count in (*own, *theirs)))
     console.print(table)
     what = "phrases" if report.phrases else "images"
-    console.print(f"drawn: boxes, polygons and masks in the files; region: positive {what} that have one.", style="dim")
+    console.print(f"drawn: boxes, polygons and masks in the files; region: positive {what} with a region.", style="dim")
     for number, counted in enumerate(published, start=1):
         console.print(f"publ.{number}: positive images, {counted['by']}.", style="dim")
     if published:
-        console.print(f"Published are {paper()['remarks'][data.name]}.", style="dim")
+        console.print(f"Published counts: {paper()['remarks'][data.name]}.", style="dim")
     elif split:
-        console.print(f"Published counts are of the split {split}, and not shown beside another.", style="dim")
+        console.print(f"Published counts are for the split {split} only.", style="dim")
     noted: dict[str, list[str]] = {}
     for note in sorted(report.notes):
         noted.setdefault(note.text, []).append(note.image_id)
@@ -224,7 +223,7 @@ def _first(images: Sequence[str]) -> str:
 def choose_cells(
     data: ChestXrayDataModule, regions: Mapping[str, Sequence[tuple[Record, str]]]
 ) -> list[tuple[Record, str]]:
-    """Choose up to 48 pictures, every finding in turn, spread evenly over its images with a region."""
+    """Choose up to 48 pictures, alternating findings, spread evenly over images with a region."""
     share = -(-_MOST // max(1, sum(bool(records) for records in regions.values())))
     columns = []
     for finding in (*data.findings, PHRASES):
@@ -235,7 +234,7 @@ def choose_cells(
 
 
 def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[tuple[Record, str]]) -> None:
-    """Load the chosen images and write the sheet as PNG; UserError if one cannot be read, or the file not written."""
+    """Write a contact sheet of the chosen images as PNG."""
     tiles = []
     for record, name in cells:
         radiograph = data.load(record)
@@ -254,7 +253,7 @@ def outlined(radiograph: Radiograph, finding: str) -> NDArray[np.uint8]:
     covered = cv2.resize(
         radiograph.regions[finding].astype(np.float32), film.shape[1::-1], interpolation=cv2.INTER_AREA
     )
-    # Whatever is covered at all, so that the smallest lesion shows.
+    # Include partly covered pixels, so that the smallest lesion shows.
     contours, _ = cv2.findContours((covered > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
     cv2.drawContours(film, contours, -1, _OUTLINE, 1, cv2.LINE_8)
     below, right = SIDE - film.shape[0], SIDE - film.shape[1]

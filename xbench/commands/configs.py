@@ -1,7 +1,7 @@
-"""What all commands share: the shipped configurations, and how a name on the command line becomes one.
+"""Shipped configurations, and their lookup by name.
 
-A file in `configs/models` or `configs/data` is all it takes to register a model or a dataset. Its first line is a
-comment that says what it is. Imports neither torch nor Lightning.
+A file in `configs/models` or `configs/data` registers a model or a dataset; the comment in its first line is its
+summary. Imports neither torch nor Lightning.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from xbench.runtime.errors import UsageError
 from xbench.runtime.yaml_files import load_yaml
 
 CONFIGS = Path(xbench.configs.__file__).parent
-"""Folder of the shipped configurations."""
-
 Kind = Literal["models", "data", "runs", "bench"]
-"""Models, datasets, whole runs of both, or benchmarks."""
+"""Models, datasets, complete runs, or benchmarks."""
 
 TOP: Mapping[str, str] = {
     **dict.fromkeys(("model", "data", "trainer"), ""),
@@ -34,14 +32,14 @@ TOP: Mapping[str, str] = {
     "resume": "bool",
     "overlays": "bool | list[str] | str",
 }
-"""What a configuration may have, with the types of plain values; `overlays` is for `predict`."""
+"""Keys of a configuration with types of plain values; `overlays` is for `predict`."""
 
 FOLDERS: Mapping[str, Kind] = {"model": "models", "data": "data", "trainer": "runs"}
-"""Where the shipped files of each part are that may be a file."""
+"""Folders of the shipped files of a part."""
 
 
 def defaults(command: str) -> list[Path]:
-    """Return the files that a command starts from, the later over the earlier."""
+    """Return the default files of a command, later ones overriding earlier ones."""
     return [CONFIGS / "defaults" / "run.yaml", CONFIGS / "defaults" / f"{command}.yaml"]
 
 
@@ -58,11 +56,11 @@ def summary(path: Path) -> str:
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """Return what `--config NAME` means, the files that its parts name read, and options of classes under `init_args`.
+    """Return the configuration of `--config NAME`, with files of parts read and class options under `init_args`.
 
-    In this order: a configuration in braces itself, as `bench` gives it; an existing file; a shipped file of that name,
-    with or without `.yaml`; the pair MODEL_DATASET of a shipped model and a shipped dataset; one of these alone. A
-    `UserError` if none is, or if it is malformed.
+    Lookup order: a configuration in braces, as `bench` passes it; an existing file; a shipped file, with or without
+    `.yaml`; the pair MODEL_DATASET of shipped ones; a single model or dataset. Raises a `UserError` for unknown or
+    malformed configurations.
     """
     models, datasets, runs = shipped("models"), shipped("data"), shipped("runs")
     path, stem = Path(name).expanduser(), name.removesuffix(".yaml")
@@ -79,28 +77,28 @@ def read_config(name: str) -> dict[str, Any]:
     else:
         near = did_you_mean(stem, runs | pairs)
         raise UsageError(
-            f"--config {name}: there is no such file, and no such configuration is shipped.{near} Shipped are "
+            f"--config {name}: there is no such file or shipped configuration.{near} Shipped are "
             f"{', '.join(runs)}, the models {', '.join(models)}, the datasets {', '.join(datasets)}, and every pair of "
             "these, MODEL_DATASET."
         )
     for key in content:
         if str(key).partition(".")[0] not in TOP:
             near = did_you_mean(str(key), TOP)
-            raise UsageError(f"--config {name}: there is no part {key}.{near} A configuration has {', '.join(TOP)}.")
+            raise UsageError(f"--config {name}: unknown section {key}.{near} A configuration has {', '.join(TOP)}.")
     parts = {part: content[part] for part in FOLDERS if content.get(part) is not None}
     read = {part: read_part(part, value, folder, f"--config {name}: {part}") for part, value in parts.items()}
     return {key: value for key, value in content.items() if key not in FOLDERS} | read
 
 
 def read_part(part: str, value: Any, folder: Path, where: str) -> dict[str, Any]:
-    """Return the options of a part, which may be a file: beside the one that names it, or shipped."""
+    """Return the options of a part, which may name a shipped file or one beside `folder`'s configuration."""
     if isinstance(value, str):
         places = (folder / Path(value).expanduser(), CONFIGS / value, CONFIGS / f"{FOLDERS[part]}/{value}.yaml")
         path = next((place for place in places if place.is_file()), None)
         if path is None and re.fullmatch(r"[\w.]+\.[A-Z]\w*", value):
             return {"class_path": value, "init_args": {}}
         if path is None:
-            raise UsageError(f"{where}: {value} is no file, neither beside the configuration nor shipped.")
+            raise UsageError(f"{where}: there is no file {value}, neither beside the configuration nor shipped.")
         content = read_mapping(path, f"{where}: {path}")
         return read_part(part, content.get(part, content), path.parent, where)
     if not isinstance(value, dict):
@@ -112,31 +110,31 @@ def read_part(part: str, value: Any, folder: Path, where: str) -> dict[str, Any]
 
 
 def flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a class, whether or not they stand under `init_args`."""
+    """Return the options of a class, under `init_args` or not."""
     return {**(options.get("init_args") or {}), **{name: one for name, one in options.items() if name != "init_args"}}
 
 
 def read_mapping(source: Path | str, where: str) -> dict[str, Any]:
-    """Return what a YAML file or text holds; UserError, with `where` at its beginning, unless it is a mapping."""
+    """Return a mapping from a YAML file or text, or raise a UserError that begins with `where`."""
     try:
         content = load_yaml(source)
         content = {} if content is None else content
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{where} cannot be read: {' '.join(str(error).split()):.300}") from error
     if not isinstance(content, dict):
-        raise UsageError(f"{where}: write a mapping of model, data, trainer, not {content!r:.60}.")
+        raise UsageError(f"{where}: expected a mapping of model, data, trainer, got {content!r:.60}.")
     return content
 
 
 class Composed(NamedTuple):
-    """What the words of a command stand for.
+    """Meaning of the words of a command.
 
     Attributes:
-        configs: The configurations, as `read_config` returns them, each part with its class.
-        words: The other words.
-        classes: The class of each part.
-        options: All options by name, such as `data.limit`, those of configurations first, with the index of the word
-            that each is, or -1. A word without a value has None.
+        configs: Configurations from `read_config`, each part with its class.
+        words: Other words.
+        classes: Class of each part.
+        options: Options by name, such as `data.limit`, first those of configurations, each with the index of its word
+            or -1. The value of a bare switch is None.
     """
 
     configs: list[dict[str, Any]]
@@ -148,9 +146,9 @@ class Composed(NamedTuple):
 def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> Composed:
     """Read the configurations among the words of a command.
 
-    A part that leaves its class to another configuration, or to an option, has it from there; a dataset of the user's
-    own from its options, if these leave no doubt. Where help is asked for, classes and options are empty. Raise a
-    `UserError` if a configuration is wrong, no model or no dataset was chosen, or two were.
+    A part without a class gets it from another configuration or an option; an own dataset also from options that are
+    unambiguous. If help is requested, classes and options are empty. Raises a `UserError` for a wrong configuration,
+    and unless exactly one model and one dataset are chosen.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-c", "--config", nargs="?", action="append", default=[])
@@ -173,7 +171,7 @@ def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> C
             given.append((place, name.replace(".init_args.", ".", 1), value))
     classes = {part: chosen for part in parts if (chosen := _class_of(part, configs, given))}
     if unchosen := [part for part in parts if part not in classes]:
-        own = " For data of your own add --config coco, csv or masks." if "data" in unchosen else ""
+        own = " For your own data add --config coco, csv or masks." if "data" in unchosen else ""
         raise UsageError(
             f"No {' and no '.join(unchosen)} was chosen: give --config with a shipped name or a file, such as --config "
             f"demo; `xbench list` shows what there is.{own}"
@@ -182,20 +180,19 @@ def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> C
 
 
 def _class_of(part: str, configs: list[dict[str, Any]], given: Sequence[tuple[int, str, Any]]) -> str:
-    """Return the class of a part, and write it into all configurations; empty if none was chosen."""
+    """Return the class of a part and write it into all configurations; empty if none was chosen."""
     chosen = [str(config[part]["class_path"]) for config in configs if "class_path" in config.get(part, {})]
     chosen += [value for _, name, value in given if name in (part, f"{part}.class_path") and value]
     if not chosen and part == "data":
         chosen = own_dataset({name.removeprefix("data."): value for _, name, value in given})
         configs += [{part: {"class_path": name}} for name in chosen]
-    # Of a class of xbench the name is enough. Else jsonargparse would keep those arguments of the first class that the
-    # second happens to have as well, such as a checkpoint, for a wrong number that looks right.
+    # The name identifies classes of xbench. Different classes are refused because jsonargparse would keep common
+    # arguments of the first, such as a checkpoint, and yield plausible wrong numbers.
     names = [re.sub(r"^xbench\..*\.", "", one) for one in chosen]
     if changed := [name for name in names if name != names[0]]:
         raise UsageError(
-            f"The configuration chose the {part} {names[0]}, and then {changed[0]} was asked for, which would inherit "
-            "arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or write a "
-            "configuration of your own."
+            f"The configuration chose the {part} {names[0]}, and then {changed[0]} was requested, which would inherit "
+            "arguments of the first. Name one pair (--config MODEL_DATASET), or write your own configuration."
         )
     for config in configs:
         config.get(part, {}).update(class_path="".join(chosen[:1]))
@@ -203,7 +200,7 @@ def _class_of(part: str, configs: list[dict[str, Any]], given: Sequence[tuple[in
 
 
 def own_dataset(options: Mapping[str, Any]) -> list[str]:
-    """Return the class of a dataset of the user's own that alone takes these options; none if in doubt."""
+    """Return the class of own dataset that these options imply; empty if ambiguous."""
     suffix = Path(str(options.get("annotations"))).suffix.lower()
     kinds = {"coco": suffix == ".json", "csv": suffix == ".csv", "masks": "masks" in options}
     found = [shipped("data")[name] for name, sure in kinds.items() if sure and "findings" in options]
@@ -211,9 +208,9 @@ def own_dataset(options: Mapping[str, Any]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], before: str = "") -> str:
-    """Return a question that names up to three known names like this one, with a space before it; else nothing.
+    """Return a question that suggests up to three similar names, with a leading space; else empty.
 
-    `before` is shown before each of them.
+    `before` precedes each name.
     """
     close = difflib.get_close_matches(name, [*known], n=3)
     return f" Did you mean {' or '.join(f'{before}{one}' for one in close)}?" if close else ""

@@ -1,4 +1,4 @@
-"""What `conform` does: run the conformance tests on a model, by name, configuration or class."""
+"""Command `conform`: run the conformance tests on a model, by name, configuration or class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xbench.runtime.yaml_files import load_yaml
 
 
 def conform(given: Namespace, more: Sequence[str]) -> None:
-    """Run the tests in a process of their own; `more` are options of the model."""
+    """Run the tests in a separate process; `more` are options of the model."""
     if find_spec("pytest") is None:
         raise UserError("conform needs pytest: pip install pytest")
     named = given.model in shipped("models") or Path(given.model).is_file()
@@ -25,4 +25,4 @@ def conform(given: Namespace, more: Sequence[str]) -> None:
     options = {name[6:]: value for name, value in read.items() if name.startswith("model.")}
     words = ["xbench.conformance", "--model", composed.classes["model"], "--model-args", json.dumps(options)]
     if subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--pyargs", *words]).returncode:
-        raise UserError(f"conform: {given.model} does not pass. The messages above say what to change.")
+        raise UserError(f"conform: {given.model} does not pass; see the messages above.")

@@ -1,4 +1,4 @@
-"""What `convert` does: an official checkpoint as a file of tensors and nothing else."""
+"""Command `convert`: reduce an official checkpoint to a file of tensors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from xbench.runtime.files import writing
 
 
 def convert(given: Namespace, more: Sequence[str]) -> None:
-    """Convert a checkpoint, which is loaded into the model, strictly, so that what is written is known to fit.
+    """Convert a checkpoint by loading it strictly into the model, which proves that it fits.
 
     `more` are options of the model.
     """
     composed = compose(["--config", given.model, *more], ["model"])
     words = check_options(f"convert {given.model}", composed, class_arguments)
     if strays := [word for word in words if word.startswith("-") and not word.startswith("--model.")]:
-        raise UsageError(f"convert takes options of the model alone, not {strays[0]}.")
+        raise UsageError(f"convert takes only options of the model, not {strays[0]}.")
     target = Path(given.out).expanduser()
     if target.suffix != ".safetensors":
         raise UsageError(f"convert: the file to write, {given.out}, must end in .safetensors.")
@@ -33,7 +33,7 @@ def convert(given: Namespace, more: Sequence[str]) -> None:
     parser = RunParser()
     parser.add_class_arguments(model_class, "model", skip={"checkpoint"})
     options = parser.parse_args(words).get("model") or {}
-    # Where it found the weights, it says itself: what was given may be a folder.
+    # The given path may be a folder, so ask the model for the file.
     model = model_class(checkpoint=given.checkpoint, **dict(options))
     tensors = {key: tensor.detach().clone().contiguous() for key, tensor in model.weights().items()}
     remarks = {"model": given.model, "converted_from": file_sha256(model.checkpoint), **model.remarks()}
@@ -41,5 +41,5 @@ def convert(given: Namespace, more: Sequence[str]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, target, metadata=remarks)
     size = target.stat().st_size / 1e6
-    # soft_wrap: a path that the terminal breaks cannot be copied.
+    # soft_wrap: a wrapped path cannot be copied.
     Console(highlight=False).print(f"{len(tensors)} tensors, {size:.1f} MB in {target}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What `init` does: look at a folder of images and annotations, and write the YAML that describes it."""
+"""Command `init`: guess the YAML of a folder with images and annotations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xbench.runtime.files import writing
 from xbench.runtime.yaml_files import load_yaml
 
 _NAMES = load_yaml(Path(__file__).with_name("init.yaml"))
-Found = tuple[str, dict[str, Any], str]  # kind of dataset, its options, and what the user has to decide or to add
+Found = tuple[str, dict[str, Any], str]  # kind of dataset, options, and advice to the user
 
 
 def init(given: Namespace) -> None:
@@ -38,12 +38,12 @@ def init(given: Namespace) -> None:
         )
     kind, options, doubt = found
     content = yaml.safe_dump({"data": {"root": str(root), **options}}, sort_keys=False, allow_unicode=True, width=110)
-    guess = f"# Written by xbench init, which guesses: check every line. See {needs_of(shipped('data')[kind])[1]}\n"
+    guess = f"# Written by xbench init from guesses: check every line. See {needs_of(shipped('data')[kind])[1]}\n"
     with writing(f"{target} cannot be written", "Name another file with --out."):
         target.write_text(guess + content, encoding="utf-8")
     print(f"{target}: {len(folder.images):,} image files, {len(options['findings'])} findings, read as {kind}. {doubt}")
     if unknown := [name for name in options["findings"].values() if canonical(name) is None]:
-        print(f"Models have no words for {', '.join(unknown)}: give names that `xbench list findings` shows.")
+        print(f"Models have no prompts for {', '.join(unknown)}: use names from `xbench list findings`.")
     print(f"Check it, then run: xbench check --config clip_{kind} --config {target}")
 
 
@@ -103,7 +103,7 @@ def _masks(folder: Folder) -> Found | None:
         for pattern, pairs in ways.items():
             if len(pairs) == len(masks) and all(image in images for _, image in pairs):
                 options = {"masks": str(folder.root / place), "findings": _named(sorted({one for one, _ in pairs}))}
-                return "masks", options | {"pattern": pattern}, "Add `without_mask: absent` if no mask means absent."
+                return "masks", options | {"pattern": pattern}, "Add `without_mask: absent` if no mask means negative."
     return None
 
 

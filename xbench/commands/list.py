@@ -1,4 +1,4 @@
-"""What there is: models, datasets, findings, configurations and benchmarks."""
+"""Command `list`: models, datasets, findings, configurations and benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOLDERS: dict[str, Kind] = {"models": "models", "datasets": "data", "configs": 
 
 
 def print_list(given: Namespace) -> None:
-    """Print one kind of thing, or all of them."""
+    """Print one kind of thing, or all."""
     console = Console()
     for kind in [given.kind] if given.kind else ("models", "datasets", "findings", "configs", "benches"):
         if kind == "findings":
@@ -33,11 +33,10 @@ def print_list(given: Namespace) -> None:
 
 
 def _findings() -> Table:
-    """A row per finding: where it lies, how large it is, and which dataset has it under which name."""
     table = Table(title="findings", title_justify="left", box=None, pad_edge=False, header_style="dim")
     for heading in ("finding", "group", "size"):
         table.add_column(heading, no_wrap=True, style="bold" if heading == "finding" else None)
-    table.add_column("datasets (with their own spelling where it differs)")
+    table.add_column("datasets (with their spelling if it differs)")
     for finding in TABLE:
         spelled = {name: text for name, text in finding.spelled.items() if name in FINDINGS}
         datasets = [name if text == finding.name else f'{name} "{text}"' for name, text in spelled.items()]
@@ -50,6 +49,6 @@ def _count() -> str:
     classes = [finding for dataset in datasets for finding in FINDINGS[dataset]]
     return (
         f"The {len(datasets)} datasets of the paper have {len(classes)} classes under "
-        f"{len(distinct_spellings(datasets))} different spellings, which is the likeliest origin of the paper's 36 "
-        f"findings; {len({*classes})} remain when spellings of one finding are counted once."
+        f"{len(distinct_spellings(datasets))} different spellings, the likeliest origin of the paper's 36 findings; "
+        f"{len({*classes})} are distinct."
     )

@@ -1,4 +1,4 @@
-"""A first look at the options, folders and files of a run, which imports neither torch nor a class of the user's."""
+"""Fast check of options, folders and files of a run, without torch and the user's classes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from xbench.runtime.yaml_files import load_yaml
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 
-# Options that name a folder or a file whatever they end in; `checkpoint` may be a name on the hub.
+# Options that are paths whatever their ending; `checkpoint` may be a name on the hub.
 _PLACES = {"root", "annotations", "image_list", "labels"}
 _FILE = re.compile(r"\.(json|ya?ml|csv|txt|ckpt|pth?|bin|safetensors)$")
-# Types of plain values, and what they are called; what else an option takes is said before None, which is left out.
+# Plain types in words; None is omitted.
 _WORDS: Mapping[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -47,8 +47,7 @@ _WORDS: Mapping[Any, str] = {
 def constructor(path: str) -> Mapping[str, str] | None:
     """Return the annotations of a class's constructor arguments by name, read from its source.
 
-    Those of the classes that it hands `**kwargs` on to are among them. None for a class whose source is not followed:
-    only those of xbench and of Lightning are.
+    Arguments reached by `**kwargs` are included. None unless the class belongs to xbench or Lightning.
     """
     found: dict[str, str] | None = None
     for node in _lineage(path):
@@ -61,7 +60,7 @@ def constructor(path: str) -> Mapping[str, str] | None:
 
 
 def declared(path: str, name: str) -> Any:
-    """Return an attribute of a class or of its nearest base that has it, a literal in its source; else None."""
+    """Return a literal attribute of a class or its nearest base from the source, or None."""
     for line in [line for node in _lineage(path) for line in node.body if isinstance(line, ast.Assign | ast.AnnAssign)]:
         target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
         if line.value and isinstance(target, ast.Name) and target.id == name:
@@ -70,7 +69,6 @@ def declared(path: str, name: str) -> Any:
 
 
 def _lineage(path: str) -> Iterator[ast.ClassDef]:
-    """Yield the source of a class, then of its bases."""
     module, _, name = path.rpartition(".")
     top, *parts = module.split(".")
     spec = find_spec(top) if top in ("xbench", "lightning") else None
@@ -94,27 +92,27 @@ def _named(tree: ast.Module, name: str) -> Iterator[ast.ClassDef]:
 
 
 def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> None:
-    """Refuse wrong options; name all folders and files that are missing, and the page about where to get them."""
+    """Raise a UserError for wrong options, or missing folders and files with the page that explains them."""
     composed = compose(words, parts)
     if "model" not in parts:
         strays = [f" and has no option --{name}" for _, name, _ in composed.options if re.match(r"model\b", name)]
         if strays or any("model" in config for config in composed.configs):
-            wrong = f"score takes predictions instead of a model{''.join(strays[:1])}"
-            raise UsageError(f"{wrong}: give a dataset alone, such as --config siim.")
+            wrong = f"score needs no model{''.join(strays[:1])}"
+            raise UsageError(f"{wrong}: give only a dataset, such as --config siim.")
     spelled = check_options(command, composed, constructor)
-    # `check` lists what is missing beside all else that is wrong.
+    # `check` lists missing files with all other problems.
     ready = command == "check" or any(word.startswith("--print_config") for word in spelled)
     if not ready and (missing := [found for part in composed.classes for found in _missing(command, part, composed)]):
         texts, hints = zip(*missing, strict=True)
-        raise UsageError(f"{command} cannot begin. Missing: {'; '.join(texts)}. {''.join(hints)}".strip())
+        raise UsageError(f"{command} cannot start. Missing: {'; '.join(texts)}. {''.join(hints)}".strip())
 
 
 def check_options(
     command: str, composed: Composed, arguments_of: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str]:
-    """Refuse all options that do not exist or have a wrong value; return the words, with `true` for bare switches.
+    """Raise a UserError for unknown options and wrong values; return the words, with `true` for switches.
 
-    `arguments_of` gives the annotations of the arguments of a class by name, None if it cannot tell.
+    `arguments_of` returns the annotations of a class's arguments by name, or None if unknown.
     """
     known = {part: arguments_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
     problems, bare = [], set()
@@ -129,7 +127,7 @@ def check_options(
             owner = composed.classes.get(part, TRAINER).rpartition(".")[2]
             near = did_you_mean(option, arguments, f"--{part}.")
             if (owner, option) == ("PhantomCXR", "root"):
-                near = " Phantoms are drawn: for films of your own, take a dataset, or --config demo_folder to predict."
+                near = " Phantoms are drawn: for your own films use a dataset, or --config demo_folder to predict."
             problems.append(f"{owner} has no option --{part}.{option}.{near}")
         elif place >= 0 and value is None and part in TOP and (not option or arguments is not None):
             bare.add(place)
@@ -145,12 +143,12 @@ def check_options(
 
 
 def members(annotation: Any) -> Sequence[Any]:
-    """Return the members of a union, or the type alone; none where it is not of plain values.
+    """Return the members of a union, or the type itself; empty if not plain.
 
-    An annotation may be a text. Types that only the module of a class knows are not plain.
+    An annotation may be text. Types known only to a class's module are not plain.
     """
     with suppress(NameError, TypeError, SyntaxError):
-        # Of the source of xbench and of Lightning, or of a class that is imported.
+        # Text from the source of xbench and Lightning, or types of an imported class.
         kind = eval(annotation, vars(typing) | {"Path": Path}) if isinstance(annotation, str) else annotation
         kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, UnionType) else (kind,)
         if all(map(_plain, kinds)):
@@ -165,7 +163,7 @@ def _plain(kind: Any) -> bool:
 
 
 def wrong_value(option: str, annotation: Any, value: Any) -> str:
-    """Say that a value of the command line or of YAML is not of a plain type; nothing if it is.
+    """Return an error if a value is not of a plain type; else empty.
 
     >>> wrong_value("data.limit", "int | None", "three")
     "--data.limit: 'three' is not a whole number."
@@ -186,13 +184,13 @@ def wrong_value(option: str, annotation: Any, value: Any) -> str:
     items = [item for kind in kinds for item in typing.get_args(kind) if typing.get_origin(item) is Literal]
     if listed := [str(one) for item in items for one in typing.get_args(item)]:
         choices, taken = listed, f"{taken} of {', '.join(listed)}"
-    # A name of the list that lacks its brackets is near to itself.
+    # Suggest brackets for a single name.
     meant = f" Did you mean [{value}]?" if value in listed else did_you_mean(str(value), choices)
     return f"--{option}: {str(value)!r} is not {taken}.{meant}"
 
 
 def _fits(kind: Any, value: Any, read: Any) -> bool:
-    """Tell whether a value is of a plain type; `read` is what YAML makes of it."""
+    """Return whether a value is of a plain type; `read` is the value as YAML."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return read in inner or value in inner
@@ -209,7 +207,7 @@ def _fits(kind: Any, value: Any, read: Any) -> bool:
 
 
 def _missing(command: str, part: str, composed: Composed) -> Iterator[tuple[str, str]]:
-    """Say what a shipped model or dataset needs and nobody gave, which folders and files are not there, and hints."""
+    """Yield missing requirements of a shipped model or dataset, missing paths, and hints."""
     given = {name.split(".")[1]: value for _, name, value in composed.options if name.startswith(f"{part}.")}
     names = composed.classes[part].split(".")
     shown = re.compile(rf"^class_path: {re.escape(names[0])}\.\S+\.{re.escape(names[-1])}$", re.M)
@@ -218,10 +216,10 @@ def _missing(command: str, part: str, composed: Composed) -> Iterator[tuple[str,
         missing = {f"--{part}.{option}": "" for option in needs if given.get(option) is None}
         for option, value in given.items():
             if isinstance(value, str) and (option in _PLACES or _FILE.search(value)) and "://" not in value:
-                folder = option == "root" and file.stem != "folder"  # which takes a single film too
-                exists, what = (os.path.isdir, "is no folder") if folder else (os.path.exists, "is not there")
+                folder = option == "root" and file.stem != "folder"  # which accepts a single film
+                exists, what = (os.path.isdir, "is not a folder") if folder else (os.path.exists, "does not exist")
                 place = expand(value.removeprefix("local-dir:"))
-                # Files of one's own may be named by their place in the root.
+                # Paths may be relative to the root.
                 if not exists(place) and not exists(expand(str(given.get("root") or "")) / place):
                     missing[f"--{part}.{option} {value}, which {what}"] = ""
         root = expand(str(given.get("root")))
@@ -238,6 +236,6 @@ def _missing(command: str, part: str, composed: Composed) -> Iterator[tuple[str,
 
 
 def needs_of(file: Path) -> tuple[list[str], str]:
-    """Return what a shipped configuration needs, as its first line says, and the page about it, as its second does."""
+    """Return the requirements of a shipped configuration (first line), and their page (second line)."""
     first, second, *_ = file.read_text(encoding="utf-8").splitlines()
     return re.findall(r"--(?:model|data)\.(\w+)", first.partition("needs ")[2]), second.removeprefix("# See ")

@@ -1,4 +1,4 @@
-"""The options of the commands that build a model: configurations by name, over them the command line."""
+"""Options of commands that build a model: configurations, then the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xbench.models.base import SaliencyModel
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.yaml_files import load_yaml
 
-# Parts are built in this order: a wrong data folder is found before weights are loaded.
+# In order of building: a wrong data folder is found before weights are loaded.
 _BASES: Mapping[str, tuple[type, str]] = {
     "data": (ChestXrayDataModule, "xbench.data.PhantomCXR"),
     "model": (SaliencyModel, "xbench.models.CLIP"),
@@ -32,20 +32,19 @@ _BASES: Mapping[str, tuple[type, str]] = {
 
 
 class RunParser(LightningArgumentParser):
-    """Parser that reports errors in one paragraph; jsonargparse makes further ones of this class for nested options."""
+    """Parser with errors of one paragraph; jsonargparse also creates it for nested options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"prog": "xbench test"} | kwargs)
-        # Whose options these are.
         self.command = "test"
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise what jsonargparse found wrong as one paragraph: it lists all that an option could be."""
+        """Raise jsonargparse's error as one paragraph without its list of alternatives."""
         if not self.exit_on_error:
-            # A parser of nested options: the outer one collects its errors.
+            # Errors of nested options go to the outer parser.
             super().error(message, ex)
         text = " ".join(message.split())
-        # One within the other for an option of a class.
+        # Keys are nested for an option of a class.
         keys, value = re.findall(r'Parser key "([^"]+)"', text), re.search(r"Given value: (.+)$", message, re.M)
         if keys and value:
             text = f"--{'.'.join(keys[: 2 if keys[0] in _BASES else 1])}: {value[1]!r:.100} is not one of its values."
@@ -53,28 +52,25 @@ class RunParser(LightningArgumentParser):
         raise user_error_behind(ex) or UsageError(f"{text:.600} {see}")
 
     def read(self, words: Sequence[str]) -> Namespace:
-        """Return the options that the words after a command stand for; UserError where they are wrong."""
+        """Return the options of a command's words, or raise a UserError."""
         composed = compose(words)
         for part, name in composed.classes.items():
             _check_class(part, name)
-        # Configurations first, for they would overwrite other options without a word.
+        # Configurations first, because they silently override earlier options.
         first = [f"--config={json.dumps(config, default=str)}" for config in composed.configs]
         config = self.parse_args([*first, *check_options(self.command, composed, class_arguments)])
         if config.trainer.use_distributed_sampler:
-            raise UsageError(
-                "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
-                "deals the images to the processes."
-            )
+            raise UsageError("--trainer.use_distributed_sampler true would score some images twice: omit it.")
         return config
 
     def resolve(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return what the `config.yaml` of a `test` with these options would hold."""
+        """Return the `config.yaml` of a `test` with these options."""
         config: dict[str, Any] = load_yaml(self.dump(self.read(words), skip_none=False))
         return config
 
 
 def build(part: dict[str, Any], stage: str | None = None) -> Any:
-    """Build a model of its `class_path` and `init_args`, or set up a data module; return a `UserError` in its place."""
+    """Build a model, or set up a data module, from `class_path` and `init_args`; return errors of users."""
     try:
         built = instantiate_class((), part | {"init_args": part.get("init_args") or {}})
         if stage is not None:
@@ -92,30 +88,30 @@ def run_parser(command: Literal["test", "intervene", "predict", "prepare", "chec
         usage=f"xbench {command} --config NAME_OR_PATH [--model.X ...] [--data.X ...] [--trainer.X ...]",
     )
     parser.command = command
-    named = "A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated."
+    named = "Configuration file or shipped name, such as demo or clip_siim; may be repeated."
     parser.add_argument("-c", "--config", action=ActionConfigFile, metavar="NAME_OR_PATH", help=named)
-    seeds = "Seed of all random numbers; true chooses one, false sets none."
+    seeds = "Seed of random numbers; true for a random seed, false for none."
     parser.add_argument("--seed_everything", type=bool | int, default=0, help=seeds)
     parser.add_lightning_class_args(Trainer, "trainer")
     threads = (
-        "CPU threads that each process computes with. Results depend on it in their last bits, so it is the same "
-        "whatever the number of processes; on a CPU, --trainer.devices N makes N processes work."
+        "CPU threads per process. The last bits of results depend on it, so it does not change with the number of "
+        "processes; on a CPU, --trainer.devices N starts N processes."
     )
     parser.add_argument("--threads", type=PositiveInt, default=1, help=threads)
     more = (
-        "On a CPU, let --trainer.devices start more processes than there are cores for this one to use, which is "
-        "refused otherwise: each loads the model, and together they are slower."
+        "On a CPU, let --trainer.devices exceed the number of cores. Each process loads the model, and together they "
+        "are slower."
     )
     parser.add_argument("--oversubscribe", type=bool, default=False, help=more)
     resume = (
-        "test: go on with the newest unfinished run of this model and dataset under --trainer.default_root_dir, if "
-        "there is one; its finished images are not done again, and the results are those of an unbroken run."
+        "test: continue the newest unfinished run of this model and dataset under --trainer.default_root_dir, if any, "
+        "with the same results as an uninterrupted run."
     )
     parser.add_argument("--resume", type=bool, default=False, help=resume)
     if command == "predict":
-        drawn = "The findings to draw over each image, in a list or with commas between; true for all, false for no "
+        drawn = "Findings to draw, as a list or separated by commas; true for all, false for no "
         parser.add_argument("--overlays", type=bool | list[str] | str, default=True, help=f"{drawn}pictures.")
-    # The data module deals the batches; Lightning's sampler would count some images twice.
+    # Lightning's sampler would count some images twice.
     parser.set_defaults({"trainer.use_distributed_sampler": False})
     for part, (base, _) in _BASES.items():
         parser.add_lightning_class_args(base, part, subclass_mode=True)
@@ -123,13 +119,13 @@ def run_parser(command: Literal["test", "intervene", "predict", "prepare", "chec
 
 
 def resolve_class(path: str) -> type[Any]:
-    """Import the class that a `class_path` names, also one that has the name of its module."""
+    """Import the class of a `class_path`, even if it has the name of its module."""
     found: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))
     return found
 
 
 def user_error_behind(error: BaseException | None) -> UserError | None:
-    """Return the `UserError` that an exception is or was caused by; jsonargparse wraps what a constructor raises."""
+    """Return the `UserError` at or behind an exception; jsonargparse wraps those of constructors."""
     while error is not None:
         if isinstance(error, UserError):
             return error
@@ -138,14 +134,13 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
 
 
 def _check_class(part: str, path: str) -> None:
-    """Refuse what is no model or no dataset."""
     base, example = _BASES[part]
     try:
         found = resolve_class(path)
         if isinstance(found, type) and issubclass(found, base):
             return
-        problem = f"that is no {'model' if part == 'model' else 'dataset'}."
-    # A module of the user's may raise anything.
+        problem = f"that is not a {'model' if part == 'model' else 'dataset'}."
+    # Modules of users may raise anything.
     except Exception as error:
         problem = f"{error}."
         module, _, name = path.rpartition(".")
@@ -155,20 +150,20 @@ def _check_class(part: str, path: str) -> None:
                 f"{module} has no {name}.{did_you_mean(name, getattr(there, '__all__', dir(there)), f'{module}.')}"
             )
     raise UsageError(
-        f"--{part} {path}: {problem} Give a class by its full path, such as {example}, or a file, or the name of a "
-        "shipped model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim."
+        f"--{part} {path}: {problem} Give the full path of a class, such as {example}; or use --config with files "
+        "or shipped names, such as --config mine.yaml --config siim."
     )
 
 
 def class_arguments(path: str) -> Mapping[str, Any]:
-    """Return the types of the arguments of a class, and of those that it derives from, by name."""
+    """Return the argument types of a class and its bases, by name."""
     owners: list[Any] = [vars(owner)["__init__"] for owner in resolve_class(path).__mro__ if "__init__" in vars(owner)]
     names = constructor(path)
     if names is None:
         names = {name: "" for init in owners for name in inspect.signature(init).parameters}
     hints: dict[str, Any] = {}
     for init in reversed(owners):
-        # Names that only a type checker knows cannot be told.
+        # Names for type checkers only cannot be resolved.
         with suppress(NameError, TypeError):
             hints |= get_type_hints(init)
     return {name: hints.get(name, annotation) for name, annotation in names.items()}

@@ -1,4 +1,4 @@
-"""What `prepare` does: decode and resize the images of a dataset once, for all runs that follow."""
+"""Command `prepare`: decode and resize the images of a dataset once, for all later runs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from xbench.runtime.errors import UserError
 
 
 def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: bool) -> None:
-    """Decode and resize the images that the store does not hold yet, in worker processes, and print what became of all.
+    """Decode and resize new images in worker processes, store them, and print a summary.
 
-    Whatever ends it, the next call goes on from there. The data module is not set up yet. Raise a `UserError` if images
-    cannot be prepared or written; or, once all others are done, if one cannot be read and `on_error` is `stop`.
+    An interrupted call can be repeated to continue. The data module is not set up yet. Raises a `UserError` if images
+    cannot be prepared or stored; or at the end, if an image is unreadable and `on_error` is `stop`.
     """
     data.setup("prepare")
     store = data.store_for(preprocessing)
     if all(record.files is None for record in data.records):
         raise UserError(
-            f"{data.name}: its images come from no files, or it does not say from which, so there is nothing to "
-            "prepare; `test` does without."
+            f"{data.name}: its images do not come from known files, so there is nothing to prepare; `test` works "
+            "without."
         )
     samples = Samples(
         data.records, data.load, data.findings, preprocessing, data.grid, data.gamma, timeout=data.timeout
@@ -54,22 +54,22 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
                 bar.advance(task)
         except KeyboardInterrupt:
             raise UserError(
-                f"Interrupted after {outcomes.total()} of {len(samples)} images. They are kept: run the command again "
-                "to go on.",
+                f"Interrupted after {outcomes.total()} of {len(samples)} images. They are kept: repeat the command "
+                "to continue.",
                 exit_status=130,
             ) from None
     seconds, console = time.perf_counter() - started, Console(markup=False, highlight=False)
     console.print(", ".join(f"{kind}: {count}" for kind, count in sorted(outcomes.items())))
     if made := outcomes["prepared"]:
         console.print(f"{made / seconds:.1f} images a second")
-    # soft_wrap: a path that the terminal breaks cannot be copied.
+    # soft_wrap: a wrapped path cannot be copied.
     console.print(f"{store.size / 1e6:.1f} MB in {store.folder}", soft_wrap=True)
     if failures:
         first = failures[0]
         text = f"{len(failures)} of {len(samples)} images cannot be read. The first: {first.image_id}: {first.reason}"
         if data.on_error == "stop":
             raise UserError(
-                f"{data.name}: {text} Repair the files, or leave out such images with --data.on_error skip; the others "
+                f"{data.name}: {text} Repair the files, or skip such images with --data.on_error skip. All others "
                 "are prepared."
             )
         console.print(text, style="yellow")
@@ -77,7 +77,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The outcome for an image: `kind` in the words of the summary, what the store takes, or why it cannot be read."""
+    """Outcome for an image: `kind` as in the summary, and the data to store or the error."""
 
     kind: str
     image_id: str
@@ -98,7 +98,7 @@ class _Work(Dataset[_Outcome]):
     def __getitem__(self, index: int) -> _Outcome:
         record = self.samples.records[index]
         try:
-            # Whole, for even to look at the time stamps of a file may hang.
+            # Everything in isolation, because even reading time stamps may hang.
             return isolated(self._prepare, record, self.samples.timeout)
         except UserError as error:
             late = isinstance(error, TimedOutError)
@@ -107,9 +107,9 @@ class _Work(Dataset[_Outcome]):
     def _prepare(self, record: Record) -> _Outcome:
         if self.store.read(record) is not None:
             return _Outcome("already there", record.image_id)
-        # Before the files are read, and once more after: a copy must never be of a later state than its key says.
+        # Taken before and after reading: a copy must not be newer than its key.
         before, key = files_state(record), record_key(record)
         content = pack(self.samples.read(record))
         if key is None or files_state(record) != before:
-            return _Outcome("not kept, for their files are unknown or changed meanwhile", record.image_id)
+            return _Outcome("not stored (files unknown or just changed)", record.image_id)
         return _Outcome("prepared", record.image_id, key, content)

@@ -1,4 +1,4 @@
-"""What `report` does: tables, figures and one page from finished runs."""
+"""Commands `report` and `view`: tables, figures and one page from finished runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _USUAL_CASES = 24
 
 
 def report(given: Namespace) -> None:
-    """Write a report, and log it to W&B where that is wanted."""
+    """Write a report, and log it to W&B on request."""
     folders = [path.expanduser() for path in given.runs]
     out = (given.out or folders[0] / "report").expanduser()
     cases = _USUAL_CASES if given.cases is None else given.cases
@@ -46,12 +46,12 @@ def report(given: Namespace) -> None:
 
 
 def view(given: Namespace) -> None:
-    """Open the page of a report in a browser, and print where it is."""
+    """Open the page of a report in a browser, and print its path."""
     place = (given.runs or Path("runs")).expanduser().absolute()
     pages = [path for path in (place, place / "index.html", place / "report" / "index.html") if path.is_file()]
     if not pages:
-        raise UsageError(f"view: {place} holds no report. Write one: xbench report {given.runs or 'runs'}")
-    # Where nobody sees a window, Python would start a browser for terminals.
+        raise UsageError(f"view: {place} has no report. Write one with xbench report {given.runs or 'runs'}")
+    # Without a display, Python would start a text browser.
     seen = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
     opened = seen and webbrowser.open(pages[0].as_uri())
     print(f"{'Opened' if opened else 'No browser here: copy this file to your computer and open it'}: {pages[0]}")
@@ -66,14 +66,13 @@ def write_report(
     figures: bool = True,
     damaged: Mapping[Path, str] | None = None,
 ) -> tuple[Analysis, tuple[Table, ...]]:
-    """Write a report on `runs`, folders with finished runs at any depth, into `out`, where it replaces an earlier one.
+    """Write a report on folders with finished runs at any depth into `out`, replacing an earlier report.
 
-    `seed` is that of the exchanges in paired tests, `cases` how many are pictured of each dataset; with `card`
-    every model gets a card, and with `figures` those for papers are drawn while the page is written; `damaged` is as
-    for `collect`. Return what the report says, and its tables. Raise a `UserError` if there is no finished run, or the
-    folder cannot be written to.
+    `seed` is for paired tests, `cases` the pictured cases per dataset; `card` adds a card per model, `figures` draws
+    those for papers, and `damaged` is as in `collect`. Returns the analysis and tables. Raises a `UserError` if there
+    is no finished run or `out` is not writable.
     """
-    # Imported only here: they take a second.
+    # Imported here because they take a second.
     from xbench.report.document import document, write_analysis
     from xbench.report.figures.beside import drawn_beside
     from xbench.report.page.write import write_page
@@ -113,19 +112,19 @@ def write_report(
     except RunFileError as error:
         if error.folder in (damaged or {}):
             raise
-        # What was to be shown of a run cannot be read: once more, without its maps and pictures.
+        # Retry without the unreadable maps and pictures of a run.
         damaged = {**(damaged or {}), error.folder: str(error)}
         return write_report(runs, out, seed, cases, card, figures, damaged)
 
 
 @contextmanager
 def _clear(out: Path) -> Iterator[None]:
-    """Make the report's folders, without the files of an earlier report."""
+    """Create the report's folders, without files of an earlier report."""
     ours = [name for name in ("index.html", "report.md", *_ENDINGS) if (out / name).exists()]
     if ours and not (out / _RECORD).is_file():
         raise UsageError(
-            f"{out} holds {', '.join(ours)}, but no {_RECORD}, so it is no earlier report: give another folder with "
-            "--out."
+            f"{out} holds {', '.join(ours)} but no {_RECORD}, so it is not an earlier report: give another folder "
+            "with --out."
         )
     try:
         for name, endings in _ENDINGS.items():
@@ -138,14 +137,14 @@ def _clear(out: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or out
         raise UserError(
-            f"The report could not be completed: {where}: {error.strerror or error}. Give a folder that you may write "
-            "to, on a disk with room, with --out."
+            f"The report could not be completed: {where}: {error.strerror or error}. Give a writable folder with free "
+            "disk space with --out."
         ) from error
 
 
 @contextmanager
 def _bar(console: Console, part: str) -> Iterator[OnProgress]:
-    """Give a callback that moves a bar, with an estimate of the time that is left, and remove the bar at the end."""
+    """Yield a callback that moves a progress bar, and remove the bar at the end."""
     if not console.is_terminal:
         yield lambda done, total, what: None
         return
@@ -169,15 +168,15 @@ def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) 
             tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {label})
             tied += [f"{other} (not tested)" for other in dataset.untested("pointing_game", label)]
             others = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
-            # Fractions, as the table of `test` above has them.
+            # Fractions, as in the table of `test`.
             interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
             names = (escape(analysis.heading(dataset)), escape(label))
             grid.add_row(*names, f"{values[label]:.3f}", interval, escape(others))
     if grid.row_count:
         console.print(grid)
     for aside in analysis.set_aside:
-        console.print(f"Left out: {aside.folder}: {aside.reason}", style="yellow", soft_wrap=True, markup=False)
-    console.print(f"Tables and the page took {seconds:.0f} s.\n", style="dim")
-    # soft_wrap: a path that the terminal breaks cannot be copied.
+        console.print(f"Skipped: {aside.folder}: {aside.reason}", style="yellow", soft_wrap=True, markup=False)
+    console.print(f"Wrote tables and the page in {seconds:.0f} s.\n", style="dim")
+    # soft_wrap: a wrapped path cannot be copied.
     console.print(in_a_line(facts_of(analysis)), style="bold", soft_wrap=True)
     console.print(f"Report: {out / 'index.html'}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The commands that build a model and a dataset: `test`, `intervene`, `predict`, `score`, `prepare` and `check`."""
+"""Commands that build a model and a dataset: `test`, `intervene`, `predict`, `score`, `prepare`, `check`."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from xbench.runtime.processes import usable_cores
 
 @contextmanager
 def _one_paragraph() -> Iterator[None]:
-    """Turn what Lightning and jsonargparse raise over the user's mistakes into a `UserError`."""
+    """Turn errors of Lightning and jsonargparse about options into a `UserError`."""
     try:
         yield
     except MisconfigurationException as error:
-        raise UsageError(f"The trainer's options do not go together: {error}") from error
+        raise UsageError(f"The trainer's options do not fit together: {error}") from error
     except ModuleNotFoundError as error:
-        raise UsageError(f"{error}: install the package that the chosen options need.") from error
+        raise UsageError(f"{error}: install this package for the chosen options.") from error
     except SIGTERMException as error:
         raise UserError(
-            "The run was ended by SIGTERM, either from outside or because another process of the run failed (its "
-            "message stands above). What it has finished is kept: the same command with --resume true goes on."
+            "The run was ended by SIGTERM, from outside or because another process of the run failed (see its "
+            "message above). Finished batches are kept: continue with the same command and --resume true."
         ) from error
     except Exception as error:
         cause = user_error_behind(error)
         gloo = isinstance(error, RuntimeError) and re.search(r"Connection (closed|reset) by peer", str(error))
         if cause is None and (gloo or isinstance(error, torch.distributed.DistError)):
-            cause = UserError("This process stops because another one of the run failed; that one's message says why.")
+            cause = UserError("This process stops because another one of the run failed; see its message.")
         if cause is None or cause is error:
             raise
         raise cause from error
@@ -66,7 +66,7 @@ def _one_paragraph() -> Iterator[None]:
 
 @_one_paragraph()
 def run_prepare(words: Sequence[str]) -> None:
-    """Decode and resize a dataset once, into a cache that test and predict read."""
+    """Decode and resize a dataset once, into a cache for `test` and `predict`."""
     parser, config = _configure("prepare", words)
     parts = parser.instantiate_classes(_with_data(config, "prepare"))
     prepare(parts.data, parts.model.preprocessing, progress=_progress_wanted(config.trainer))
@@ -78,7 +78,7 @@ def run_check(words: Sequence[str]) -> None:
     from xbench.commands.check import check
 
     _, config = _configure("check", words)
-    # One by one, so that what is wrong with one does not hide what is wrong with the other.
+    # Build both, to report the errors of both.
     data, model = (build(config[part].as_dict()) for part in ("data", "model"))
     name = "" if isinstance(data, UserError) else data.name
     folder = Path(config.trainer.default_root_dir or ".").expanduser() / "check" / name
@@ -86,9 +86,9 @@ def run_check(words: Sequence[str]) -> None:
 
 
 def score(given: Arguments, more: Sequence[str]) -> None:
-    """Score predictions as `test` scores a model, and write the results as a run; `more` are options of `test`."""
+    """Score predictions like the output of a model, and write a run; `more` are options of `test`."""
     about = {name: value for name, value in vars(given).items() if name not in ("command", "config", "name")}
-    # An option that is not given stays away, so that the defaults have one home: the class.
+    # Missing options keep the defaults of the class.
     about = {name: value for name, value in about.items() if value is not None}
     model = {"class_path": "xbench.models.external.External", "init_args": {"label": given.name, **about}}
     words = ["--config", json.dumps({"model": model})]
@@ -100,27 +100,27 @@ def score(given: Arguments, more: Sequence[str]) -> None:
 
 @_one_paragraph()
 def _evaluate(command: Literal["test", "intervene", "predict"], words: Sequence[str]) -> None:
-    # Below all other configurations.
+    # Overridden by all other configurations.
     usual = ["--config", json.dumps({"data": {"interventions": USUAL}})] if command == "intervene" else []
     parser, config = _configure(command, [*usual, *words])
     _refuse_unknown(config.trainer)
     for logger in config.trainer.logger if isinstance(config.trainer.logger, list) else [config.trainer.logger]:
-        # Loggers that name no folder write where the run does.
+        # Loggers without a folder use the run's.
         if isinstance(logger, Namespace) and "save_dir" in logger.init_args and logger.init_args.save_dir is None:
             logger.init_args.save_dir = config.trainer.default_root_dir
-    # Under SLURM, Lightning would set a handler that saves the weights and requeues the job, as for training.
+    # Under SLURM, Lightning's handler would save the weights and requeue the job, as in training.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     folder = Path(config.trainer.default_root_dir or ".").expanduser()
     saved = sorted(folder.glob("hpc_ckpt_*.ckpt")) if "SLURM_NTASKS" in os.environ else []
     if saved:
         raise UsageError(
-            f"{saved[0]} was saved by Lightning when SLURM signalled a job, and would be loaded in place of the "
+            f"{saved[0]}, which Lightning saved for SLURM, would replace the "
             "model's weights: delete it, or give another --trainer.default_root_dir."
         )
     parts = parser.instantiate_classes(_with_data(config, "predict" if command == "predict" else "test"))
     data, model = parts.data, parts.model
     if model.preprocessing.undecoded:
-        # No number depends on how labels are batched, and a batch of many images takes little longer than one of few.
+        # Batches of labels change no number, and large ones are faster.
         data.batch_size, data.num_workers = max(data.batch_size, min(1024, len(data.records) // 16)), 0
     trainer = _build_trainer(parts.trainer, SaveConfigCallback(parser, config))
     _refuse_too_many_processes(trainer, data, config.oversubscribe)
@@ -131,13 +131,13 @@ def _evaluate(command: Literal["test", "intervene", "predict"], words: Sequence[
         if (writer := find(trainer, PredictionWriter)) is not None:
             writer.overlays = config.overlays
     for logger in trainer.loggers:
-        # W&B takes a run's group only when the run begins, and Lightning begins it before any callback's turn.
+        # W&B fixes a run's group when it begins, before any callback.
         if hasattr(logger, "describe"):
             logger.describe(model, data, str(trainer.precision))
     trainer.callbacks.insert(0, _LateLoggers(trainer.loggers))  # type: ignore[attr-defined]
     trainer.loggers = []
     with _one_end(command, trainer):
-        # Callbacks take care of results and predictions: they are neither printed nor piled up in memory.
+        # Callbacks handle results and predictions; do not print or collect them.
         if command != "predict":
             trainer.test(model, datamodule=data, verbose=False)
             if (results := Evaluation.of(trainer).results) and results.in_words and (run := _folder(trainer)):
@@ -155,21 +155,21 @@ run_intervene = partial(_evaluate, "intervene")
 def _configure(
     command: Literal["test", "intervene", "predict", "prepare", "check"], words: Sequence[str]
 ) -> tuple[RunParser, Namespace]:
-    """Read the options, and set what holds for the whole process: seed and threads."""
+    """Read the options, and set seed and threads of the process."""
     silence_libraries()
     parser = run_parser(command)
     config = parser.read(words)
     if config.seed_everything is not False:
         seed = None if config.seed_everything is True else config.seed_everything
         config.seed_everything = seed_everything(seed, workers=True)
-    # In the environment as well, for Lightning would divide the cores among the processes.
+    # Also in the environment, because Lightning divides cores among processes.
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     torch.set_num_threads(config.threads)
     return parser, config
 
 
 def _with_data(config: Namespace, stage: str) -> Namespace:
-    """Return the options with the dataset read: what is wrong there is found before weights, which take minutes."""
+    """Return the options with the dataset set up, to find its errors before weights load for minutes."""
     data = build(config.data.as_dict(), stage)
     if isinstance(data, UserError):
         raise data
@@ -180,12 +180,12 @@ def _with_data(config: Namespace, stage: str) -> Namespace:
 
 
 def _set_up(stage: str) -> None:
-    """Read nothing: stands in for the `setup` that Lightning calls once more."""
+    """Do nothing; replaces the `setup` that Lightning repeats."""
 
 
 def _refuse_unknown(options: Namespace) -> None:
-    """Name what there is, where a name is asked for that Lightning does not know."""
-    # What is left out matters to training alone.
+    """Raise a UserError with the alternatives for names that Lightning does not know."""
+    # The others only matter for training.
     strategies = [name for name in StrategyRegistry.available_strategies() if "unused" not in name]
     known = {"accelerator": ["gpu", *AcceleratorRegistry.available_accelerators()], "strategy": strategies}
     for option, names in known.items():
@@ -196,7 +196,7 @@ def _refuse_unknown(options: Namespace) -> None:
 
 
 def _build_trainer(options: Namespace, resolved: SaveConfigCallback) -> Trainer:
-    # Carries the resolved configuration to the writers of run folders, and writes nothing itself.
+    # Passes the resolved configuration to writers; writes nothing itself.
     resolved.already_saved = True
     callbacks = options.callbacks if isinstance(options.callbacks, list) else [options.callbacks]
     callbacks = [callback for callback in callbacks if callback is not None]
@@ -205,7 +205,7 @@ def _build_trainer(options: Namespace, resolved: SaveConfigCallback) -> Trainer:
     try:
         return Trainer(**{**options, "callbacks": [*callbacks, resolved]})
     except (TypeError, ValueError) as error:
-        raise UsageError(f"The trainer's options do not go together: {error}") from error
+        raise UsageError(f"The trainer's options do not fit together: {error}") from error
 
 
 def _progress_wanted(options: Namespace) -> bool:
@@ -213,23 +213,23 @@ def _progress_wanted(options: Namespace) -> bool:
 
 
 def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, oversubscribe: bool) -> None:
-    """Refuse more processes than there are cores or batches for, before Lightning starts any."""
+    """Raise a UserError for more processes than cores or batches, before Lightning starts any."""
     environment = getattr(trainer.strategy, "cluster_environment", None)
-    # Under SLURM and torchrun they run already, each bound to cores of its own.
+    # SLURM and torchrun have started them, each bound to its own cores.
     if environment is None or environment.creates_processes_externally:
         return
     cores = usable_cores()
     if trainer.strategy.root_device.type == "cpu" and trainer.num_devices > cores and not oversubscribe:
         raise UsageError(
             f"--trainer.devices {trainer.num_devices} would start {trainer.num_devices} processes on "
-            f"{'one core' if cores == 1 else f'{cores} cores'}, each with a model of its own, which could freeze the "
-            f"machine: give --trainer.devices {cores} or fewer, or add --oversubscribe true if this is meant."
+            f"{'one core' if cores == 1 else f'{cores} cores'}, each with its own model, which could freeze the "
+            f"machine: give --trainer.devices {cores} or fewer, or add --oversubscribe true."
         )
     deal(len(data.records), data.batch_size, trainer.world_size)
 
 
 class _LateLoggers(Callback):
-    """Gives the trainer its loggers in `setup`: before that Lightning would begin them, even if the run is refused."""
+    """Adds the trainer's loggers in `setup`, because Lightning begins earlier ones even for refused runs."""
 
     def __init__(self, loggers: list[Logger]) -> None:
         self._loggers = loggers
@@ -240,7 +240,7 @@ class _LateLoggers(Callback):
 
 @contextmanager
 def _one_end(command: str, trainer: Trainer) -> Iterator[None]:
-    """Remove the folder of a refused run, and say after Ctrl-C what is kept; of several processes the first does it."""
+    """Remove the folder of a refused run, and print after Ctrl-C what is kept, in the first process."""
     try:
         yield
     except UserError:
@@ -248,38 +248,37 @@ def _one_end(command: str, trainer: Trainer) -> Iterator[None]:
             discard_refused(folder)
         raise
     except (KeyboardInterrupt, SystemExit) as error:
-        # Lightning turns the one into the other, without a word.
+        # Lightning silently converts KeyboardInterrupt to SystemExit.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, KeyboardInterrupt):
             raise
         if not trainer.is_global_zero:
             sys.exit(130)
         text, folder = "Stopped by Ctrl-C.", _folder(trainer) if command != "predict" else None
         if folder is not None and (folder / "results.json").is_file():
-            text = f"Stopped by Ctrl-C, after the results were written to {folder}."
+            text = f"Stopped by Ctrl-C after writing the results to {folder}."
         elif folder is not None:
-            text += f" What is finished is kept in {folder}: the same command with --resume true goes on from there."
+            text += f" Finished batches are kept in {folder}: continue with the same command and --resume true."
         raise UserError(text, exit_status=130) from None
 
 
 def _folder(trainer: Trainer) -> Path | None:
-    """Return the run's folder, once a callback has made it."""
     folders = (getattr(callback, "folder", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     return next((folder for folder in folders if isinstance(folder, Path)), None)
 
 
 def silence_libraries() -> None:
-    """Silence what Lightning says about every run and what does not concern evaluation."""
+    """Silence messages of Lightning that do not concern evaluation."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # A download that fails is reported in one paragraph, not once per retry.
+    # Failed downloads are reported once, not per retry.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    # A library whose log file meets a full disk would print a traceback for every line that it cannot write.
+    # With a full disk, logging would print a traceback for every line.
     logging.raiseExceptions = False
     for message in (
         ".*does not have many workers.*",
         ".*You are using a custom batch sampler.*for prediction.*",
-        # A process whose every image failed has nothing to add, which is no mistake.
+        # Processes without readable images have nothing to add, which is fine.
         ".*was called before the ``update`` method.*",
         ".*LeafSpec.*is deprecated.*",
         ".*You have overridden `on_after_batch_transfer`.*",

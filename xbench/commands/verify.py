@@ -1,7 +1,7 @@
-"""Recompute every number of a run from its tables and compare.
+"""Command `verify`: recompute every number of a run from its tables and compare.
 
-Reads rows, computes with the functions that the run itself calls, and compares exactly; `--deep` also measures the
-stored predictions again. The independent second form of each number is in the tests. Needs no torch unless deep.
+Uses the functions of the run itself and compares exactly; `--deep` also measures the stored predictions again. Tests
+compare each number with an independent form. Needs no torch unless deep.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ABSENT = "no entry"
 
 
 class Compared(NamedTuple):
-    """A number of a run beside what it should be: what the tables give, or what another run has.
+    """A stored number, and the value derived from tables or another run.
 
-    Its place is such as `results.json / grounding / per_class / Nodule / dice_best`.
+    `place` is, for example, `results.json / grounding / per_class / Nodule / dice_best`.
     """
 
     place: str
@@ -40,11 +40,10 @@ class Compared(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the two differ; a number and a text that looks like it do, and so do 1 and True."""
+        """Whether the two differ; 1 differs from True and from "1"."""
         return self.stored != self.derived or isinstance(self.stored, bool) != isinstance(self.derived, bool)
 
     def __str__(self) -> str:
-        """Return it on one line."""
         return f"{shown(self.place)}: stored {shown(self.stored)}, derived {shown(self.derived)}"
 
 
@@ -61,17 +60,16 @@ def verify(given: Namespace) -> None:
     if wrong:
         raise UserError(
             f"{folder}: {len(wrong)} of {len(numbers)} numbers do not follow from its tables (first: {wrong[0]}). A "
-            "file was changed after the run, or belongs to another one: do not use these results, run the command "
-            "again."
+            "file was changed after the run or belongs to another one: do not use these results; repeat the run."
         )
-    deep = ", and the rows from the stored predictions" if given.deep else ""
+    deep = ", and its rows from the stored predictions" if given.deep else ""
     console.print(f"All {len(numbers)} numbers of {folder} follow from its tables{deep}.", soft_wrap=True)
     if PICTURES in run.results.tables and not (folder / PICTURES).exists():
         console.print(f"{PICTURES} was deleted; no number depends on it.", soft_wrap=True)
 
 
 def verified(run: FinishedRun, deep: bool = False) -> Iterator[Compared]:
-    """Yield the numbers of a run beside what its tables give; if `deep`, also its rows, measured again."""
+    """Yield each number of a run with its derived value; if `deep`, also rows measured again."""
     stored, rows = run.results, run.rows
     with reading(run.folder):
         for name in {**SCHEMAS, **stored.tables}:
@@ -88,11 +86,11 @@ def verified(run: FinishedRun, deep: bool = False) -> Iterator[Compared]:
     with reading(run.folder):
         answers = [*chain(*run.answers.values())] if stored.answered else None
         if thresholds < 3 or thresholds % 2 == 0:
-            raise ValueError(f"{PAIRS} has {thresholds} thresholds, and those of a run are odd in number")
+            raise ValueError(f"{PAIRS} has {thresholds} thresholds, but their number must be odd")
         names = stored.model, stored.dataset, stored.split
         derived = summarise(names, rows, numbers_of(rows), thresholds, (), (), stored.provenance, answers, run.changed)
     content, again = asdict(stored), asdict(derived)
-    # What no table holds.
+    # Not in any table.
     for name in ("skipped", "notes"):
         del content["counts"][name], again["counts"][name]
     for name in ("provenance", "tables"):
@@ -106,9 +104,9 @@ def verified(run: FinishedRun, deep: bool = False) -> Iterator[Compared]:
 
 
 def _measured_again(run: FinishedRun) -> Iterator[Compared]:
-    """Each column of the rows that is measured, from the stored predictions and the stored truth.
+    """Yield each measured column of the rows, from stored predictions and truth.
 
-    Labels, patients and the agreement of readers stand in the rows alone, and so are taken from there.
+    Labels, patients and agreement of readers exist only in the rows.
     """
     from xbench.commands.rescore import score_batch
 
@@ -133,7 +131,7 @@ def _measured_again(run: FinishedRun) -> Iterator[Compared]:
 
 
 def _columns(name: str, stored: pa.Table, derived: pa.Table) -> Iterator[Compared]:
-    """The number of rows of two tables, and for each column the first row in which they differ."""
+    """Yield the number of rows of two tables, and per column the first row with a difference."""
     yield Compared(f"{name} / rows", len(stored), len(derived))
     for column in stored.column_names if len(stored) == len(derived) else ():
         first, second = stored[column].combine_chunks(), derived[column].combine_chunks()
@@ -159,7 +157,7 @@ def compared(place: str, stored: Any, derived: Any) -> Iterator[Compared]:
 
 
 def shown(value: Any, length: int = 200) -> str:
-    """Return a value on one line, however long it is and whatever it holds."""
+    """Return any value on one line of limited length."""
     text = "nothing" if value is None or value == "" else str(value)
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -1,4 +1,4 @@
-"""What `words` does: read the findings and places that texts state, without a dataset and without scores."""
+"""Command `words`: read findings and places from texts, without a dataset or scores."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from xbench.predictions.words import Vocabulary
 from xbench.runtime.errors import UsageError
 from xbench.runtime.files import atomic_writer, writing
 
-_TEXTS = ("text", "report", "findings", "answer")  # columns, the first of them counts
+_TEXTS = ("text", "report", "findings", "answer")  # columns; the first one counts
 _KEPT = ("id", "image", "finding")
 
 
 def words(given: Namespace) -> None:
-    """Read the texts of a file, write what they state line by line, and print counts; or locate its regions."""
+    """Read the texts of a file, write their statements as JSON lines and print counts; or locate regions."""
     if (given.file is None) == (given.regions is None):
-        raise UsageError("words reads a FILE of texts, or one of regions with --regions FILE: give one of them.")
+        raise UsageError("words needs a FILE of texts or --regions FILE, not both.")
     out: Path = given.out.expanduser()
     if out.absolute() == (given.file or given.regions).expanduser().absolute():
         raise UsageError(f"--out {out} is the file that is read: give another one.")

@@ -1,1 +1,1 @@
-"""The files of a run: written here, read here."""
+"""Readers and writers of the files of a run."""

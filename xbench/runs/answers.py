@@ -1,6 +1,6 @@
-"""Answers in `predictions.parquet`: what a model was asked, what came back to the letter, and how it was read.
+"""Answers in `predictions.parquet`: question, reply to the letter, and what was read from it.
 
-Its answers are read again from there by another family or convention, and checked, without asking. Needs no torch.
+Other families or conventions can read them again without asking the model. Needs no torch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _OF_ANSWER = ("status", "boxes", "points", "confidence", "suspect_frame")
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """One question about one image, and what became of it; docs/files.md describes the columns.
+    """A question about an image and its answer; docs/files.md describes the columns.
 
-    Those from `status` to `outlined` are None of a question whether a finding is there, those from `way` to `bounded`
-    of one where it is, and all of them of words, which are read when they are scored. `finding` is the name of what was
-    asked for, a finding or a phrase, empty of a report, and `group` the finding that it belongs to, None without one.
+    Columns `status` to `outlined` are None if the question is whether a finding is present, `way` to `bounded` if it is
+    where, and all of these for words, which are read during scoring. `finding` is the finding or phrase in question,
+    empty for a report; `group` is the finding to which it belongs, or None.
     """
 
     index: int
@@ -88,10 +88,10 @@ class AnswerRow:
         answer: Answer | None,
         truth: tuple[Sequence[Box], bool, bool] | None = None,
     ) -> AnswerRow:
-        """Make the row of a query about an image of so many pixels (width, height).
+        """Make the row of a query about an image of this size (width, height).
 
-        `answer` is what the reply says where a finding is, None for whether it is there; `truth` the true boxes,
-        whether each is a lesion, and whether they are of outlines. A UserError if no file takes the row.
+        `answer` is the located finding; `truth` holds the true boxes, whether each is a lesion, and whether they come
+        from outlines. Raises a UserError if the row cannot be stored.
         """
         values: dict[str, Any] = {"index": index, "image_id": image_id, "finding": query.finding, "query": query.kind}
         values |= {"raw": reply.text, "width": size[0], "height": size[1], "answer_confidence": reply.confidence}
@@ -107,12 +107,12 @@ class AnswerRow:
             return cls.checked(values)
         except (ValueError, TypeError) as error:
             raise UserError(
-                f"The model's reply cannot be kept: {error}. Correct the model, or leave the image out. Everything "
-                "before is kept: --resume true goes on where nothing but the reply changes."
+                f"The model's reply cannot be stored: {error}. Correct the model or omit the image. Earlier batches "
+                "are kept: --resume true continues if only the reply changes."
             ) from error
 
     def reply(self) -> Reply:
-        """Return what came back; of the first token, what gives the same probability again."""
+        """Return the reply; tokens are reduced to what yields the same probability."""
         first: dict[str, Any] = {}
         if self.way == "first token":
             first = {"yes_no": ((self.logit,), (0.0,))} if self.logit is not None else {"top": ()}
@@ -121,10 +121,7 @@ class AnswerRow:
         return Reply(self.raw, confidence=self.answer_confidence, **same, **first)
 
     def read_again(self, family: Family, convention: Convention) -> tuple[Reply, Answer]:
-        """Read where the finding is by another family or convention.
-
-        Of an image whose pixels were counted on another size, that size stays.
-        """
+        """Read the location by another family or convention, in the size on which pixels were counted."""
         reply = self.reply()
         if reply.frame is not None:
             size = re.fullmatch(r"[^@]+@(\d+)x(\d+)", reply.frame)
@@ -135,7 +132,7 @@ class AnswerRow:
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> AnswerRow:
-        """Make a row of what a file says; raise a ValueError for what no run writes."""
+        """Make a row from stored values, or raise a ValueError for values that no run writes."""
         row: dict[str, Any] = {field.name: None for field in fields(cls)} | dict(values)
         row["escaped"] = bool(row["escaped"])
         if row["escaped"]:
@@ -173,18 +170,18 @@ class AnswerRow:
 
 
 def answers_table(rows: Sequence[AnswerRow], condition: str = "") -> pa.Table:
-    """Return rows under a condition as a table of `predictions.parquet`."""
+    """Return the rows of a condition as a table of `predictions.parquet`."""
     return pa.Table.from_pylist([_writable(row) | {"condition": condition} for row in rows], SCHEMAS[PREDICTIONS])
 
 
 def answer_rows(shown: Answers, truth: Truth) -> list[AnswerRow]:
-    """Return what was asked about a batch, image by image, and what became of it."""
+    """Return the rows of a batch, image by image."""
     made, repeated = [], iter(shown.repeated)
     for query, reply in shown.replies:
         row, pair = query.row, query.pair
         size = truth.image_sizes[row]
         if size is None:
-            raise UserError(f"image {truth.image_ids[row]}: nobody knows its size, so boxes on it mean nothing.")
+            raise UserError(f"image {truth.image_ids[row]}: its size is unknown, so boxes on it are meaningless.")
         boxes = None
         if query.kind == "locate" and truth.labels[pair] == 1 and truth.regions[pair] is not None:
             boxes = (*truth.boxes(pair), truth.outlined(pair))
@@ -198,12 +195,12 @@ def answer_rows(shown: Answers, truth: Truth) -> list[AnswerRow]:
 
 
 def read_answers(path: Path, condition: str = "") -> Iterator[AnswerRow]:
-    """Read the answers under a condition in `predictions.parquet` of a run, row by row; there may be maps beside them.
+    """Yield the answers of a condition in `predictions.parquet`, also if it holds maps.
 
-    An OSError, a ValueError or a pyarrow.ArrowInvalid if it cannot be read, or holds what no run writes.
+    Raises an OSError, ValueError or pyarrow.ArrowInvalid for unreadable or foreign content.
     """
     with Table(path) as file:
-        # Of a model that draws maps there is nothing more to read.
+        # A model with maps has no answers.
         asked = file.read(["asked"])["asked"]
         for group in range(file.num_row_groups if asked.null_count < len(asked) else 0):
             columns = [name for name in file.schema_arrow.names if name not in ("map_shape", "map")]
@@ -211,7 +208,7 @@ def read_answers(path: Path, condition: str = "") -> Iterator[AnswerRow]:
 
 
 def rows_of(table: pa.Table, condition: str = "") -> Iterator[AnswerRow]:
-    """Go through the rows of a condition in a table; raise a ValueError for what no run writes."""
+    """Yield the rows of a condition, or raise a ValueError for values that no run writes."""
     asked = pc.and_(table["asked"].is_valid(), pc.equal(table["condition"], condition))
     kept = [name for name in table.column_names if name not in ("map_shape", "map", "condition")]
     for row in table.filter(asked).select(kept).to_pylist():
@@ -219,7 +216,7 @@ def rows_of(table: pa.Table, condition: str = "") -> Iterator[AnswerRow]:
 
 
 def excerpt(raw: str, most: int = 400) -> str:
-    """Return the end of an answer as it can be shown, for a trace of thinking comes first."""
+    """Return the end of an answer for display, because thinking comes first."""
     text = raw.encode("utf-8", "replace").decode()
     return text if len(text) <= most else f"\u2026{text[-most:]}"
 

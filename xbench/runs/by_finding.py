@@ -1,4 +1,4 @@
-"""Rows of a run whose queries are findings, side by side: what tables, figures and statistics read."""
+"""Rows of a run by image and finding, for tables, figures and statistics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from xbench.scoring.rows import Rows
 
 
 class Images:
-    """Scores of N images and C findings, every array (N, C) unless said otherwise; NaN where there is none.
+    """Scores of N images and C findings in arrays (N, C); NaN where there is none.
 
-    Grounding is scored on pairs of an image and a finding that is present with a region; of others it is NaN. Places
-    are fractions of the evaluation grid, from 0 at its left or top edge to 1 at the other.
+    Grounding is NaN except on positive pairs with a region. Positions are fractions of the evaluation grid, from 0 at
+    the left or top edge to 1 at the other.
     """
 
     def __init__(self, rows: Rows) -> None:

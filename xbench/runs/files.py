@@ -1,7 +1,6 @@
-"""The files of a run: their names, the columns of its tables, and errors of whoever reads them.
+"""Names of a run's files, columns of its tables, and errors of their readers.
 
-Each page of a table has a checksum: a bit that a disk or a copy has turned must not become another number. The
-description at a file's end has none; the SHA-256 in `results.json` covers it.
+Each page of a table has a checksum against flipped bits; the SHA-256 in `results.json` covers the file's footer.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from xbench.runtime.errors import UserError
 from xbench.scoring.rows import SCHEMA
 
 RESULTS, CONFIG = "results.json", "config.yaml"
-"""Written last and first: a folder with a configuration and without results is an unfinished run."""
+"""`RESULTS` is written last, the configuration first: a folder with the latter alone is an unfinished run."""
 PAIRS = "pairs.parquet"
-"""A row per image, query and condition: what every number follows from."""
+"""One row per image, query and condition; every number follows from these."""
 IMAGES, PREDICTIONS, TRUTH = "images.parquet", "predictions.parquet", "truth.parquet"
-"""A row per image; per pair what the model gave, or per question of a model that answers; per annotated region."""
+"""One row per image; per pair, or question to a model that answers; per annotated region."""
 PICTURES = "pictures.parquet"
-"""Patients' images, in a file of their own that can be deleted before a run is shared."""
+"""Patients' images, in a separate file that can be deleted before a run is shared."""
 PERTURBATIONS = "perturbations.parquet"
-"""A row per step of a curve over the order of a map, or per layer that was drawn anew; of runs that were asked to."""
+"""One row per step of a deletion or insertion curve, or per randomized layer."""
 READ_TEXTS, MENTIONS = "texts.parquet", "mentions.parquet"
-"""Of a run that was scored by its words: a row per text, and one per mention in it."""
+"""One row per text, and one per mention in it, if words were scored."""
 JOURNAL, PARTS = "journal", "parts"
-"""Folders with what `test` and `predict` have finished, while they go on."""
+"""Folders of the batches that `test` and `predict` have finished, during a run."""
 
 _INTEGERS, _FLOATS, _BOXES = pa.list_(pa.int32()), pa.list_(pa.float64()), pa.list_(pa.list_(pa.float64()))
 _IMAGE = {"index": pa.int64(), "image_id": pa.string()}
@@ -75,8 +74,8 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 }
 """Columns by table; docs/files.md describes them.
 
-In `predictions.parquet`, `map` holds the cells of a raw map row by row, null where nobody drew one; `map_shape` is null
-for models that draw none. From `asked` on, columns are null for models that are not asked in words.
+In `predictions.parquet`, `map` holds the cells of a raw map row by row, null without a map; `map_shape` is null for
+models without maps. Columns from `asked` on are null unless the model is asked in words.
 """
 
 _TEXT = _IMAGE | {"asked": pa.string()}
@@ -88,17 +87,17 @@ OF_WORDS: Final[Mapping[str, pa.Schema]] = {
         | dict.fromkeys(("sides", "zones", "flags"), pa.list_(pa.string()))
     ),
 }
-"""Columns of the tables that `rescore` adds; they follow from the predictions and a vocabulary."""
+"""Columns of the tables that `rescore` adds, derived from predictions and a vocabulary."""
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
-"""How tables are written: options of pyarrow."""
+"""Options of pyarrow for writing tables."""
 
 _FULL = frozenset({"index", "image_id", "query", "shape", "whole", "partial", "share", "kept", "shapes", "jpeg"})
 _ARRAYS = frozenset({"crop", "shape", "partial", "share", "kept", "map", "map_shape"})
 
 
 def is_of_a_run(folder: Path) -> bool:
-    """Tell a run, even an unfinished one, from the folder of a prediction or of a command that was refused."""
+    """Return whether a folder holds a run, even unfinished, rather than a prediction or a refused command."""
     if (folder / RESULTS).exists():
         return True
     refused = (folder / JOURNAL).is_dir() and not any(folder.glob(f"{JOURNAL}/*.arrow"))
@@ -107,7 +106,7 @@ def is_of_a_run(folder: Path) -> bool:
 
 
 class RunFileError(UserError):
-    """A file of a run is missing or cannot be read; `reason` says what is wrong, without the folder."""
+    """Missing or unreadable file of a run; `reason` is the message without the folder."""
 
     def __init__(self, message: str, exit_status: int = 1, reason: str = "", folder: Path = Path()) -> None:
         super().__init__(message, exit_status)
@@ -116,7 +115,7 @@ class RunFileError(UserError):
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Turn errors of reading a run's files into a RunFileError that names the run's folder."""
+    """Turn errors of reading a run's files into a RunFileError with the run's folder."""
     try:
         yield
     except FileNotFoundError as error:
@@ -134,11 +133,11 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
-    """A table of a run, called `name` there; its errors name its file, as pyarrow's own do not.
+    """A table of a run; unlike pyarrow's, its errors name its file, as `name` if given.
 
     Raises:
-        OSError, ValueError, pyarrow.ArrowInvalid: It is no table, is damaged, or has not the columns that a run writes.
-            Whatever reads rows raises these too.
+        OSError, ValueError, pyarrow.ArrowInvalid: The file is damaged, or has other columns than a run writes. All
+            readers of rows raise these too.
     """
 
     def __init__(self, path: Path, name: str = "") -> None:
@@ -149,39 +148,39 @@ class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
             super().__init__(path, page_checksum_verification=True)
         schema = SCHEMAS.get(name or path.name)
         if schema is not None and not self.schema_arrow.equals(schema):
-            raise ValueError(f"{path.name} has not the columns that a run writes")
+            raise ValueError(f"{path.name} has other columns than a run writes")
         self._group, self._table = -1, pa.table({})
 
     def read(self, *args: Any, **kwargs: Any) -> pa.Table:
-        """Read the table as pyarrow does."""
+        """Read the table like pyarrow."""
         with self._named():
             return super().read(*args, **kwargs)
 
     def read_row_group(self, i: int, *args: Any, **kwargs: Any) -> pa.Table:
-        """Read a group of rows as pyarrow does, and see that it has as many as the table says."""
+        """Read a group of rows like pyarrow, and check their number."""
         with self._named():
             table = super().read_row_group(i, *args, **kwargs)
             if table.num_rows != self.metadata.row_group(i).num_rows:
-                raise OSError(f"group {i} has {table.num_rows} rows, not as many as its description says")
+                raise OSError(f"group {i} has {table.num_rows} rows, unlike its metadata")
             return table
 
     def stated(self, key: str) -> Any:
-        """Return what the table says beside its rows."""
+        """Return metadata of the table."""
         metadata = self.schema_arrow.metadata or {}
         if key.encode() not in metadata:
-            raise ValueError(f"{self.file_name} does not say its {key}")
+            raise ValueError(f"{self.file_name} lacks its {key}")
         try:
             return json.loads(metadata[key.encode()])
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.file_name}: its {key}: {error}") from None
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-        """Go through the rows, or some columns of them; lists of numbers are arrays, for Python's lists take long."""
+        """Yield rows, or some columns; lists of numbers become arrays, which is faster than lists."""
         for group in range(self.num_row_groups):
             yield from _rows(self.read_row_group(group, columns=columns, use_threads=False))
 
     def row(self, place: int) -> dict[str, Any]:
-        """Return a row; the group that was read last is kept."""
+        """Return a row; the group read last stays in memory."""
         group = 0
         while place >= (size := self.metadata.row_group(group).num_rows):
             place, group = place - size, group + 1
@@ -202,7 +201,7 @@ class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     for name in {*table.column_names} & _FULL:
         if table[name].null_count:
-            raise ValueError(f"{name} has gaps that no run leaves")
+            raise ValueError(f"{name} has missing values that no run writes")
     columns = [_values(table[name].combine_chunks(), name in _ARRAYS) for name in table.column_names]
     return (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
 
@@ -212,7 +211,7 @@ def _values(column: pa.Array, arrays: bool) -> Sequence[Any]:
         return list(column.to_pylist())
     flat = column.flatten()
     if flat.null_count:
-        raise ValueError("there are gaps that no run leaves")
+        raise ValueError("there are missing values that no run writes")
     ends = np.asarray(column.value_lengths().fill_null(0)).cumsum()
     parts = np.split(np.asarray(flat), ends[:-1]) if len(column) else []
     return [part if there else None for part, there in zip(parts, column.is_valid().to_pylist(), strict=True)]

@@ -1,7 +1,7 @@
-"""The one answer to whether two runs are the same: what their numbers depend on, in a form that can be compared.
+"""Fingerprints: what the numbers of a run depend on, in comparable form.
 
-`--resume` goes on with an unfinished run of the same fingerprint, and `bench` skips a finished one. Part of it is what
-predictions depend on (`outputs_depend_on`); its digest of plain values also names answers of servers.
+`--resume` continues an unfinished run with the same fingerprint, and `bench` skips a finished one. `outputs_depend_on`
+is the part that determines predictions; its digest also names cached answers of servers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 IMAGE_PACKAGES: tuple[str, ...] = ("albumentations", "albucore", "opencv-python-headless", "pydicom", "pylibjpeg")
 IMAGE_PACKAGES += ("pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pycocotools", "pillow", "numpy")
-"""Those that turn files into what a model sees."""
+"""Packages that turn files into model input."""
 _PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "open_clip_torch", "timm", "transformers")
-# Parts of a configuration that move no number, and options of Lightning's trainer, which cannot say so itself.
+# Options that move no number, including those of Lightning's trainer, which cannot declare them.
 _NEUTRAL = frozenset({"config", "oversubscribe", "resume"})
 _NEUTRAL_IN_TRAINER = frozenset(
     {"default_root_dir", "devices", "enable_model_summary", "enable_progress_bar", "logger", "num_nodes"}
@@ -38,11 +38,11 @@ _NEUTRAL_IN_TRAINER = frozenset(
 
 
 def fingerprint(config: Mapping[str, Any], model: type[SaliencyModel], data: ChestXrayDataModule) -> dict[str, Any]:
-    """Describe what the numbers of a run depend on, as nested plain values of JSON.
+    """Describe what the numbers of a run depend on, as nested plain values for JSON.
 
-    These are the options that may move a number, versions and code, and digests of annotations and of every file that
-    an option names, by itself or, for the model, by its folder. The class of a model or a dataset declares which of its
-    options move none (`neutral_options`). `config` is the resolved configuration; `data` has been set up.
+    These are options that may move a number, versions and code, and digests of annotations and of every file that an
+    option names, singly or, for the model, by folder. Classes of models and datasets declare the other options as
+    `neutral_options`. `config` is the resolved configuration; `data` must be set up.
     """
     settings = _settings(config, model, type(data))
     content = {
@@ -59,27 +59,27 @@ def fingerprint(config: Mapping[str, Any], model: type[SaliencyModel], data: Che
 
 
 def of_results(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a fingerprint as `results.json` keeps it.
+    """Return a fingerprint for `results.json`.
 
-    A digest stands in place of the settings, which name places. The accelerator is left out: what was computed on a
-    cluster is finished on every machine.
+    A digest replaces the settings, which contain paths. The accelerator is omitted, so that any machine recognizes a
+    run finished on a cluster.
     """
     kept = {name: value for name, value in content.items() if name != "accelerator"}
     return kept | {"settings": digest(content["settings"])}
 
 
 def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a run's provenance that, with the images, determines its logits and maps."""
+    """Return the part of the provenance that, with the images, determines logits and maps."""
     return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
 
 
 def names_digest(names: Iterable[str]) -> str:
-    """Return the SHA-256 of names of images, in their order."""
+    """Return the SHA-256 of image names in order."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it, the same in every process; of other objects only what they are."""
+    """Return a value for JSON, equal in every process; other objects become the name of their type."""
     if isinstance(value, Mapping):
         return {utf8(str(key)): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -92,12 +92,12 @@ def plain(value: Any) -> Any:
 
 
 def utf8(text: str) -> str:
-    """Return a text as files of UTF-8 can hold it, with an escape for a byte that is no text, as paths have them."""
+    """Return a text for UTF-8 files, with escapes for undecodable bytes in paths."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return in words what differs between two fingerprints of results with the same settings."""
+    """Describe the differences between two fingerprints with the same settings."""
     said = []
     for part in ("versions", "files", "annotations"):
         then, today = before.get(part) or {}, now[part]
@@ -111,7 +111,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def difference(one: Any, other: Any, place: str = "") -> str | None:
-    """Return the first place where two nested plain values differ, with both; None where they are equal."""
+    """Describe the first difference between two nested plain values; None if equal."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in one | other:
             found = difference(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
@@ -125,7 +125,7 @@ def difference(one: Any, other: Any, place: str = "") -> str | None:
 
 
 def annotation_digests(files: Sequence[Path]) -> dict[str, str]:
-    """Return the digests of annotation files by name, or by their place below a common folder where names repeat."""
+    """Return digests of annotation files by name, or by relative path where names repeat."""
     names = [path.name for path in files]
     if len({*names}) < len({*files}):
         folder = os.path.commonpath([path.absolute().parent for path in files])
@@ -134,7 +134,7 @@ def annotation_digests(files: Sequence[Path]) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of xbench, of Python and of the packages that numbers depend on."""
+    """Return the versions of xbench, Python and packages that numbers depend on."""
     packages = package_versions((*_PACKAGES, *IMAGE_PACKAGES))
     return {"xbench": xbench.__version__, "python": platform.python_version(), **packages}
 
@@ -145,13 +145,11 @@ def package_versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _settings(config: Mapping[str, Any], model: type[SaliencyModel], data: type[ChestXrayDataModule]) -> dict[str, Any]:
-    """Return the options that may move a number."""
-
     def without(options: Mapping[str, Any] | None, neutral: Collection[str]) -> dict[str, Any]:
         return {name: value for name, value in (options or {}).items() if name not in neutral}
 
     counted = without(config, _NEUTRAL) | {"trainer": without(config.get("trainer"), _NEUTRAL_IN_TRAINER)}
-    # These distribute images and leave the model as it is; others, such as FSDP, can change its precision.
+    # These only distribute images; others, such as FSDP, can change the precision of the model.
     if str(counted["trainer"].get("strategy")).partition("_")[0] in ("ddp", "single"):
         counted["trainer"]["strategy"] = "auto"
     for part, owner in (("model", model), ("data", data)):
@@ -164,7 +162,6 @@ def _settings(config: Mapping[str, Any], model: type[SaliencyModel], data: type[
 
 
 def _accelerator(option: Any) -> Any:
-    """Return what `auto` and `gpu` come to on this machine."""
     if option not in ("auto", "gpu"):
         return option
     import torch
@@ -175,7 +172,7 @@ def _accelerator(option: Any) -> Any:
 
 
 def _digests(value: Any, option: str, folders: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the options that name files, or folders if these count, each with a digest of their content."""
+    """Yield options that name files, or optionally folders, with digests of their content."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _digests(inner, f"{option}.{name}", folders)

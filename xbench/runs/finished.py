@@ -1,4 +1,4 @@
-"""The reader of a finished run: every file of it, checked when it is first asked for."""
+"""Reader of a finished run."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class FinishedRun:
-    """A finished run: its results, tables, maps, regions and pictures, each read when it is first asked for.
+    """A finished run. Files are read and checked on first use.
 
-    Reading what is missing or damaged, or was not written by a run, raises a `RunFileError`, which is a `UserError`;
-    so do the checks. Needs torch for `batch` alone.
+    Missing, damaged or foreign files, and failed checks, raise a `RunFileError`, which is a `UserError`. Only `batch`
+    needs torch.
     """
 
     def __init__(self, folder: Path, results: Results, condition: str = "") -> None:
@@ -53,7 +53,7 @@ class FinishedRun:
 
     @classmethod
     def open(cls, folder: Path, *needed: str) -> Self:
-        """Open the run in a folder and read its `results.json`; `needed` names further files that it must have."""
+        """Open the run in a folder and read `results.json`; `needed` names other required files."""
         with reading(folder):
             for name in (RESULTS, *needed):
                 if not (folder / name).exists():
@@ -62,32 +62,32 @@ class FinishedRun:
 
     @cached_property
     def under_conditions(self) -> list[Self]:
-        """The run, and the same images of it under each other condition: rows, predictions and answers are of that."""
+        """The run and, for each other condition, the run with rows, predictions and answers of that."""
         with reading(self.folder):
             there = Table(self.folder / PAIRS).read(["condition"])["condition"].unique().to_pylist()
         return [self, *(type(self)(self.folder, self.results, name) for name in there if name)]
 
     @cached_property
     def rows(self) -> Rows:
-        """What every number follows from, of `pairs.parquet`."""
+        """Rows of `pairs.parquet`."""
         with reading(self.folder):
             return read_rows(self.folder / PAIRS, self.results.findings, self.condition)
 
     @cached_property
     def changed(self) -> dict[str, Rows]:
-        """The rows under interventions that hide pixels, by condition."""
+        """Rows under interventions that hide pixels, by condition."""
         names = [view.condition for view in self.under_conditions if view.condition in CONDITIONS]
         with reading(self.folder):
             return read_conditions(self.folder / PAIRS, self.results.findings, names) if names else {}
 
     @cached_property
     def image_scores(self) -> Images:
-        """The rows by image and finding."""
+        """Rows by image and finding."""
         return Images(self.rows)
 
     @cached_property
     def answers(self) -> dict[str, list[AnswerRow]]:
-        """What a model that answers was asked, and what it said, by image; nothing of any other."""
+        """Questions and answers by image; empty for other models."""
         if not self.results.answered:
             return {}
         found: dict[str, list[AnswerRow]] = {image_id: [] for image_id in self.rows.image_ids}
@@ -96,7 +96,7 @@ class FinishedRun:
             for row in read_answers(self.folder / PREDICTIONS, self.condition):
                 if (row.finding, row.group) not in asked.get(row.image_id, ()):
                     about = f"{row.finding!r:.60} on {row.image_id!r:.200}"
-                    raise ValueError(f"{PREDICTIONS} speaks of {about}, which is not in {PAIRS}")
+                    raise ValueError(f"{PREDICTIONS} names {about}, which is not in {PAIRS}")
                 found[row.image_id].append(row)
             scored = self.rows["scored"]
             for image_id, rows in found.items():
@@ -105,7 +105,7 @@ class FinishedRun:
                 own = self.pairs_of[self.row_of[image_id]]
                 needed = [query.name for query, pair in zip(self.queries[image_id], own, strict=True) if scored[pair]]
                 if len({*located}) < len(located) or sorted(drawn) != sorted(needed):
-                    raise ValueError(f"{PREDICTIONS} has not one answer to each scored pair of {image_id!r:.200}")
+                    raise ValueError(f"{PREDICTIONS} needs one answer for each scored pair of {image_id!r:.200}")
         return found
 
     @property
@@ -121,21 +121,21 @@ class FinishedRun:
 
     @property
     def saves_images(self) -> bool:
-        """Whether it has the files that `CaseKeeper` saves, pictures among them."""
+        """Whether the run has the files of `CaseKeeper`, including pictures."""
         return all((self.folder / name).is_file() for name in (IMAGES, PREDICTIONS, TRUTH, PICTURES))
 
     @cached_property
     def instances(self) -> dict[tuple[str, str], tuple[Shape, ...]]:
-        """Annotated items by image and finding, of `truth.parquet`, in the order of their file.
+        """Annotated items by image and finding from `truth.parquet`, in order.
 
-        A region without that key is one of a dataset that gives regions alone.
+        Datasets that provide only regions have no items.
         """
         with reading(self.folder):
             rows = Table(self.folder / TRUTH).rows()
             return {(row["image_id"], row["query"]): saved.shapes_of(row) for row in rows if row["shapes"]}
 
     def regions(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-        """Go through the annotated regions: image, finding, and the region as it was scored (H, W)."""
+        """Yield image, finding and scored region (H, W)."""
         with reading(self.folder):
             truth = Table(self.folder / TRUTH)
             gamma = saved.stated_gamma(truth)
@@ -144,45 +144,45 @@ class FinishedRun:
 
     @cached_property
     def image_sizes(self) -> dict[str, tuple[int, int] | None]:
-        """Height and width of each image as it was decoded, of `images.parquet`; None where nobody knows."""
+        """Height and width of each decoded image; None if unknown."""
         with reading(self.folder):
             rows = Table(self.folder / IMAGES).rows()
             return {row["image_id"]: saved.size_of(row) for row in rows if row["failure"] is None}
 
     @cached_property
     def attributes(self) -> dict[str, dict[str, str | float]]:
-        """Sex, age and projection of each image as far as they are known, of `images.parquet`."""
+        """Sex, age and projection of each image, if known."""
         with reading(self.folder):
             rows = Table(self.folder / IMAGES).rows(["image_id", *ATTRIBUTES])
             return {row["image_id"]: known_attributes(row)[0] for row in rows}
 
     @cached_property
     def draws_maps(self) -> bool:
-        """Whether it saved maps: not one of boxes, nor one of probabilities alone."""
+        """Whether the run saved maps, rather than boxes or only probabilities."""
         with reading(self.folder):
             shapes = Table(self.folder / PREDICTIONS).read(["map_shape"])["map_shape"]
             return bool(len(shapes) > shapes.null_count)
 
     @property
     def map_scale(self) -> MapScale | None:
-        """What the values of the raw maps are, as the model's class declares it; None if it does not."""
+        """Scale of the raw maps that the model's class declares, or None."""
         with reading(self.folder):
             model = self.results.provenance.get("model")
             scale = model.get("map_scale") if isinstance(model, dict) else None
             if scale is not None and scale not in get_args(MapScale):
-                raise ValueError(f"{RESULTS} names a map_scale {scale!r:.40}, which there is not")
+                raise ValueError(f"{RESULTS} names an unknown map_scale {scale!r:.40}")
             return scale
 
     @cached_property
     def scored_pairs(self) -> ScoredPairs:
-        """Maps, regions and pictures of the scored pairs, read one at a time; regions must be those of the rows."""
+        """Maps, regions and pictures of the scored pairs, read one at a time and checked against the rows."""
         rows = self.rows
         places = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
         pairs = [(rows.image_ids[image], rows.queries[query]) for image, query in places]
         return ScoredPairs(self.folder, dict(zip(pairs, rows["region_digest"].tolist(), strict=True)))
 
     def check_tables(self) -> None:
-        """Check that the tables can be read and fit to the results."""
+        """Check that the tables are readable and match the results."""
         rows, results, _ = self.rows, self.results, self.answers
         with reading(self.folder):
             if len(rows.image_ids) != results.counts.images:
@@ -191,7 +191,7 @@ class FinishedRun:
                 raise ValueError(f"{PAIRS} has {rows.counts.mask.shape[1]} thresholds, unlike {RESULTS}")
 
     def saved_images(self) -> Iterator[SavedImage]:
-        """Read what the run saved of its images, one by one in the dataset's order."""
+        """Yield the saved images in the dataset's order."""
         rows_of, last = self.rows, -1
         present = rows_of["has_region"] & (rows_of["label"] == 1)
         with reading(self.folder):
@@ -201,11 +201,11 @@ class FinishedRun:
                     continue
                 row = next(rows, None)
                 if row is None or rows_of.image_ids[row] != image.image_id:
-                    raise ValueError(f"{IMAGES} is of other images than {PAIRS}")
+                    raise ValueError(f"{IMAGES} and {PAIRS} differ in images")
                 own = self.pairs_of[row]
                 drawn, scored = (tuple(np.flatnonzero(which[own])) for which in (rows_of["has_region"], present))
                 if image.index <= last or tuple(image.regions) != drawn or image.scored != scored:
-                    raise ValueError(f"{image.image_id}: its place or its regions are not those of {PAIRS}")
+                    raise ValueError(f"{image.image_id}: its position or its regions are not those of {PAIRS}")
                 last = image.index
                 yield image
             if next(rows, None) is not None:
@@ -213,7 +213,7 @@ class FinishedRun:
 
     @cached_property
     def rules(self) -> Rules:
-        """How it was scored, of the provenance."""
+        """Rules of scoring from the provenance."""
         with reading(self.folder):
             provenance = self.results.provenance
             try:
@@ -232,21 +232,21 @@ class FinishedRun:
                     and 0 < gamma <= 1
                 )
             except (KeyError, TypeError) as error:
-                raise ValueError(f"the provenance in {RESULTS} lacks something: {error}") from None
+                raise ValueError(f"the provenance in {RESULTS} is incomplete: {error}") from None
             if not sound:
-                raise ValueError(f"the provenance in {RESULTS} holds what no run writes")
+                raise ValueError(f"the provenance in {RESULTS} is not that of a run")
             return Rules(sides or "native", upsampling, gamma, thresholds, ties, self.map_scale or "none")
 
     def batches(self, gamma: float | None = None) -> Iterator[tuple[Prediction, Truth]]:
-        """Yield what the model said and what the annotations say, as the run's metrics got it, for metrics of your own.
+        """Yield batches of predictions and truth, as the run's metrics got them, for metrics of your own.
 
-        `gamma` is the share of a grid pixel that a region must cover, in (0, 1]; None stands for that of the run.
+        `gamma` is the share of a grid pixel that a region must cover, in (0, 1]; None for that of the run.
         """
         gamma = self.rules.gamma if gamma is None else gamma
         yield from (self.batch(images, gamma) for images in self.saved_batches())
 
     def saved_tables(self, name: str, images: frozenset[str] | None = None) -> Iterator[pa.Table]:
-        """Read a table part by part: the rows of all images or the named ones, and in `images.parquet` failures."""
+        """Yield a table in parts: rows of all images or the given ones, and failures in `images.parquet`."""
         with reading(self.folder):
             file = Table(self.folder / name)
             for group in range(file.num_row_groups):
@@ -259,9 +259,9 @@ class FinishedRun:
                 yield table
 
     def saved_batches(self, images: frozenset[str] | None = None) -> Iterator[list[SavedImage]]:
-        """Read what the run saved of its images, or of the named ones, batch by batch as they were scored.
+        """Yield the saved images, or the given ones, in the batches of the run.
 
-        In other batches, the interpolation of a crop would round to another last bit.
+        Other batches would round interpolated crops differently in the last bit.
         """
         grid, size = self.rules.grid, self.results.provenance["data"]["batch_size"]
         for _, batch in groupby(self.saved_images(), key=lambda image: image.index // size):
@@ -278,10 +278,7 @@ class FinishedRun:
     def batch(
         self, images: Sequence[SavedImage], gamma: float, family: str | None = None, frame: str | None = None
     ) -> tuple[Prediction, Truth]:
-        """Return what a batch of saved images is scored from.
-
-        Answers are read again, by another family or frame if these are given.
-        """
+        """Return predictions and truth of saved images; `family` or `frame` read answers anew."""
         import torch
 
         from xbench.types import Answers, Maps, Prediction, Truth
@@ -330,19 +327,19 @@ class FinishedRun:
 
     @cached_property
     def row_of(self) -> dict[str, int]:
-        """Place of each image, by its name, among those of `rows`."""
+        """Position of each image among those of `rows`."""
         return {image_id: row for row, image_id in enumerate(self.rows.image_ids)}
 
     @cached_property
     def pairs_of(self) -> list[NDArray[np.int64]]:
-        """Places of the rows of each image, in the order of its queries."""
+        """Positions of the rows of each image, in the order of its queries."""
         images = len(self.rows.image_ids)
         ends = np.bincount(self.rows.image, minlength=images).cumsum()
         return np.split(np.argsort(self.rows.image, kind="stable"), ends[:-1])[:images]
 
     @cached_property
     def queries(self) -> dict[str, list[Query]]:
-        """What was looked for by image."""
+        """Queries by image."""
         rows, names = self.rows, dict(enumerate(self.results.findings))
         findings = {place: None if name == PHRASES else name for place, name in names.items()}
         texts = dict(enumerate(rows.texts))

@@ -1,4 +1,4 @@
-"""Where a run puts its files, and which unfinished run it goes on with."""
+"""Folders of runs, new or resumed."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ _LOCK = "lock"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's folder as every process sees it."""
+    """Folder of a run, the same in every process."""
 
     path: Path
-    finished: Mapping[int, Path] = field(default_factory=dict)  # by number the batches of earlier attempts
+    finished: Mapping[int, Path] = field(default_factory=dict)  # by number, batches of earlier attempts
 
     @property
     def journal(self) -> Path:
-        """Folder of the journal, while the run is unfinished."""
+        """Folder of the journal of an unfinished run."""
         return self.path / JOURNAL
 
 
 def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
     """Create `<default_root_dir>/<model>_<dataset>/<timestamp>/` once for all processes.
 
-    Every process must call it. The configuration goes in at once as `config.yaml`, so that even a run that fails later
-    can be repeated.
+    Every process must call it. `config.yaml` is written at once, so that even a failed run can be repeated.
     """
     return _together(trainer, lambda: RunFolder(_create(trainer, _parent(trainer, model, dataset)))).path
 
@@ -57,16 +56,16 @@ def open_journaled_folder(
     batches: int,
     resume: bool,
 ) -> RunFolder:
-    """Create a run's folder with a journal, or go on with an unfinished one. Every process must call it.
+    """Create a run's folder with a journal, or resume one. Every process must call it.
 
     Args:
-        trainer: The trainer of the run.
+        trainer: Trainer of the run.
         model: Name of the model.
         dataset: Name of the dataset.
-        depends_on: Returns the run's fingerprint; only the first process asks, for it reads whole checkpoints. None
-            for a run that cannot be resumed.
-        batches: How many the dataset has.
-        resume: Go on with the newest unfinished run of the same model and dataset, if there is one.
+        depends_on: Returns the fingerprint, or None if the run cannot be resumed. Only the first process calls it,
+            because it reads whole checkpoints.
+        batches: Number of batches of the dataset.
+        resume: Continue the newest unfinished run of the same model and dataset, if any.
     """
 
     def choose() -> RunFolder:
@@ -81,17 +80,17 @@ def open_journaled_folder(
             _lock(run.path)
             return run
         finished = [*finished_batches(folder / JOURNAL).items()]
-        # A process without a batch would leave the others waiting for ever: it does a finished one again.
+        # A process without a batch would make the others wait forever, so it repeats a finished one.
         kept = max(0, batches - trainer.world_size)
         for _, again in finished[kept:]:
-            again.unlink()  # another answer, or another last bit on a GPU, would stand beside it
+            again.unlink()  # a second answer, or another last bit on a GPU, would contradict it
         return RunFolder(folder, dict(finished[:kept]))
 
     return _together(trainer, choose)
 
 
 def new_folder(parent: Path) -> Path:
-    """Create a folder in `parent`, which is created if need be, and name it after the time."""
+    """Create a folder named after the time in `parent`."""
     parent.mkdir(parents=True, exist_ok=True)
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     for suffix in ("", *(f"-{count}" for count in range(2, 1000))):
@@ -103,7 +102,7 @@ def new_folder(parent: Path) -> Path:
 
 
 def discard_refused(folder: Path) -> None:
-    """Remove the folder of a run that was refused before it had finished anything, and that of its pair if empty."""
+    """Remove the folder of a refused run without finished batches, and its parent if empty."""
     if {path.name for path in folder.rglob("*") if path.is_file()} <= {CONFIG, ABOUT, _LOCK}:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
@@ -111,15 +110,15 @@ def discard_refused(folder: Path) -> None:
 
 
 def saved_config(trainer: Trainer) -> SaveConfigCallback | None:
-    """Return the callback that knows the configuration of the command line; None for a run started from Python."""
-    # Here, for `rescore` names folders too, and does without Lightning.
+    """Return the callback with the command line's configuration; None for a run started from Python."""
+    # Imported here, because `rescore` needs no Lightning.
     from lightning.pytorch.cli import SaveConfigCallback
 
     return next((callback for callback in trainer.callbacks if isinstance(callback, SaveConfigCallback)), None)  # type: ignore[attr-defined]
 
 
 def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
-    """Let the first process choose, and tell the others its choice, or why there is none."""
+    """Let the first process choose, and share its choice or error with the others."""
     chosen: RunFolder | UserError | None = None
     if trainer.is_global_zero:
         try:
@@ -129,10 +128,10 @@ def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
         except OSError as error:
             place = error.filename or trainer.default_root_dir
             chosen = UserError(
-                f"The run cannot write its results: {error.strerror} ({place}). Make room there, or give another "
-                "folder that you may write to with --trainer.default_root_dir."
+                f"The run cannot write its results: {error.strerror} ({place}). Free disk space, or give "
+                "another writable folder with --trainer.default_root_dir."
             )
-    # All processes learn of a failure together; if only the first one stopped, the others would wait for it.
+    # All processes get the failure; if only the first one stopped, the others would wait for it.
     told = trainer.strategy.broadcast(chosen)
     if isinstance(told, UserError):
         raise told
@@ -141,28 +140,28 @@ def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
 
 
 def _unfinished(parent: Path, about: Mapping[str, Any] | None) -> Path | None:
-    """Return the newest unfinished run that depends on the same things, locked; None if none is unfinished."""
+    """Return the newest unfinished run with the same fingerprint, locked; None if there is none."""
     refused: list[str] = []
     for folder in sorted((path.parent for path in parent.glob(f"*/{JOURNAL}")), reverse=True):
         stored = read_about(folder / JOURNAL)
         if stored is None or (folder / RESULTS).exists():
             continue
         if differs := difference(stored, about):
-            refused.append(f"{folder} was begun otherwise: {differs}.")
+            refused.append(f"{folder} was started with other settings: {differs}.")
         elif not _lock(folder):
-            refused.append(f"{folder} is still going on in another process.")
+            refused.append(f"{folder} is still running in another process.")
         else:
             return folder
     if refused:
         raise UsageError(
-            f"--resume true: {refused[0]} An unfinished run can only go on with the same configuration, weights, data "
-            "and versions: give those, or leave out --resume true to start anew, or delete that folder."
+            f"--resume true: {refused[0]} Resuming needs the same configuration, weights, data and versions. Use "
+            "these, omit --resume true to start a new run, or delete that folder."
         )
     return None
 
 
 def _lock(folder: Path) -> bool:
-    """Mark a run as going on, for as long as this process lives; False if another process has done so."""
+    """Lock a run for the life of this process; False if another process has."""
     try:
         try_lock(folder / JOURNAL / _LOCK, inherited=False)
     except Busy:
@@ -172,18 +171,18 @@ def _lock(folder: Path) -> bool:
 
 def _parent(trainer: Trainer, model: str, dataset: str) -> Path:
     for part, name in (("model", model), ("dataset", dataset)):
-        # A path would lead out of the root.
+        # A path would leave the root.
         if not is_folder_name(name):
             raise UserError(
-                f"The {part} is called {name!r:.60}, and its name becomes part of the run's folder: set `name` in its "
-                "class to printable characters without slashes, and with none of . = + - @ as the first."
+                f"The name {name!r:.60} of the {part} cannot be part of a folder: set `name` in its class to "
+                "printable characters without slashes, not beginning with . = + - or @."
             )
     return Path(trainer.default_root_dir).expanduser() / f"{model}_{dataset}"
 
 
 def _create(trainer: Trainer, parent: Path) -> Path:
     folder, saved = new_folder(parent), saved_config(trainer)
-    text = "# This run was started from Python and not from the command line, which alone knows the configuration.\n"
+    text = "# This run was started from Python, so its configuration is unknown.\n"
     if saved is not None:
         text = saved.parser.dump(saved.config, skip_none=False)
     write_whole(folder / CONFIG, text)

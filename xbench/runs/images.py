@@ -1,7 +1,7 @@
-"""What a run saves of its images beside the rows: predictions, annotated regions and items, radiographs.
+"""Saved images of a run: predictions, annotated regions and items, radiographs.
 
-Pictures are drawn from them, and a run is scored again without its model. Needs no torch. Readers raise an OSError, a
-ValueError or a pyarrow.ArrowInvalid for a file that cannot be read or holds what no run writes.
+Reports draw them, and `rescore` scores them without the model. Needs no torch. Readers raise an OSError, ValueError or
+pyarrow.ArrowInvalid for unreadable or foreign content.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", np.uint8, np.float32)
 _nulls = lru_cache(maxsize=16)(lambda name, rows: nulls(SCHEMAS[name], rows))
 _MOST_CELLS = 2**26
-"""Of a map that is read. A file of a few bytes can claim any number for one that nobody drew."""
+"""Limit for a map, because a few bytes can claim any number of empty cells."""
 
 
 @dataclass(frozen=True)
 class SavedImage:
-    """What a run keeps of an image. Positions are those of the K queries, ascending."""
+    """Saved data of an image. Positions are those of its K queries, ascending."""
 
     index: int  # position of the image in the dataset
     image_id: str
     patient_id: str | None
-    image_sha256: str | None  # digest of the model input; None if the image was not decoded
-    view: View  # part of the radiograph that the maps show
-    queries: Sequence[Query]  # what is looked for on it (K)
-    # Raw maps (K, h, w), in the frame of the model input, NaN where nobody drew one; None of a model that draws no map.
+    image_sha256: str | None  # digest of the model input; None if not decoded
+    view: View
+    queries: Sequence[Query]  # (K)
+    # Raw maps (K, h, w) in the frame of the model input, NaN where missing; None for a model without maps.
     saliency: NDArray[np.float32] | None
-    regions: Mapping[int, Coverage]  # annotated regions by position
-    scored: tuple[int, ...]  # positions of those queries that are present with a region
-    picture: bytes | None  # the radiograph as a JPEG file; None where no pair is scored
-    image_size: tuple[int, int] | None = None  # height and width of the radiograph as decoded; None where nobody knows
-    # What the regions are the unions of, item by item, by position.
+    regions: Mapping[int, Coverage]  # by position
+    scored: tuple[int, ...]  # positions of positive queries with a region
+    picture: bytes | None  # JPEG of the radiograph; None without a scored pair
+    image_size: tuple[int, int] | None = None  # height and width as decoded; None if unknown
+    # Items that form the regions, by position.
     instances: Mapping[int, tuple[Shape, ...]] = field(default_factory=dict)
 
 
@@ -64,7 +64,7 @@ def table_of(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 
 def with_attributes(tables: Mapping[str, pa.Table], attributes: Sequence[Mapping[str, Any]]) -> Mapping[str, pa.Table]:
-    """Fill sex, age and projection into `images.parquet` of a batch, from those of every image of the dataset."""
+    """Fill sex, age and projection into `images.parquet` of a batch."""
     if (images := tables.get(IMAGES)) is None:
         return tables
     places = images["index"].to_pylist()
@@ -76,7 +76,7 @@ def with_attributes(tables: Mapping[str, pa.Table], attributes: Sequence[Mapping
 
 
 def truth_table(regions: Sequence[tuple[int, str, Query, bool, Coverage, Sequence[Shape]]]) -> pa.Table:
-    """Return `truth.parquet` of a batch: index and name of the image, what was looked for, if it is there, where."""
+    """Return `truth.parquet` of a batch: index and name of the image, query, presence, region and items."""
     keys = [(index, name, *query[:2], present) for index, name, query, present, _, _ in regions]
     coverage, shapes = [one[4] for one in regions], [one[5] for one in regions]
     columns = _columns(TRUTH, [(*key, one.shape, one.whole.tobytes()) for key, one in zip(keys, coverage, strict=True)])
@@ -93,10 +93,7 @@ def truth_table(regions: Sequence[tuple[int, str, Query, bool, Coverage, Sequenc
 def predictions_table(
     truth: Truth, maps: NDArray[np.float32] | None, scores: Mapping[str, NDArray[np.float64]], condition: str
 ) -> pa.Table:
-    """Return `predictions.parquet` of a model that draws maps (P, h, w), NaN for one that nobody drew, or scores alone.
-
-    The pairs are those of `truth`; scores are (P,).
-    """
+    """Return `predictions.parquet` of the pairs of `truth`: maps (P, h, w), NaN where missing, and scores (P,)."""
     columns: dict[str, Any] = {
         "index": column_of(truth.index[truth.image], pa.int64()),
         "image_id": [truth.image_ids[image] for image in truth.image],
@@ -115,7 +112,6 @@ def predictions_table(
 
 
 def _lists(parts: Sequence[NDArray[Any]], kind: pa.ListType) -> pa.ListArray:
-    """Return arrays (N,) as a column of lists."""
     cells = np.concatenate(parts) if parts else np.zeros(0)
     return pa.ListArray.from_arrays(_ends(parts), column_of(cells, kind.value_type))
 
@@ -129,14 +125,13 @@ def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def _table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
-    """Return columns as a table of a run; those that are not there are null."""
     return pa.Table.from_arrays([*{**_nulls(name, rows), **columns}.values()], schema=SCHEMAS[name])
 
 
 def read_saved_images(
     folder: Path, queries: Mapping[str, Sequence[Query]], condition: str = ""
 ) -> Iterator[SavedImage]:
-    """Read what a run saved of its images with these queries by image, one by one in the dataset's order."""
+    """Yield the saved images with these queries, in the dataset's order."""
     others = {
         name: _OfImages(Table(folder / name))
         for name in (PREDICTIONS, TRUTH, PICTURES)
@@ -150,7 +145,7 @@ def read_saved_images(
         predicted = [row for row in of_image[PREDICTIONS] if row["condition"] == condition and row["asked"] is None]
         asked = queries.get(image_id, ())
         place_of = {query.name: place for place, query in enumerate(asked)}
-        # Under a condition there may be some of the images and of their queries alone.
+        # A condition may cover only some images and queries.
         there = (region for region in of_image[TRUTH] if region["query"] in place_of or not condition)
         regions = {place_of[region["query"]]: region for region in there}
         if [*regions] != sorted(regions):
@@ -173,11 +168,11 @@ def read_saved_images(
         )
     for name, file in others.items():
         if file.image_id is not None:
-            raise ValueError(f"{name} has an image {file.image_id!r:.200} that {IMAGES} does not name in its place")
+            raise ValueError(f"{name} has image {file.image_id!r:.200}, which {IMAGES} lacks at that position")
 
 
 def stated_gamma(truth: Table) -> float:
-    """Return the share of a grid pixel that a region of a run must cover, as `truth.parquet` states it."""
+    """Return the share of a grid pixel that a region must cover, from `truth.parquet`."""
     gamma = truth.stated("gamma")
     if not isinstance(gamma, float | int) or not 0 < gamma <= 1:
         raise ValueError(f"{TRUTH} has an impossible gamma")
@@ -186,23 +181,22 @@ def stated_gamma(truth: Table) -> float:
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """A scored pair as pictures show it."""
+    """A scored pair for display."""
 
     index: int  # position of the image in the dataset
     image_id: str
     finding: str
-    saliency: NDArray[np.float32] | None  # raw map (h, w), in the frame of the model input; None without one
-    view: View  # part of the radiograph that this frame shows
-    region: NDArray[np.bool_]  # annotated region (H, W)
-    # The grey radiograph (H, W), on the evaluation grid or, if a side of that is longer than 1,024 pixels, smaller in
-    # the same proportions.
+    saliency: NDArray[np.float32] | None  # raw map (h, w) in the frame of the model input, if any
+    view: View  # part of the radiograph in this frame
+    region: NDArray[np.bool_]  # (H, W)
+    # Gray radiograph (H, W) on the evaluation grid, shrunk if a side exceeds 1,024 pixels.
     display: NDArray[np.uint8]
 
 
 class ScoredPairs:
-    """The scored pairs `(image_id, finding)` of a finished run, read from the files in its folder one at a time.
+    """Scored pairs `(image_id, finding)` of a finished run, read one at a time.
 
-    Raises a UserError where files cannot be read, hold what no run writes, or regions without these `digests`.
+    Raises a UserError for unreadable or foreign files, and for regions without these `digests`.
     """
 
     def __init__(self, folder: Path, digests: Mapping[tuple[str, str], str] | None = None) -> None:
@@ -228,12 +222,12 @@ class ScoredPairs:
         return len(self._place)
 
     def read(self, image_id: str, finding: str) -> ScoredPair:
-        """Read a pair; a KeyError if the run did not score it."""
+        """Read a pair; raise a KeyError if the run did not score it."""
         place, drawn = self._place[image_id, finding], self._map.get((image_id, finding))
         with reading(self._folder):
             on_grid = coverage_of(self._files[TRUTH].row(place)).at(self._gamma)
             if self._digests is not None and self._digests[image_id, finding] != region_digest(on_grid):
-                raise ValueError(f"{TRUTH} holds other regions than {PAIRS}")
+                raise ValueError(f"the regions of {TRUTH} are not those of {PAIRS}")
             image = self._files[IMAGES].row(self._image[image_id])
             file = np.frombuffer(self._files[PICTURES].row(self._picture[image_id])["jpeg"], np.uint8)
             display = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE) if len(file) else None
@@ -251,7 +245,7 @@ class ScoredPairs:
 
 
 def jpeg(image: NDArray[np.uint8]) -> bytes:
-    """Encode a grey image (H, W) as a JPEG file."""
+    """Encode a gray image (H, W) as JPEG."""
     done, encoded = cv2.imencode(".jpg", image, (cv2.IMWRITE_JPEG_QUALITY, 90))
     if not done:
         raise ValueError(f"a picture of {image.shape} {image.dtype} cannot be encoded")
@@ -259,7 +253,7 @@ def jpeg(image: NDArray[np.uint8]) -> bytes:
 
 
 def shrunk(image: NDArray[_Number], longest: int) -> NDArray[_Number]:
-    """Return a picture (H, W) shrunk so that no side is longer than `longest` pixels."""
+    """Shrink a picture (H, W) so that no side exceeds `longest` pixels."""
     height, width = image.shape
     scale = longest / max(height, width)
     if scale >= 1:
@@ -269,12 +263,12 @@ def shrunk(image: NDArray[_Number], longest: int) -> NDArray[_Number]:
 
 
 def no_maps(maps: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which of maps (..., h, w) nobody drew (...): all their cells are NaN."""
+    """Return which maps (..., h, w) are missing, that is, NaN in all cells (...)."""
     return np.asarray(np.isnan(maps).all((-2, -1)))
 
 
 class _OfImages:
-    """Rows of a file, which holds those of an image one after the other."""
+    """Iterator over a file's rows, grouped by image."""
 
     def __init__(self, file: Table) -> None:
         grouped = groupby(file.rows(), key=itemgetter("image_id"))
@@ -282,7 +276,7 @@ class _OfImages:
         self.image_id, self._waiting = next(self._images, (None, []))
 
     def take(self, image_id: str) -> list[dict[str, Any]]:
-        """Return the rows of the next image if that is its name, else none."""
+        """Return the rows of the next image if it has that name, else none."""
         if image_id != self.image_id:
             return []
         rows = self._waiting
@@ -291,7 +285,7 @@ class _OfImages:
 
 
 def _places(file: Table, column: str) -> dict[tuple[str, str], int]:
-    """Return the row of each pair of an image, as it is, and a query that has a value in a column."""
+    """Return the row number by image and query of rows with a value in a column."""
     names = dict.fromkeys(("image_id", "query", "condition", column))
     table = file.read([name for name in names if name in file.schema_arrow.names])
     images, queries = (table[name].to_pylist() for name in ("image_id", "query"))
@@ -302,16 +296,16 @@ def _places(file: Table, column: str) -> dict[tuple[str, str], int]:
 
 
 def _saliency(rows: Sequence[Mapping[str, Any]], queries: Sequence[str]) -> NDArray[np.float32] | None:
-    """Return the maps of an image (C, h, w), NaN for those that nobody drew; None where there are none at all."""
+    """Return the maps of an image (C, h, w), NaN where missing; None without any."""
     if not rows or rows[0]["map_shape"] is None:
         return None
     if [row["query"] for row in rows] != [*queries] or len({tuple(row["map_shape"]) for row in rows}) > 1:
-        raise ValueError(f"{PREDICTIONS} has not one map of one shape for each finding of {rows[0]['image_id']!r:.200}")
+        raise ValueError(f"{PREDICTIONS} needs a map of one shape per finding of {rows[0]['image_id']!r:.200}")
     return np.stack([map_of(row) for row in rows])
 
 
 def map_of(row: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Return the map of a row of predictions (h, w), NaN for one that nobody drew."""
+    """Return the map of a row of predictions (h, w); NaN if missing."""
     if row["map_shape"] is None:
         raise ValueError("a map has no shape")
     height, width = row["map_shape"].tolist()
@@ -336,7 +330,7 @@ def crop_of(row: Mapping[str, Any]) -> View:
 
 
 def size_of(row: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return height and width of a row of images; None where nobody knows them."""
+    """Return height and width of a row of images; None if unknown."""
     if row["height"] is None:
         return None
     if min(row["height"], row["width"]) < 1:

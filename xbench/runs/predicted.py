@@ -1,4 +1,4 @@
-"""Predictions that `predict` or `test` stored, from which `score` makes a run."""
+"""Stored predictions of `predict` or `test`, as input of `score`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xbench.runtime.errors import UsageError
 
 
 def holds_predictions(path: Path) -> bool:
-    """Tell whether a folder, or a file whatever its name, has predictions that `predict` or `test` stored."""
+    """Return whether a folder, or a file of any name, holds predictions of `predict` or `test`."""
     if path.is_dir():
         return (path / PREDICTIONS).is_file()
     try:
@@ -30,15 +30,15 @@ def holds_predictions(path: Path) -> bool:
 
 
 class StoredPredictions(Source):
-    """Stored predictions, which state what part of an image a map shows, how maps are enlarged, and their scale.
+    """Stored predictions with their own geometry, upsampling and scale.
 
     Attributes:
-        files: What they lie in.
+        files: Paths of the files.
         upsampling: How maps are enlarged.
-        map_scale: What their values are; `map_sigma`, the standard deviation in cells that they were smoothed by.
+        map_scale: Scale of the maps; `map_sigma` is the standard deviation of their smoothing, in cells.
 
     Raises:
-        UserError: They are answers, or cannot be read.
+        UserError: The predictions are answers, or unreadable.
     """
 
     def __init__(self, path: Path, names: Names) -> None:
@@ -50,7 +50,7 @@ class StoredPredictions(Source):
             words = [asked in TEXTS for asked in rows["asked"].to_pylist()]
             if rows["asked"].null_count < len(rows) - sum(words):
                 again = "`xbench rescore` reads them again, by another --family or --frame"
-                raise UsageError(f"--predictions {path} holds what a model answered: {again}.")
+                raise UsageError(f"--predictions {path} holds answers of a model: {again}.")
             columns = ("image_id", "query", "logit", "probability")
             images_of, queries, *numbers = (rows[name].to_pylist() for name in columns)
             pairs = [*zip(images_of, queries, strict=True)]
@@ -78,7 +78,7 @@ class StoredPredictions(Source):
             self.map_scale: MapScale = model["map_scale"]
             self.map_sigma = float(model.get("map_sigma", 0))
             if self.upsampling not in get_args(Upsampling) or self.map_scale not in get_args(MapScale):
-                raise ValueError(f"{table.name} names an upsampling or a map_scale that there is not")
+                raise ValueError(f"{table.name} names an unknown upsampling or map_scale")
 
     def read(self, image: str) -> dict[str, Map]:
         """Return the maps of an image by finding."""
@@ -88,14 +88,14 @@ class StoredPredictions(Source):
             }
 
     def shown(self, image: str) -> tuple[View, str | None]:
-        """Return what part of the image its maps show, and the digest of the model input."""
+        """Return the part of the image that its maps show, and the digest of the model input."""
         with reading(self._folder):
             row = self._images.row(self._image[image])
             return crop_of(row), row["sha256"]
 
 
 def _drawn(file: Table) -> NDArray[np.bool_]:
-    """Return which rows have a map (R,); maps are read only in groups where some row has none."""
+    """Return which rows have a map (R,), reading maps only in groups with missing ones."""
     parts = [np.zeros(0, np.bool_)]
     for group in range(file.num_row_groups):
         about = file.metadata.row_group(group)

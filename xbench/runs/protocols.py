@@ -1,4 +1,4 @@
-"""A stored run scored by named protocols: from its predictions to tables of pairs, and the files of both."""
+"""Protocols on a stored run: from predictions to tables of pairs, and their files."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import PairTruth, PairView, RunView, Table
 
 FOLDER = "protocols"
-"""The folder, in that of a run, with `NAME.json` and `NAME.parquet` of each protocol."""
+"""Subfolder of a run with `NAME.json` and `NAME.parquet` of each protocol."""
 VOCABULARY = "words.yaml"
-"""In that folder, the user's own vocabulary that texts were read by."""
+"""The user's own vocabulary in that folder."""
 
 _Pair = tuple[dict[str, Any], PairView, PairTruth]
-"""Columns that every protocol has of a pair, what the model shows, what is annotated."""
+"""Columns of every protocol."""
 
-# The region of all pairs without one; on native grids it has millions of pixels.
+# The empty region of all other pairs; on native grids it has millions of pixels.
 _nowhere: Callable[..., Any] = lru_cache(maxsize=1)(np.zeros)
 
 
 def run_view(run: FinishedRun) -> RunView:
-    """Return what decides which protocols can score a run."""
+    """Return the properties that decide which protocols can score a run."""
     shows = set() if np.isnan(run.image_scores.probabilities).all() else {"score"}
     shows |= {"words"} if run.texts else set()
     if not run.results.answered:
@@ -51,12 +51,12 @@ def run_view(run: FinishedRun) -> RunView:
 
 
 def score_images(run: FinishedRun, names: Sequence[str], images: Sequence[SavedImage]) -> dict[str, Table]:
-    """Return the tables of pairs of some saved images by protocol; a protocol without a pair among them is missing."""
+    """Return the tables of pairs of saved images, by protocol with any pair."""
     return _tables(names, _pairs_of_maps(run, names, images))
 
 
 def score_without_maps(run: FinishedRun, names: Sequence[str], words: Words) -> dict[str, Table]:
-    """Return the tables of pairs of protocols that take answered boxes, probabilities or words."""
+    """Return the tables of pairs of protocols for boxes, probabilities or words."""
     of_words = ((_about(run, row, at) | lungs, view, truth) for row, at, lungs, view, truth in words.pairs())
     pairs = {"score": _pairs_of_scores, "words": lambda _: of_words, "": _pairs_of_answers}
     kinds = {name: next((kind for kind in pairs if kind in PROTOCOLS[name].takes), "") for name in names}
@@ -75,7 +75,7 @@ def _tables(names: Sequence[str], pairs: Iterable[_Pair]) -> dict[str, Table]:
     tables: dict[str, Table] = {}
     for name, of_protocol in ((name, part) for name, part in rows.items() if part):
         columns = {key: [row[key] for row in of_protocol] for key in of_protocol[0]}
-        # Lists are as long as there are detections.
+        # Lists vary with the number of detections.
         tables[name] = {
             key: np.fromiter(values, object) if isinstance(values[0], list) else np.array(values)
             for key, values in columns.items()
@@ -101,7 +101,7 @@ def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[Save
             continue
         row, missing = run.row_of[image.image_id], no_maps(image.saliency)
         size = image.image_size if rules.grid == "native" else rules.grid
-        # Phrases, several of which may be about one finding, are scored by no protocol.
+        # No protocol scores phrases, several of which may share a finding.
         for place, query in enumerate(image.queries):
             if (column := column_of.get(query.name)) is None:
                 continue
@@ -124,7 +124,7 @@ def _pairs_of_answers(run: FinishedRun) -> Iterator[_Pair]:
         if not answer.annotated and label != 0:
             continue
         boxes, true = (np.array(of or (), np.float64).reshape(-1, 4) for of in (answer.boxes, answer.annotated))
-        # Nobody ranks boxes without a confidence.
+        # Boxes without a confidence cannot be ranked.
         confidence = np.array([np.nan if one is None else one for one in answer.confidence or ()])
         truth = PairTruth(label, boxes=true, separate=not answer.annotated or bool(answer.one_by_one))
         yield _about(run, row, column), PairView(boxes=boxes, confidence=confidence), truth
@@ -137,12 +137,12 @@ def _pairs_of_scores(run: FinishedRun) -> Iterator[_Pair]:
 
 
 def is_native(run: FinishedRun) -> bool:
-    """Tell whether a run was scored on native grids."""
+    """Return whether a run was scored on native grids."""
     return (run.results.provenance.get("data") or {}).get("grid") == "native"
 
 
 def check_protocol(run: FinishedRun, name: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield place, stored and derived value of what follows from the pairs of a protocol and from the run's rows."""
+    """Yield name, stored and derived value of each number of a protocol."""
     place, findings, scores = f"{FOLDER}/{name}", run.results.findings, run.image_scores
     stored, table = read_protocol(run.folder, name), read_protocol_pairs(run.folder, name)
     rows = np.array([run.row_of.get(image_id, -1) for image_id in table["image_id"]], np.int64)
@@ -186,7 +186,7 @@ def _stored_words(run: FinishedRun, settings: Mapping[str, Any], table: Table) -
 
 
 def write_words(words: Words) -> dict[str, Any]:
-    """Write texts, mentions and the user's own vocabulary; return how words were read, and digests of the tables."""
+    """Write texts, mentions and the user's own vocabulary; return the settings and digests of tables."""
     run, digests = words.run.folder, {}
     own = words.file and words.file.read_bytes()
     for path in (run / READ_TEXTS, run / MENTIONS, run / FOLDER / VOCABULARY):
@@ -202,10 +202,7 @@ def write_words(words: Words) -> dict[str, Any]:
 
 
 def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapping[str, NDArray[Any]]) -> Path:
-    """Write the table of pairs of a protocol, where NaN is null, and its numbers with the table's digest.
-
-    Return the numbers' path.
-    """
+    """Write a protocol's table of pairs, with null for NaN, and its numbers; return the latter's path."""
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     columns = {}
@@ -227,16 +224,12 @@ def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapp
 
 
 def stored_protocols(run: Path) -> list[str]:
-    """Return the names of the protocols that a run was scored by."""
+    """Return the names of the protocols that scored a run."""
     return sorted(path.stem for path in (run / FOLDER).glob("*.json"))
 
 
 def read_protocol(run: Path, name: str) -> dict[str, Any]:
-    """Read the numbers of a protocol.
-
-    Raises:
-        UserError: The file cannot be read, or holds what no run writes.
-    """
+    """Read the numbers of a protocol, or raise a UserError."""
     with reading(run):
         content = json.loads((run / FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.get("schema") != 1 or content.get("protocol") != name:
@@ -245,11 +238,7 @@ def read_protocol(run: Path, name: str) -> dict[str, Any]:
 
 
 def read_protocol_pairs(run: Path, name: str) -> Table:
-    """Read the table of pairs of a protocol by column; what is null is NaN.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
+    """Read a protocol's table of pairs by column, with NaN for null, or raise a UserError."""
     with reading(run):
         table = TableFile(run / FOLDER / f"{name}.parquet").read()
         columns = {}

@@ -1,4 +1,4 @@
-"""What a result depends on: versions, commit, command, seed, weights, annotations."""
+"""Provenance of a run: versions, commit, command, seed, weights, annotations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def collect_outputs(trainer: pl.Trainer, model: SaliencyModel) -> dict[str, Any]:
-    """Describe what, with the images, determines logits and maps: the parts that `outputs_depend_on` names."""
+    """Describe what determines logits and maps besides the images; see `outputs_depend_on`."""
     details = model.provenance()
     of_model: dict[str, Any] = {"saliency_upsample": model.saliency_upsample, "map_scale": model.map_scale}
     of_model |= {name: value for name in ("exploratory", "trained_on", "map_sigma") if (value := getattr(model, name))}
@@ -48,13 +48,13 @@ def collect_provenance(
     seconds: dict[str, float],
     config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Describe a run, as nested plain values that are ready for JSON.
+    """Describe a run as nested plain values for JSON.
 
-    `seconds` is the wall-clock time of this process by stage, `config` the resolved configuration, None for a run that
-    was started from Python.
+    `seconds` is the wall-clock time of this process by stage; `config` is the resolved configuration, None if started
+    from Python.
     """
     store, given = data.prepared, None if config is None else (config.get("data") or {}).get("init_args") or {}
-    seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
+    seed = os.environ.get("PL_GLOBAL_SEED")  # set by Lightning's seed_everything
     return {
         "versions": versions(),
         "git_commit": _git_commit(),
@@ -77,18 +77,18 @@ def collect_provenance(
             "grid": data.grid if data.grid == "native" else list(data.grid),
             "gamma": data.gamma,
         },
-        # Which store of prepared images the run could read, and how many of its images are in it.
+        # Prepared images that the run could read.
         "prepared": None if store is None else {"store": store.folder.name, "images": store.holding(data.records)},
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the checkout that xbench runs from, with `-dirty` if it was changed; None elsewhere."""
+    """Return the commit of xbench's checkout, with `-dirty` if changed; None elsewhere."""
     root = Path(xbench.__file__).resolve().parents[1]
     git = partial(subprocess.check_output, cwd=root, stderr=subprocess.DEVNULL, text=True, timeout=10)
     with suppress(OSError, subprocess.SubprocessError):
-        # An installed package may well lie inside somebody else's repository.
+        # An installed package may lie inside another repository.
         if Path(git(["git", "rev-parse", "--show-toplevel"]).strip()).resolve() == root:
             return git(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]).strip()
     return None

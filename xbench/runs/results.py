@@ -1,8 +1,7 @@
-"""`results.json`: its schema, reading and writing.
+"""Schema, reader and writer of `results.json`.
 
-The dataclasses mirror the file, from `Results` down. pydantic checks what is read; nothing is checked when a run makes
-its results, so that no run of hours ends there. Needs no torch, so that reports start fast. Numbers are fractions in
-[0, 1]; a value that does not exist is None, in JSON null, never 0 or NaN.
+The dataclasses mirror the file. pydantic checks files that are read but not new results, so that no long run fails at
+the end. Needs no torch. Numbers are fractions in [0, 1]; missing ones are None, never 0 or NaN.
 """
 
 from __future__ import annotations
@@ -26,36 +25,36 @@ from xbench.runtime.files import write_whole
 from xbench.scoring.interventions import ANY, OF_ANY, OF_FILL
 
 SIGN_LEVEL = 0.01
-"""Chance of ever taking maps that know nothing for upside down, over all findings of a run and all together."""
+"""Family-wise error rate of the sign test for uninformative maps, over findings and macro."""
 
 _MAX_BYTES = 2**27
-"""Of a `results.json` that is read; that of 36 findings and 1,001 thresholds has 3 MB."""
+"""Size limit; 36 findings with 1,001 thresholds take 3 MB."""
 
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, gt=-(2**53), lt=2**53)]
 Macro = dict[str, Number | None]
-"""Means over findings, by the name of the number."""
+"""Means over findings, by name of the number."""
 
 
 class _Part:
-    """A part of the file, which has no keys but those of its fields: an unknown one is no number of a run."""
+    """Base class for sections of results.json; unknown keys are rejected."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
 class FindingCounts(_Part):
-    """How often a finding occurs among the scored images."""
+    """Number of scored images with a finding."""
 
     positives: Count
     negatives: Count
-    with_region: Count  # positives that have an annotated region; grounding is scored on these
+    with_region: Count  # positives with an annotated region; scored for grounding
 
 
 @dataclass(frozen=True)
 class Skipped(_Part):
-    """An image that was left out."""
+    """A skipped image."""
 
     image_id: str
     reason: str
@@ -63,7 +62,7 @@ class Skipped(_Part):
 
 @dataclass(frozen=True)
 class ConstantMap(_Part):
-    """A scored pair whose map is the same everywhere."""
+    """A scored pair with a constant map."""
 
     image_id: str
     finding: str
@@ -71,29 +70,29 @@ class ConstantMap(_Part):
 
 @dataclass(frozen=True)
 class ConstantMaps(_Part):
-    """Scored pairs whose map is the same everywhere.
+    """Scored pairs with a constant map.
 
-    They are scored as the definitions say: all zeros when normalised, every pixel tied for the maximum.
+    Definitions apply: all zeros after normalization, and every pixel is tied for the maximum.
     """
 
     count: Count
-    first: list[ConstantMap]  # ten at most
+    first: list[ConstantMap]  # at most ten
 
 
 @dataclass(frozen=True)
 class NoteCount(_Part):
-    """What is odd about images, their annotations or their normalisation."""
+    """A note about images, annotations or normalization."""
 
     note: str
-    count: Count  # images; what the annotation files say of images outside the run counts too
-    first: list[str]  # names of ten of them at most
+    count: Count  # images, including annotated ones outside of the run
+    first: list[str]  # at most ten names
 
 
 @dataclass(frozen=True)
 class Counts(_Part):
     """Images, and labels and regions per finding."""
 
-    images: Count  # images scored
+    images: Count  # scored
     skipped: list[Skipped]
     constant_maps: ConstantMaps
     notes: list[NoteCount]
@@ -102,116 +101,115 @@ class Counts(_Part):
 
 @dataclass(frozen=True)
 class ScoredOn(_Part):
-    """What a finding was scored on, as `xbench.scoring.numbers.scored_on` gives it."""
+    """Digests of the data that a finding was scored on; see `xbench.scoring.numbers.scored_on`."""
 
-    labels: str  # digest of the names and labels of all images whose label is known
-    regions: str  # digest of the names and regions of all scored pairs
+    labels: str  # names and labels of images with a known label
+    regions: str  # names and regions of scored pairs
 
 
 @dataclass(frozen=True)
 class FindingGrounding(_Part):
-    """Grounding of one finding over the `count` images that have it and its region."""
+    """Grounding of one finding over `count` positive images with a region."""
 
     count: Count
-    pointing_game: Number | None  # share of images where the maximum of the map lies in the region
-    dice_fixed: Number | None  # mean Dice at threshold 0.5
-    iou_fixed: Number | None  # mean IoU at threshold 0.5
-    # largest mean Dice over the thresholds. The threshold is chosen on the images it is scored on, as in the paper's
-    # tables, so the number is too high.
+    pointing_game: Number | None  # share of images with the maximum in the region
+    dice_fixed: Number | None
+    iou_fixed: Number | None
+    # Largest mean over the thresholds, chosen on the scored images as in the paper's tables, so it is too high.
     dice_best: Number | None
-    iou_best: Number | None  # largest mean IoU over the thresholds, chosen in the same way
-    dice_best_threshold: Number | None  # lowest threshold with the largest mean Dice
-    iou_best_threshold: Number | None  # lowest threshold with the largest mean IoU
-    dice_curve: list[Number] | None  # mean Dice at each threshold
-    iou_curve: list[Number] | None  # mean IoU at each threshold
-    pointing_game_of_minimum: Number | None = None  # share of images where the minimum of the map lies in the region
-    sign_p: Number | None = None  # corrected p-value of the minimum lying there more often than the maximum
+    iou_best: Number | None  # the same for IoU
+    dice_best_threshold: Number | None  # lowest threshold of the best mean
+    iou_best_threshold: Number | None
+    dice_curve: list[Number] | None  # mean at each threshold
+    iou_curve: list[Number] | None
+    pointing_game_of_minimum: Number | None = None  # share of images with the minimum in the region
+    sign_p: Number | None = None  # corrected p-value that the minimum is there more often than the maximum
 
 
 @dataclass(frozen=True)
 class SignTest(_Part):
-    """Whether the maps may have the wrong sign, over all findings together."""
+    """Test whether maps have the wrong sign, over all findings."""
 
-    pointing_game_of_minimum: Number | None  # mean over the findings
-    sign_p: Number | None  # p-value of all findings together, corrected
-    may_be_wrong: list[str]  # findings whose `sign_p` is at most `SIGN_LEVEL`, and `macro` if that of all together is
+    pointing_game_of_minimum: Number | None  # mean over findings
+    sign_p: Number | None  # corrected p-value over all findings
+    may_be_wrong: list[str]  # findings, and `macro`, with `sign_p` at most `SIGN_LEVEL`
 
 
 @dataclass(frozen=True)
 class Grounding(_Part):
-    """How well the maps show where findings are."""
+    """Numbers of grounding."""
 
-    thresholds: Annotated[list[Number], Field(min_length=1)]  # the T thresholds of the sweep
+    thresholds: Annotated[list[Number], Field(min_length=1)]  # of the sweep
     per_class: dict[str, FindingGrounding]
     macro: Macro  # means over the findings with at least one scored image
-    sign_test: SignTest | None = None  # None of a model that answers
+    sign_test: SignTest | None = None  # None for a model that answers
 
 
 @dataclass(frozen=True)
 class OwnScale(_Part):
-    """Dice and IoU of maps that mean the same on every image, not stretched, at thresholds of their probability."""
+    """Dice and IoU of maps of logits or probabilities, thresholded without normalization."""
 
-    scale: Literal["logit", "probability"]  # what the values of the raw maps are
-    per_class: dict[str, dict[str, Count | Number | list[Number] | None]]  # named as in `FindingGrounding`
+    scale: Literal["logit", "probability"]  # values of the raw maps
+    per_class: dict[str, dict[str, Count | Number | list[Number] | None]]  # keys of `FindingGrounding`
     macro: Macro  # means over the findings with at least one scored image
 
 
 @dataclass(frozen=True)
 class FindingClassification(_Part):
-    """Recognition of one finding over the images whose label is known."""
+    """Recognition of one finding over the images with a known label."""
 
-    auroc: Number | None  # area under the ROC curve; None unless both labels occur
-    # area under the precision-recall curve as a sum of steps; None unless both labels occur
+    auroc: Number | None  # None unless both labels occur
+    # area under the precision-recall steps; None unless both labels occur
     average_precision: Number | None
-    f1: Number | None  # F1 at probability >= 0.5; None without a positive
-    accuracy: Number | None  # accuracy at probability >= 0.5; None without a label
+    f1: Number | None  # at probability >= 0.5; None without a positive
+    accuracy: Number | None  # at probability >= 0.5; None without a label
     positives: Count
     negatives: Count
 
 
 @dataclass(frozen=True)
 class Classification(_Part):
-    """How well the scores tell whether findings are there."""
+    """Numbers of recognition."""
 
     per_class: dict[str, FindingClassification]
-    macro: Macro  # means over the findings with both labels
+    macro: Macro  # means over findings with both labels
 
 
 @dataclass(frozen=True)
 class Recognised(_Part):
-    """How a model that answers said whether findings are there."""
+    """Recognition from answers."""
 
     asked: Count  # pairs of image and finding
-    unreadable: Count  # pairs whose reply says neither. Each counts as the worst, 0 if present and 1 if absent.
-    bounded: Count  # pairs for which an endpoint listed only one of yes and no
-    # pairs by where their probability comes from: `first token`, `stated confidence`, `decision`
+    unreadable: Count  # pairs without a clear reply; each counts as the worst, 0 if present and 1 if absent
+    bounded: Count  # pairs with only one of yes and no listed by the endpoint
+    # pairs by source of the probability: `first token`, `stated confidence`, `decision`
     ways: dict[str, Count]
-    decisions_only: bool  # whether there is nothing but yes and no, so that the ROC curve has one step
-    # of the share of all probability that yes and no have at the first token; below one half the question was not taken
-    # for one of yes or no
+    decisions_only: bool  # only yes and no, so the ROC curve has one step
+    # Median joint probability of yes and no at the first token; below 0.5 the model did not take the question for yes
+    # or no.
     median_mass: Number | None
-    readable_only: Macro  # macro numbers without the pairs that cannot be read
+    readable_only: Macro  # macro numbers over readable pairs
 
 
 @dataclass(frozen=True)
 class Tokens(_Part):
-    """Tokens of all queries and answers, those too that came from a cache."""
+    """Tokens of all queries and answers, including cached ones."""
 
-    counted: Count  # answers whose tokens are known
-    sent: Count  # tokens of their queries, the image's among them
-    received: Count  # tokens of the answers
+    counted: Count  # answers with known tokens
+    sent: Count  # tokens of their queries, including images
+    received: Count
 
 
 @dataclass(frozen=True)
 class Repeats(_Part):
-    """How often a model that is asked again answers as it did first."""
+    """Agreement of repeated answers with the first ones."""
 
-    asked: Count  # answers that came to queries asked again
-    same_status: Count  # of these, those with the first answer's status
-    same_boxes: Count  # those whose boxes have an IoU above 0.9 with the first answer's, or that have none either
+    asked: Count  # repeated answers
+    same_status: Count  # with the first answer's status
+    same_boxes: Count  # with boxes of IoU above 0.9 with the first answer's, or none in both
 
     def in_words(self) -> str:
-        """Return how often they agree."""
+        """Describe the agreement."""
         status, boxes = (f"{100 * count / self.asked:.1f} %" for count in (self.same_status, self.same_boxes))
         return (
             f"Asked again {self.asked:,} times: {status} have the first answer's status, {boxes} its boxes (IoU > 0.9)."
@@ -220,76 +218,75 @@ class Repeats(_Part):
 
 @dataclass(frozen=True)
 class Answers(_Part):
-    """What a model that answers said, beside what its boxes score on the grid."""
+    """Numbers of answers, in addition to those of their boxes on the grid."""
 
     family: str
-    frame: str  # what the numbers were taken to mean
-    reader: str  # Version of the reader
-    kind: Literal["boxes", "points"]  # points if there is not one box; Dice and IoU then do not exist
-    outlined: Count  # scored pairs whose true boxes are those around outlines or masks
-    per_class: dict[str, Macro]  # by finding, as `xbench.metrics.BoxScores` computes them
-    macro: Macro  # means over the findings that have such a number
-    overall: Macro  # over all pairs together, whatever the finding; the rates of answers are read here
-    # macro numbers, and their count of pairs, if answers without a box had counted otherwise
+    frame: str  # declared meaning of the numbers
+    reader: str  # version of the reader
+    kind: Literal["boxes", "points"]  # points if no answer has a box; Dice and IoU are then missing
+    outlined: Count  # scored pairs with true boxes around outlines or masks
+    per_class: dict[str, Macro]  # by finding, from `xbench.metrics.BoxScores`
+    macro: Macro  # means over findings with the number
+    overall: Macro  # over all pairs; the rates of answers are here
+    # macro numbers and pairs with other rules for answers without a box
     sensitivity: dict[str, Macro]
-    recognition: Recognised | None = None  # None if nobody asked
-    tokens: Tokens | None = None  # None if nobody counted
-    repeats: Repeats | None = None  # None if nothing was asked again
+    recognition: Recognised | None = None  # None if not asked
+    tokens: Tokens | None = None  # None if unknown
+    repeats: Repeats | None = None  # None without repetitions
 
     def warnings(self) -> list[str]:
-        """Return in sentences what is wrong with the answers as a whole."""
+        """Describe problems of the answers as a whole."""
         said, share = [], {name: value or 0.0 for name, value in self.overall.items()}
         if (lost := share["unparsable"] + share["truncated"]) > 0.05:
             said.append(
-                f"{100 * lost:.1f} % of the answers could not be read to their end (unparsable "
-                f"{100 * share['unparsable']:.1f} %, truncated {100 * share['truncated']:.1f} %), and those without a "
-                "box count as misses: look at some in predictions.parquet before blaming the model's eyes."
+                f"{100 * lost:.1f} % of the answers could not be read completely (unparsable "
+                f"{100 * share['unparsable']:.1f} %, truncated {100 * share['truncated']:.1f} %) and "
+                "count as misses if they have no box: look at some in predictions.parquet."
             )
         if share["suspect_frame"] > 0.2:
             said.append(
-                f"The numbers of {100 * share['suspect_frame']:.1f} % of the answers do not look like {self.frame}, "
-                "the frame that was declared: is it the right one? Another is read with `xbench rescore RUN --frame "
-                "NAME`, without asking again."
+                f"The numbers of {100 * share['suspect_frame']:.1f} % of the answers do not look like the declared "
+                f"frame {self.frame}. If it is wrong, use another one: `xbench rescore RUN --frame NAME`."
             )
         done = {
-            "reordered": "have corners in the wrong order, which were put right",
-            "clipped": "reach over the edge of the image, and were cut off there",
-            "dropped": "have boxes without an area or malformed ones, which were left out",
+            "reordered": "have swapped corners, which were corrected",
+            "clipped": "have boxes beyond the edge of the image, which were cut off",
+            "dropped": "have malformed boxes or boxes without area, which were dropped",
         }
-        hint = f"look whether the frame is {self.frame}, and whether the numbers are corners or sizes"
+        hint = f"check that the frame is {self.frame}, and that the numbers are corners, not sizes"
         for name, what in done.items():
             if share[name] > 0.05:
                 said.append(f"{100 * share[name]:.1f} % of the answers {what}: {hint}.")
         if (found := self.recognition) is not None:
             if found.median_mass is not None and found.median_mass < 0.5:
                 said.append(
-                    f"Yes and no have together a median share of {found.median_mass:.2f} of all first tokens, so the "
-                    "model did not take the question for one of yes or no: look at how it is asked."
+                    f"The median joint probability of yes and no as first tokens is {found.median_mass:.2f}, so the "
+                    "model did not take the question for yes or no: check its wording."
                 )
             if found.unreadable:
                 said.append(
-                    f"{found.unreadable} of {found.asked} replies say neither that a finding is there nor that it is "
-                    "not; they count as the worst in recognition."
+                    f"{found.unreadable} of {found.asked} replies state neither presence nor absence of the finding; "
+                    "they count as the worst in recognition."
                 )
         return said
 
 
 @dataclass(frozen=True)
 class InterventionNumbers(_Part):
-    """What hiding pixels changes, with one fill or with none, as `xbench.scoring.interventions` computes it."""
+    """Effects of hidden pixels, with one fill or none; see `xbench.scoring.interventions`."""
 
-    per_class: dict[str, dict[str, Count | Number | None]]  # numbers, and how many pairs they are over and lack
-    macro: Macro  # means over the findings that have the number
+    per_class: dict[str, dict[str, Count | Number | None]]  # numbers, and counts of their pairs and of missing ones
+    macro: Macro  # means over findings with the number
 
 
 @dataclass(frozen=True)
 class Interventions(_Part):
-    """Whether scores and decisions depend on the region."""
+    """Effects of interventions on scores and decisions."""
 
-    pairs: Count  # of image and query, on which was intervened
-    reason: str | None  # why there is no `drop`, `control_drop` and `use`; None if there is
-    all_pairs: dict[str, InterventionNumbers]  # by fill, and `any` for numbers that depend on none
-    correct_only: dict[str, InterventionNumbers]  # over the pairs whose finding the model sees in the image as it is
+    pairs: Count  # pairs with an intervention
+    reason: str | None  # why `drop`, `control_drop` and `use` are missing, or None
+    all_pairs: dict[str, InterventionNumbers]  # by fill, and `any` for numbers without a fill
+    correct_only: dict[str, InterventionNumbers]  # over pairs that the model recognizes in the unchanged image
     sign_over_fills: bool | None  # whether the mean `use` has one sign with all fills; None with fewer than two
 
 
@@ -301,50 +298,50 @@ class Results(_Part):
     model: str
     dataset: str
     split: str
-    findings: tuple[str, ...]  # names of the C findings, in the dataset's order; per finding means in this order
+    findings: tuple[str, ...]  # in the dataset's order; numbers per finding use it too
     counts: Counts
-    scored_on: dict[str, ScoredOn]  # by finding
+    scored_on: dict[str, ScoredOn]
     grounding: Grounding
-    own_scale: OwnScale | None = None  # only of maps of logits or probabilities; the file of any other has not the key
+    own_scale: OwnScale | None = None  # None, and no key in the file, unless maps are logits or probabilities
     classification: Classification
-    answers: Answers | None = None  # only of a model that answers; the file of any other has not the key
-    interventions: Interventions | None = None  # only of a run that hid pixels; the file of any other has not the key
-    tables: dict[str, str] = field(default_factory=dict)  # SHA-256 of each table of the run, by its name
-    # what the numbers depend on and how long they took; the one part that differs between runs of one command
+    answers: Answers | None = None  # the same unless the model answers
+    interventions: Interventions | None = None  # the same unless the run hid pixels
+    tables: dict[str, str] = field(default_factory=dict)  # SHA-256 by name
+    # dependencies and times; only this section differs between runs of one command
     provenance: dict[str, Any]
 
     @property
     def macro(self) -> Macro:
-        """Means over findings, of grounding and of recognition."""
+        """Means over findings, of grounding and recognition."""
         return {**self.grounding.macro, **self.classification.macro}
 
     @property
     def answered(self) -> str:
-        """What the model answers with, `boxes` or `points`; empty for one that shows maps."""
+        """`boxes` or `points` for a model that answers; empty for one with maps."""
         return self.answers.kind if self.answers else ""
 
     @property
     def in_words(self) -> bool:
-        """Whether the model was asked for words alone, which protocols score."""
+        """Whether the model was asked only for words, which protocols score."""
         return "ask" in (self.provenance.get("model") or {})
 
     @property
     def box_numbers(self) -> Mapping[str, Mapping[str, float | None]]:
-        """What boxes score by finding, and their means as `MACRO`; nothing of a model that shows maps."""
+        """Numbers of boxes by finding, and their means as `MACRO`; empty for a model with maps."""
         return self.answers.per_class | {MACRO: self.answers.macro} if self.answers else {}
 
     @property
     def masks(self) -> int:
-        """How many masks a pair has: one for each threshold, or the only one of an answer."""
+        """Number of masks of a pair: one per threshold, or one for an answer."""
         return 1 if self.answers else len(self.grounding.thresholds)
 
     @property
     def read_as(self) -> dict[str, str]:
-        """Family and frame by which answers were read; nothing of a model that shows maps."""
+        """Family and frame of answers; empty for a model with maps."""
         return {"family": self.answers.family, "frame": self.answers.frame} if self.answers else {}
 
     def sign_warning(self) -> str | None:
-        """Return in a sentence that the maps may have the wrong sign; None where nothing speaks for it."""
+        """Return a warning that maps may have the wrong sign; None without evidence."""
         test = self.grounding.sign_test
         if test is None or not test.may_be_wrong:
             return None
@@ -356,31 +353,31 @@ class Results(_Part):
         return (
             "The sign of the saliency maps may be wrong: their minimum lies in the annotated region more often than "
             f"their maximum, for {', '.join(names)} ({low} against {high}, p = {surest['sign_p'] or 0:.2g}). "
-            "Check whether the maps are low where the model sees a finding; if so, negate them and run again."
+            "If the maps are low where the model sees a finding, negate them and run again."
         )
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Write `results.json`; raise a ValueError for NaN and infinity, which the schema does not know."""
+    """Write `results.json`; raise a ValueError for NaN and infinity."""
     content = asdict(results)
     for name in ("answers", "own_scale", "interventions"):
         if content[name] is None:
             del content[name]
     text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
-    # A curve on one line instead of a hundred. Line breaks within strings are escaped, so none can match.
+    # Put curves on one line. Strings contain no raw line breaks that could match.
     text = re.sub(r"\[\n\s+([-+.e\d\s,]+?)\n\s+\]", lambda m: f"[{re.sub(chr(10) + ' +', ' ', m[1])}]", text)
     write_whole(path, text + "\n")
 
 
 def read_results(path: Path) -> Results:
-    """Read `results.json`, which may come from a stranger.
+    """Read and check `results.json`.
 
     Raises:
-        OSError, ValueError: It cannot be read, is of another schema, or holds what no run writes.
+        OSError, ValueError: It is unreadable, of another schema, or not written by a run.
     """
     about = path.stat()
     if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
-        raise ValueError(f"{path} is no results.json: it is a pipe or a device, or has more than {_MAX_BYTES} bytes")
+        raise ValueError(f"{path} is not a results.json: it is a pipe or a device, or has more than {_MAX_BYTES} bytes")
     try:
         content = from_json(path.read_bytes(), allow_inf_nan=False)
         if isinstance(content, dict) and content.get("schema", 2) != 2:
@@ -391,34 +388,34 @@ def read_results(path: Path) -> Results:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = " / ".join(map(str, first["loc"]))
-        problem = f"{place:.200}: {first['msg']:.300} (it says {first['input']!r:.60})"
+        problem = f"{place:.200}: {first['msg']:.300} (got {first['input']!r:.60})"
         raise ValueError(f"{path} is damaged or was not written by a run: {problem}") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no results.json: {error}") from None
+        raise ValueError(f"{path} is not a results.json: {error}") from None
     if (contradiction := _contradiction(results)) is not None:
         raise ValueError(f"{path} is damaged or was not written by a run: {contradiction}")
     return results
 
 
-_adapter = cache(lambda: TypeAdapter(Results))  # when it is first needed, for it takes a while
+_adapter = cache(lambda: TypeAdapter(Results))  # created on first use, because it takes time
 
 
 _LOOKED_INTO = dict.fromkeys(("model", "data", "evaluation", "seconds", "versions"), dict) | {"command": list}
 
 
 def _contradiction(results: Results) -> str | None:
-    """Return which parts hold what no run writes or do not fit together; None if all is well."""
+    """Describe inconsistent sections; None if all is well."""
     for part, name in (("model", results.model), ("dataset", results.dataset), ("split", results.split)):
         if not (is_name if part == "split" else is_folder_name)(name):
-            return f"{name!r:.60} is no name of a {part}"
+            return f"{name!r:.60} is not the name of a {part}"
     if problem := findings_problem(results.findings):
         return f"findings: {problem}"
-    # The parts of the provenance that are looked into; whoever looks deeper expects anything.
+    # Sections of the provenance that readers use; they expect anything deeper.
     for part, kind in _LOOKED_INTO.items():
         if not isinstance(results.provenance.get(part), kind | None):
             return f"provenance / {part} is {results.provenance[part]!r:.60}"
     if results.answered and results.provenance.get("model") is None:
-        return "its provenance does not say which model answered"
+        return "its provenance lacks the model that answered"
     findings, grounding = [*results.findings], results.grounding
     answers = results.answers.per_class if results.answers else None
     by_finding: list[Mapping[str, Any] | None] = [results.counts.per_finding, results.scored_on, answers]
@@ -428,7 +425,7 @@ def _contradiction(results: Results) -> str | None:
     by_fill = [*changed.all_pairs.items(), *changed.correct_only.items()] if changed else []
     by_finding += [numbers.per_class for _, numbers in by_fill]
     if any(part is not None and [*part] != findings for part in by_finding):
-        return "it has not every number of every finding"
+        return "it lacks numbers of findings"
     for finding, scores in grounding.per_class.items():
         for curve in (scores.dice_curve, scores.iou_curve):
             if curve is not None and len(curve) != len(grounding.thresholds):
@@ -439,9 +436,9 @@ def _contradiction(results: Results) -> str | None:
             if not all(type(of.get(count)) is int and (of[count] or 0) >= 0 for count in ("pairs", *counts)):
                 return f"interventions ({fill!r:.20}) do not count their pairs"
             if any((of.get(name) is None) != ((of[count] or 0) < LEAST) for count in counts for name in counts[count]):
-                return f"interventions ({fill!r:.20}) have numbers of too few pairs, or lack some"
+                return f"interventions ({fill!r:.20}) have numbers from too few pairs, or lack some"
     if not {*results.tables} <= {*SCHEMAS}:
-        return "it names tables that no run has"
+        return "it names unknown tables"
     if grounding.sign_test and not {*grounding.sign_test.may_be_wrong} <= {*findings, MACRO}:
-        return "its test of the sign of maps names other findings"
+        return "its sign test names other findings"
     return None

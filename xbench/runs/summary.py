@@ -1,4 +1,4 @@
-"""From the rows of a run to its results, for the run itself, `rescore` and `verify` alike. Needs no torch."""
+"""Results from the rows of a run, for the run itself, `rescore` and `verify`. Needs no torch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _SWEEP = ("dice_fixed", "iou_fixed", "dice_best", "iou_best")
 _GROUNDING = ("pointing_game", *_SWEEP)
 _SENSITIVE = ("pointing_game", "dice_fixed", "iou_fixed", "box_iou", "acc_50")
-"""Numbers for which it is said what answers that cannot be read do to them."""
+"""Numbers in the sensitivity analysis of unreadable answers."""
 
 
 @dataclass(frozen=True)
 class RunNumbers:
-    """What the metrics of a run compute, by finding; `boxes` has an entry more, for all together."""
+    """Numbers of a run's metrics by finding; `boxes` has one more entry, for all findings."""
 
     pointing: Sequence[Numbers]
     sweep: Sequence[Numbers]
@@ -42,7 +42,7 @@ class RunNumbers:
 
 
 def numbers_of(rows: Rows) -> RunNumbers:
-    """Return what the metrics would compute from all rows of a run."""
+    """Compute the metrics from all rows of a run."""
     count, group = len(rows.findings), rows.finding
     recognised, probabilities = numbers.recognised_findings(rows), numbers.counted_probabilities(rows)
     return RunNumbers(
@@ -65,11 +65,10 @@ def summarise(
     answers: Sequence[AnswerRow] | None = None,
     changed: Mapping[str, Rows] | None = None,
 ) -> results.Results:
-    """Put the results of a run together.
+    """Assemble the results of a run.
 
-    `names` are those of model, dataset and split, `computed` is what the metrics gave, and `thresholds` the number of
-    the sweep. `answers` are those of a model that answers, in any order; their texts are not looked at. `changed` are
-    rows under interventions, by condition.
+    `names` are model, dataset and split; `computed` is the output of the metrics and `thresholds` their number in the
+    sweep. `answers` may be in any order and without texts. `changed` are rows under interventions, by condition.
     """
     findings = rows.findings
     said = None if answers is None else _answers(rows, computed.boxes, answers, (provenance or {})["model"])
@@ -162,7 +161,7 @@ def _interventions(rows: Rows, changed: Mapping[str, Rows]) -> results.Intervent
 def _answers(
     rows: Rows, boxes: Sequence[Numbers], asked: Sequence[AnswerRow], about: Mapping[str, Any]
 ) -> results.Answers:
-    """Put the numbers of answers together; `about` is the provenance of the model: family, frame and reader."""
+    """Assemble the numbers of answers; `about` is the model's provenance with family, frame and reader."""
     per_class = dict(zip(rows.findings, boxes, strict=False))
     means = [name for name in boxes[0] if name not in ("pairs", "negatives")]
     points = bool(np.nansum(rows["points"])) and not np.nansum(rows["boxes"])
@@ -197,7 +196,7 @@ def _tokens(asked: Sequence[AnswerRow]) -> results.Tokens | None:
 
 
 def _sensitivity(rows: Rows, only_points: bool) -> dict[str, dict[str, float | None]]:
-    """Return the macro numbers if answers that cannot be read had counted otherwise, and of how many pairs."""
+    """Return macro numbers and pairs with other rules for unreadable answers."""
     scored = rows.counts.row
     columns = [rows[name][scored] for name in ("pointing_hit", "dice", "iou", "box_iou")]
     columns.append((columns[-1] > 0.5 + numbers.ROUNDING).astype(np.float64))
@@ -224,7 +223,6 @@ def _sensitivity(rows: Rows, only_points: bool) -> dict[str, dict[str, float | N
 
 
 def _recognition(asked: Sequence[AnswerRow], rows: Rows) -> results.Recognised | None:
-    """Return how recognition was asked; None if it was not."""
     if not asked:
         return None
     ways = {row.way for row in asked if row.probability is not None}

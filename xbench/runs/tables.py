@@ -1,4 +1,4 @@
-"""The tables of a run: written batch by batch, so that memory does not grow with the number of images."""
+"""Tables of a run, written batch by batch, so that memory does not grow with the number of images."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from xbench.runtime.files import atomic_writer
 from xbench.scoring.numbers import STATUSES, dice, iou
 from xbench.scoring.rows import SCHEMA, Rows
 
-# Rows to a group: few enough to read one case fast, enough to compress well.
+# Rows per group: few enough to read one case fast, enough to compress well.
 _GROUP = {PAIRS: 1024, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 32, PERTURBATIONS: 2**16}
 _GROUP_BYTES = 2**26
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    # Bytes of one place in a float lie together and so compress better.
+    # Grouping bytes of floats by position compresses better.
     PREDICTIONS: {"use_dictionary": False, "use_byte_stream_split": ["map.list.element"], "version": "2.6"},
     PICTURES: {"use_dictionary": False},
 }
 
 
 def about_tables(findings: Sequence[str], gamma: float, provenance: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what the tables of a run say beside their rows."""
+    """Return the metadata of a run's tables."""
     predicted = {"findings": [*findings], "depends_on": outputs_depend_on(provenance)}
     return {PREDICTIONS: predicted, TRUTH: {"gamma": gamma}}
 
@@ -53,16 +53,16 @@ def write_tables(
     names: Sequence[str],
     about: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, str]:
-    """Write the named tables of a run; each appears whole or not at all.
+    """Write tables of a run, each complete or not at all.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         batches: Tables by name, in the dataset's order.
-        names: Tables to write; the others of a batch are left out.
-        about: By file, what it says beside its rows, as plain values by key.
+        names: Tables to write; others are ignored.
+        about: Metadata by file, as plain values by key.
 
     Returns:
-        The SHA-256 of each file.
+        SHA-256 by file.
     """
     metadata = {name: {key: json.dumps(value) for key, value in about.get(name, {}).items()} for name in names}
     waiting: dict[str, list[pa.Table]] = {name: [] for name in names}
@@ -87,7 +87,7 @@ def write_tables(
                     continue
                 waiting[name].append(batch[name])
                 rows[name] += batch[name].num_rows
-                # No less than `nbytes`, in a fiftieth of its time.
+                # At least `nbytes`, and 50 times faster.
                 size[name] += batch[name].get_total_buffer_size()
                 if size[name] >= _GROUP_BYTES:
                     size[name] = sum(part.nbytes for part in waiting[name])
@@ -99,20 +99,19 @@ def write_tables(
 
 
 _MAX_ROWS = 2 * 10**7
-"""Of a table that is read: ten times those of the largest dataset. A file of a few bytes can claim any number."""
+"""Limit of rows: ten times the largest dataset, because a few bytes can claim any number."""
 
 
 def read_rows(path: Path, findings: Sequence[str], condition: str = "") -> Rows:
-    """Read the rows of a condition in `pairs.parquet` of a run with these findings; see `read_conditions`."""
+    """Read the rows of one condition; see `read_conditions`."""
     return read_conditions(path, findings, [condition])[condition]
 
 
 def read_conditions(path: Path, findings: Sequence[str], conditions: Sequence[str]) -> dict[str, Rows]:
-    """Read the rows of some conditions in `pairs.parquet` of a run with these findings, by condition.
+    """Read the rows of some conditions in `pairs.parquet`, by condition.
 
     Raises:
-        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run with these findings
-            writes.
+        OSError, ValueError, pyarrow.ArrowInvalid: The file is unreadable, or not from a run with these findings.
     """
     with Table(path, PAIRS) as file:
         if file.metadata.num_rows > _MAX_ROWS:
@@ -120,7 +119,7 @@ def read_conditions(path: Path, findings: Sequence[str], conditions: Sequence[st
         table = file.read()
     needed = ("index", "image_id", "query", "condition", "label", "has_region", "scored", "asked")
     if lacking := [name for name in needed if table[name].null_count]:
-        raise ValueError(f"{path.name}: {lacking[0]} has gaps that no run leaves")
+        raise ValueError(f"{path.name}: {lacking[0]} has missing values that no run writes")
     found = {condition: Rows.of(table, findings, condition) for condition in conditions}
     for condition, rows in found.items():
         for name, places in _wrong(rows, condition in PROMPTS):
@@ -132,7 +131,7 @@ def read_conditions(path: Path, findings: Sequence[str], conditions: Sequence[st
 
 
 def _wrong(rows: Rows, in_other_words: bool) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield columns, and where they hold what no run writes (R,); findings have a text only in other words."""
+    """Yield columns and their invalid rows (R,); findings have a text only in other words."""
     scored = rows["scored"]
     yield "label", ~np.isin(rows["label"], (-1, 0, 1))
     yield "text", (rows.text < 0) != (rows.of_finding & (not in_other_words))
@@ -143,7 +142,7 @@ def _wrong(rows: Rows, in_other_words: bool) -> Iterator[tuple[str, NDArray[np.b
     yield "region_area", np.isnan(rows["region_area"]) == rows["has_region"]
     for name, values in rows.columns.items():
         if values.dtype.kind == "f" and name != "logit":
-            # Counts of boxes and points may be any, and shares of an image reach 1.
+            # Integers may be any, and shares of an image reach 1.
             most = np.inf if pa.types.is_integer(SCHEMA.field(name).type) else 2**0.5 if name == "peak_distance" else 1
             yield name, (values < 0) | (values > most)
     answered = rows["answer_status"] != ""
@@ -162,7 +161,7 @@ def _wrong(rows: Rows, in_other_words: bool) -> Iterator[tuple[str, NDArray[np.b
     yield "region_pixels", of_scored(counts.region > counts.grid)
     for own, kept in (("", counts), *([("own_", rows.own)] if len(rows.own.row) else [])):
         for name, pixels, limit in (("mask", kept.mask, kept.grid), ("overlap", kept.overlap, kept.region)):
-            # A higher threshold marks no other pixel.
+            # A higher threshold marks no additional pixel.
             odd = (pixels < 0) | (pixels > limit[:, None]) | (np.diff(pixels, axis=1, append=0) > 0)
             yield f"{own}{name}_pixels", of_scored(odd)
         yield f"{own}overlap_pixels", of_scored(kept.overlap > kept.mask)
@@ -171,6 +170,6 @@ def _wrong(rows: Rows, in_other_words: bool) -> Iterator[tuple[str, NDArray[np.b
     for name, overlap in (("dice", dice), ("iou", iou)):
         stored = rows[name][counts.row]
         follows = overlap(counts.mask[:, middle], counts.overlap[:, middle], counts.region)
-        # Points have no area, and so neither.
+        # Points have no area, so Dice and IoU are missing.
         only_points = (rows["points"][counts.row] > 0) & (rows["boxes"][counts.row] == 0)
         yield name, of_scored(np.where(only_points, ~np.isnan(stored), stored != follows))

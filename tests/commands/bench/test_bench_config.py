@@ -151,8 +151,8 @@ def test_classes_of_ones_own(tmp_path):
         ("variants: {a b: {model: {x: 1}}}", ["variants.a b: "]),
         ("models: {../x: {class_path: x.Y}}", ["models.../x: "]),
         ("models: {klip: {}, clib: {}}\nvariants: {a: {}}", ["models.klip", "models.clib", "variants.a"]),
-        ("- 1", ["write a mapping of model, data"]),
-        ("false", ["write a mapping of model, data"]),
+        ("- 1", ["expected a mapping of model, data"]),
+        ("false", ["expected a mapping of model, data"]),
     ],
 )
 def test_what_is_wrong_is_said_at_once(tmp_path, text, fragments):

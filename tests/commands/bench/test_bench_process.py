@@ -48,7 +48,7 @@ def run(code: str, log: Path, share: Share | None = None) -> tuple[int | None, s
         ("print('Results: x')", 0, "Results: x"),
         ("import sys; print('error: disk is full', file=sys.stderr); print('bye'); sys.exit(1)", 1, "disk is full"),
         ("print(); raise ValueError('broken')", 1, "ValueError: broken"),
-        ("", 0, "it said nothing"),
+        ("", 0, "no output"),
         ("import os; os.kill(os.getpid(), 9)", -9, "killed by SIGKILL (as the system does when memory runs out)"),
         ("import os; print('x'); os.kill(os.getpid(), 11)", -11, "killed by SIGSEGV"),
         ("import os; print('x'); os._exit(7)", 7, "x"),
@@ -99,7 +99,7 @@ def test_what_forks_runs_may_be_killed(tmp_path):
     with pytest.raises(Busy):
         try_lock(Path("a.lock"))
     status, words = run("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", tmp_path / "b.log")
-    assert status == 255 and "the process that they are forked from is killed" in words
+    assert status == 255 and "its parent process was killed" in words
     other.wait()
     assert (other.poll(), other.last_words()) == (255, words)
     until(lambda: gone(int(Path("a").read_text().split()[-1])))
@@ -129,7 +129,7 @@ def test_no_import_touches_cuda_or_starts_a_thread():
 def test_the_log_is_kept_and_grows(tmp_path):
     log = tmp_path / "a.log"
     run("print('error: first'); exit(1)", log)
-    assert run("exit(3)", log) == (3, "it said nothing"), "what an earlier attempt said does not count"
+    assert run("exit(3)", log) == (3, "no output"), "what an earlier attempt said does not count"
     text = log.read_text()
     assert text.count(f" $ {sys.executable} -m ") == 2 and "error: first" in text
 

@@ -228,7 +228,7 @@ def test_why_a_run_is_new_is_said(bench: Bench):
     bench.write("root/boxes.csv", "others")
     run = bench("--config", "pinned.yaml")
     assert bench.started == ["model_data"]
-    assert "model_data finished" in run.output and "anew, for this has changed: boxes.csv" in run.output
+    assert "model_data finished" in run.output and "again, because of a change: boxes.csv" in run.output
     # The report takes the newest, and so does the next benchmark.
     assert bench("--config", "pinned.yaml").status == 0
     assert bench.started == []
@@ -318,7 +318,7 @@ def test_wrong_options_are_never_skipped(bench: Bench):
 def test_check_runs_nothing(bench: Bench):
     run = bench("--config", "pinned.yaml", "--check", "true")
     assert run.status == 0, run.output + run.errors
-    assert "Nothing is wrong. Of 1 runs 0 are finished" in run.output
+    assert "No problems found. 0 of 1 runs are finished" in run.output
     assert bench.started == []
     assert not [*(bench.folder / "runs").glob("*/*/config.yaml")]
     run = bench("--config", "pinned.yaml", "--check", "true", "--data.unreadable", "[2]")
@@ -343,7 +343,7 @@ def test_several_share_a_folder_but_no_run(bench: Bench):
     with held(bench.folder / "runs/bench/locks/bright_few") as process:
         run = bench("--config", "toys.yaml", "--report", "false")
         assert run.status == 0
-        assert "nothing to run" in bench.call("bench", "--config", "toys.yaml", "--part", "9/9").output
+        assert "has no runs" in bench.call("bench", "--config", "toys.yaml", "--part", "9/9").output
         assert bench.started == ["bright_squares", "soft_squares", "soft_few"]
         assert "bright_few busy: " in run.output and f": process {process} on " in run.output
         assert bench.reports == []

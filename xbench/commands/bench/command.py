@@ -1,4 +1,4 @@
-"""The command `bench`."""
+"""Command `bench`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _EVERY_RUN = re.compile(r"--(model\.|data\.|trainer\.(?!default_root_dir)|thread
 
 
 def bench(given: Namespace, more: Sequence[str]) -> None:
-    """Run a benchmark: every run in a process of its own, then the report; `more` are options of every run."""
+    """Run a benchmark, each run in its own process, then the report; `more` are options of every run."""
     out, jobs = jobs_of(given, more)
     for job in jobs:
         check_options("bench", compose(job.options), constructor)
     console = Console(markup=False, highlight=False)
     if not jobs:
-        console.print("There is nothing to run in this part.")
+        console.print("This part has no runs.")
         return
-    # Imported only now, for torch takes seconds and wrong words are answered at once.
+    # Imported late because torch takes seconds.
     from xbench.commands.bench.worker import Interrupted, interruptible, look
 
     try:
         with interruptible():
-            with console.status("Looking at configurations, data and weights"):
+            with console.status("Checking configurations, data and weights"):
                 planned, problems, missing = look(jobs, out)
             reasons = {job.name: text for text, hindered in problems.items() for job in hindered}
             if given.dry_run == "true":
@@ -52,14 +52,14 @@ def bench(given: Namespace, more: Sequence[str]) -> None:
                 with folder_lock(out / "bench", shared=given.part is not None or given.report == "false"):
                     _work(jobs, planned, reasons, out, given)
     except Interrupted as error:
-        raise UserError(f"Stopped by {error}. The same command goes on where it was.") from None
+        raise UserError(f"Stopped by {error}. Repeat the command to continue.") from None
 
 
 def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
-    """Return the folder of runs, and the runs that a command stands for."""
+    """Return the folder and the runs of a command."""
     wrong = [word for word in more if word.startswith("-") and not _EVERY_RUN.match(word)]
     if wrong := wrong[:1] or [word for word in more[:1] if not word.startswith("-")]:
-        raise UsageError(f"bench: {wrong[0]} is no option of it. See xbench bench --help.")
+        raise UsageError(f"bench: unknown option {wrong[0]}. See xbench bench --help.")
     if given.jobs == 0:
         raise UsageError("bench --jobs 0: give at least 1.")
     models, datasets = (
@@ -74,7 +74,7 @@ def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
 def _work(
     jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[str, str], out: Path, given: Namespace
 ) -> None:
-    """Do what can be done, and leave out what cannot for the `reasons` given by name."""
+    """Do the possible runs; `reasons` explain the others by name."""
     from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary, shares_of_machine
 
     console, wanted, stopped = Console(markup=False, highlight=False), given.jobs or 1, ""
@@ -86,7 +86,7 @@ def _work(
         with status:
             for job in [job for job in jobs if job.name in reasons]:
                 worker.note(Outcome(job, "left out", reasons[job.name]))
-            # First those that are done, which then stand in the summary however this ends.
+            # Finished runs first, so that the summary always lists them.
             worker.do(sorted((one for one in planned if one.job.name not in reasons), key=lambda one: not one.done))
     except Interrupted as error:
         stopped = f"Stopped by {error}"
@@ -97,23 +97,23 @@ def _work(
         names[outcome.status].append(outcome.job.name)
     if stopped:
         done = len(names["finished"] + names["skipped"])
-        raise UserError(f"{stopped} after {done} of {len(jobs)} runs. The same command goes on where it was.")
+        raise UserError(f"{stopped} after {done} of {len(jobs)} runs. Repeat the command to continue.")
     alone = given.part is None and given.report != "false"
     if alone and any(outcome.results is not None for outcome in outcomes):
         from xbench.commands.report import write_report
 
         write_report([out], out / "report")
     if (busy := names["busy"]) and (alone or len(busy) == len(jobs)):
-        raise UserError(f"Other processes are at work on {', '.join(busy)}: wait for them to end.")
+        raise UserError(f"Other processes are running {', '.join(busy)}: wait for them to end.")
     if failed := names["failed"] + names["changed"]:
         raise UserError(
-            f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}. Logs are in {out / 'bench' / 'logs'}; the "
-            "same command tries again what failed."
+            f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}. Logs are in {out / 'bench' / 'logs'}. "
+            "Repeat the command to retry."
         )
 
 
 def _dry_run(jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[str, str], console: Console) -> None:
-    """Print each run with its command, or why it would not be done."""
+    """Print each run with its command, or the reason against it."""
     finished = {one.job.name for one in planned if one.done} - {*reasons}
     for job in jobs:
         text = "finished and unchanged, would be skipped" if job.name in finished else ""
@@ -127,27 +127,26 @@ def _dry_run(jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[s
 
 
 def _check(jobs: Sequence[Job], planned: Sequence[Planned], problems: Iterable[str], console: Console) -> None:
-    """Look at models and images as well."""
     from xbench.commands.bench.worker import check_all
 
     texts = [*dict.fromkeys([*problems, *check_all(planned, console)])]
     if texts:
         console.print(*(f"- {text}" for text in texts), sep="\n", style="red", soft_wrap=True)
-        raise UserError(f"Problems: {len(texts)}, listed above, in a benchmark of {len(jobs)} runs.")
+        raise UserError(f"{len(texts)} problems, listed above, in a benchmark of {len(jobs)} runs.")
     done = sum(one.done for one in planned)
-    console.print(f"Nothing is wrong. Of {len(jobs)} runs {done} are finished and unchanged.")
+    console.print(f"No problems found. {done} of {len(jobs)} runs are finished and unchanged.")
 
 
 def _refuse(jobs: Sequence[Job], problems: Mapping[str, Sequence[Job]], missing: bool, console: Console) -> None:
-    """Say what is wrong, and which runs it keeps from being done."""
+    """Raise a UserError with the problems, after printing the runs that they prevent."""
     texts = []
     for text, hindered in problems.items():
         more = f" and {len(hindered) - 3} more" if len(hindered) > 3 else ""
         texts.append(f"{', '.join(job.name for job in hindered[:3])}{more}: {text}")
     console.print(*(f"- {text}" for text in texts), sep="\n", style="red", soft_wrap=True)
     count = len({job.name for hindered in problems.values() for job in hindered})
-    more = ", or leave those runs out with --missing skip" if missing else ""
+    more = ", or skip those runs with --missing skip" if missing else ""
     raise UsageError(
-        f"{count} of {len(jobs)} runs cannot be done (problems: {len(texts)}, listed above), so none was begun: "
-        f"correct this, choose others with --models and --datasets{more}."
+        f"{count} of {len(jobs)} runs cannot start (problems: {len(texts)}, listed above), so none was started: "
+        f"fix this, choose others with --models and --datasets{more}."
     )

@@ -1,4 +1,4 @@
-"""What a benchmark consists of: YAML that names models, datasets and variants, and the runs of these."""
+"""Configuration of a benchmark: models, datasets and variants in YAML, and their runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from xbench.commands.configs import FOLDERS, did_you_mean, flat, own_dataset, re
 from xbench.runtime.errors import UsageError
 
 Options = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
-"""Options of a model, a data module or the trainer, by name, as YAML has them."""
+"""Options by name, as in YAML."""
 
-# Names of folders and files are made of it.
+# Used as names of folders and files.
 _Name = Annotated[str, StringConstraints(pattern=r"^\w[\w.-]*$")]
 
 _SECTIONS = {"models": "model", "datasets": "data"}
@@ -33,30 +33,30 @@ class _Section(BaseModel):
 
 
 class Variant(_Section):
-    """Options that runs are repeated with, for all models and datasets or for the named ones."""
+    """Options for repeated runs of all models and datasets, or of those named."""
 
     models: list[str] | None = None
     datasets: list[str] | None = None
 
 
 class BenchConfig(_Section):
-    """A benchmark: every model on every dataset, then every variant of these; `model` has options of every model."""
+    """A benchmark: every model on every dataset, then each variant; `model` holds options of all models."""
 
-    models: dict[_Name, Options]  # by name; one with `class_path` is a class of the user's
+    models: dict[_Name, Options]  # by name; `class_path` adds a user's class
     datasets: dict[_Name, Options]
     variants: dict[_Name, Variant] = {}
-    out: str | None = None  # folder of the runs
+    out: str | None = None
 
 
 def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: Sequence[str] = ()) -> BenchConfig:
-    """Read configurations, the later over the earlier.
+    """Read configurations, later ones overriding earlier ones.
 
     Args:
-        names: Paths, or names of shipped ones. Where none of them names models, or datasets, those of the paper count.
-        models, datasets: Take these alone, each one that a configuration names or one that is shipped.
+        names: Paths or shipped names. Models or datasets default to those of the paper.
+        models, datasets: Select these, from the configurations or shipped ones.
 
     Raises:
-        UserError: A file is missing or malformed, or a name means nothing; says everything that is wrong.
+        UserError: A file is missing or malformed, or a name unknown; lists all problems.
     """
     content: dict[str, Any] = {}
     for name in names:
@@ -79,7 +79,6 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
 
 
 def _read(name: str) -> dict[str, Any]:
-    """Read one configuration by path or by shipped name."""
     found, path, stem = shipped("bench"), Path(name).expanduser(), name.removesuffix(".yaml")
     if not path.is_file():
         for section, part in _SECTIONS.items():
@@ -87,7 +86,7 @@ def _read(name: str) -> dict[str, Any]:
                 return {section: {stem: {}}}
         if stem not in found:
             raise UsageError(
-                f"bench --config {name}: there is no such file, and no such benchmark is shipped."
+                f"bench --config {name}: there is no such file or shipped benchmark."
                 f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}: see `xbench list benches`."
             )
         path = found[stem]
@@ -95,7 +94,7 @@ def _read(name: str) -> dict[str, Any]:
     for section, part in _SECTIONS.items():
         if isinstance(content.get(section), list):
             content[section] = dict.fromkeys(content[section])
-        # The configuration of a run, whose model is one of the benchmark's.
+        # A run's configuration: its model becomes one of the benchmark.
         one = content.get(part)
         if isinstance(one, str) or (isinstance(one, dict) and ("class_path" in one or own_dataset(flat(one)))):
             options = flat(read_part(part, content.pop(part), path.parent, f"bench --config {path}: {part}"))
@@ -103,7 +102,7 @@ def _read(name: str) -> dict[str, Any]:
             named = Path(one).stem if isinstance(one, str) else str(options["class_path"]).rpartition(".")[2].lower()
             named = str(options.get("name", named)) if part == "data" else named
             content[section] = {**(content.get(section) or {}), named: options}
-    # An empty section says nothing, as if it were not there.
+    # Empty sections count as missing.
     return {key: value for key, value in content.items() if value is not None}
 
 
@@ -114,14 +113,14 @@ def _merged(first: Any, second: Any) -> Any:
 
 
 def _problems(config: BenchConfig, chosen: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Say which names mean nothing, and what is allowed by its type and makes no sense."""
+    """Yield unknown names, and values of the right type that make no sense."""
     if "default_root_dir" in config.trainer:
-        yield "trainer.default_root_dir is what the benchmark sets: give out instead."
+        yield "trainer.default_root_dir is set by the benchmark: use out instead."
     for section, part in _SECTIONS.items():
         known, listed = [*shipped(FOLDERS[part])], getattr(config, section)
         for name, options in listed.items():
             if name not in known and "class_path" not in options:
-                own = f"For a class of your own give {section}.{name}.class_path as well."
+                own = f"For your own class add {section}.{name}.class_path."
                 yield f"{_unknown(f'{section}.{name}', name, known)} {own}"
         named = [(f"--{section} {name}", name) for name in chosen[section]]
         for variant, entry in config.variants.items():
@@ -134,7 +133,6 @@ def _problems(config: BenchConfig, chosen: Mapping[str, Sequence[str]]) -> Itera
 
 
 def _explain(problem: Any) -> str:
-    """Write one of pydantic's errors as a sentence."""
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     if problem["type"] == "extra_forbidden":
         return _unknown(".".join(path), path[-1], (BenchConfig if len(path) == 1 else Variant).model_fields)
@@ -143,7 +141,7 @@ def _explain(problem: Any) -> str:
 
 def _unknown(where: str, name: str, known: Iterable[str]) -> str:
     names = [*known]
-    return f"{where} is not known; there is {', '.join(names)}.{did_you_mean(name, names)}"
+    return f"{where} is unknown; choose from {', '.join(names)}.{did_you_mean(name, names)}"
 
 
 @dataclass(frozen=True)
@@ -152,21 +150,21 @@ class Job:
 
     model: str
     dataset: str
-    variant: str  # empty for the run as it is by default
+    variant: str  # empty for the default run
     options: tuple[str, ...]  # the words after `test`
-    unset: tuple[str, ...] = ()  # sentences about variables that its configuration needs and nobody set
+    unset: tuple[str, ...] = ()  # errors about missing environment variables
 
     @property
     def name(self) -> str:
-        """Its name in files and on the screen."""
+        """Name in files and on the screen."""
         return f"{self.model}_{self.dataset}" + (f"+{self.variant}" if self.variant else "")
 
 
 def plan(config: BenchConfig, out: Path, more: Sequence[str] = ()) -> list[Job]:
-    """Return the runs of a benchmark in the order in which they come: first all pairs, then variant by variant.
+    """Return the runs of a benchmark: first all pairs, then each variant.
 
-    Datasets follow one another, so that the first of them can be compared over all models soon. Runs go to `out`; the
-    options `more`, from the command line, win over all others.
+    Datasets come one after another, so that models can be compared on the first one early. Runs go to `out`; `more`
+    overrides all options.
     """
     end = (*more, f"--trainer.default_root_dir={out}")
     return [
@@ -180,7 +178,7 @@ def plan(config: BenchConfig, out: Path, more: Sequence[str] = ()) -> list[Job]:
 
 
 def part_of(jobs: Sequence[Job], part: str) -> list[Job]:
-    """Return the share of one of several processes: `3/49` is every 49th job from the third on."""
+    """Return the jobs of one of several processes: `3/49` is every 49th from the third on."""
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise UsageError(f"bench --part {part}: give K/N with K from 1 to N, such as 3/49.")
@@ -195,7 +193,7 @@ def _job(config: BenchConfig, name: str, variant: Variant, model: str, dataset: 
     if any(classes.values()):
         chosen = {part: {"class_path": one} if one else str(files[part]) for part, one in classes.items()}
         words[1] = json.dumps(chosen)
-    # The progress bar would only fill a log; what the user gives comes later and wins.
+    # A progress bar would fill the log; options of the user come later and win.
     words.append("--trainer.enable_progress_bar=false")
     unset: dict[str, None] = {}
     for part, options in own.items():
@@ -206,7 +204,7 @@ def _job(config: BenchConfig, name: str, variant: Variant, model: str, dataset: 
 
 
 def _expand(value: Any, option: str, unset: dict[str, None]) -> Any:
-    """Replace `${VAR}` in all texts of a value, and `~` at their beginning; note in `unset` what cannot be."""
+    """Expand `${VAR}` and leading `~` in all texts of a value; add errors to `unset`."""
     if isinstance(value, Mapping):
         return {name: _expand(inner, f"{option}.{name}", unset) for name, inner in value.items()}
     if isinstance(value, list):

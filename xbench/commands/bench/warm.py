@@ -1,4 +1,4 @@
-"""How a run of a benchmark begins: in a fork of a process that has imported everything, else in a new interpreter."""
+"""Start of a benchmark's run: forked from a process with all imports, else a new interpreter."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from xbench.runtime.processes import end_with_parent
 
 @cache
 def forks() -> bool:
-    """Start the process that runs are forked from, and wait until it has imported what this one has of xbench.
+    """Start the process from which runs are forked, with the same imports of xbench as this one.
 
-    Return False where each run needs a new interpreter: on macOS, and if imports fail or touch CUDA.
+    Returns False if runs need a new interpreter: on macOS, or if imports fail or touch CUDA.
     """
     if sys.platform != "linux":
         return False
     names = ["xbench.commands.bench.preload", "xbench.scoring.host", "xbench.scoring.kernel", "pandas"]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(names + [name for name in sys.modules if name.startswith("xbench.")])
-    # If a run waited for the imports and was interrupted, it would begin all the same.
+    # A run that waited for imports would start even if interrupted.
     probe = context.Process(target=_refuse_cuda)
     with suppress(EOFError, OSError):
         probe.start()
@@ -43,15 +43,15 @@ def _refuse_cuda() -> None:
 
 
 def run(command: Sequence[str], log: str, lock: Connection, variables: dict[str, str], cores: Iterable[int]) -> None:
-    """Do what `python -m MODULE ...` does, in a session of its own: append output to a log, and keep a lock open."""
+    """Run `python -m MODULE ...` in a new session, append output to a log, and hold a lock."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if (parent := multiprocessing.parent_process()) is not None and os.getppid() != parent.pid:
-        # It is forked. Nobody would learn how it ends without the process that has forked it.
+        # Forked: its exit status is lost if the parent ends.
         end_with_parent()
         sys.modules["numpy"].random.seed()
     os.environ.update(variables)
-    # All that it starts, such as processes that load images, share them; without any, all cores are its own.
+    # Child processes inherit the cores; by default all are allowed.
     with suppress(OSError, AttributeError):
         os.sched_setaffinity(0, cores)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -65,4 +65,4 @@ def run(command: Sequence[str], log: str, lock: Connection, variables: dict[str,
     try:
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
     finally:
-        atexit._run_exitfuncs()  # `multiprocessing` leaves them out
+        atexit._run_exitfuncs()  # `multiprocessing` skips these

@@ -1,4 +1,4 @@
-"""The runs of a benchmark: what is looked at before any begins, and how they are done, each with a log of its own."""
+"""Planning, checking and running a benchmark, with a log per run."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from xbench.runtime.errors import UserError
 from xbench.runtime.locks import Busy, try_lock
 from xbench.runtime.processes import usable_cores
 
-_LOOKED_AT = 8  # images of each dataset that `--check` decodes
+_LOOKED_AT = 8  # images per dataset that `--check` decodes
 
 
 @dataclass
 class Planned:
-    """A run that can start or is done, its fingerprint today, and its newest finished run; what `changed` since."""
+    """A run that is possible or done: current fingerprint, newest finished run, and what `changed` since."""
 
     job: Job
     config: dict[str, Any]
@@ -57,18 +57,18 @@ class Planned:
 
     @property
     def done(self) -> bool:
-        """Whether it need not be run again: nothing has changed, and it did not end in an error."""
+        """Whether the run is finished, unchanged and successful."""
         if self.finished is None or self.changed:
             return False
-        # A run whose every scored map is constant ends in an error after its files are written.
+        # A run with constant maps only fails after writing its files.
         counts = self.finished.results.counts
         scored = sum(count.with_region for count in counts.per_finding.values())
         return not scored or counts.constant_maps.count < scored
 
     def look(self, out: Path) -> FinishedRun | None:
-        """Look again for the newest finished run of its settings, which is the one that reports take."""
+        """Find the newest finished run with its settings, as reports do."""
         now = of_results(self.depends_on)
-        # Names of folders begin with the time.
+        # Folder names begin with the time.
         for path in sorted(out.glob(f"*/*/{RESULTS}"), key=lambda path: path.parent.name, reverse=True):
             with suppress(RunFileError):
                 run = FinishedRun.open(path.parent)
@@ -79,21 +79,21 @@ class Planned:
         return None
 
     def begun(self, out: Path) -> bool:
-        """Tell whether a run of its fingerprint was begun and can be continued."""
+        """Return whether a run with its fingerprint can be resumed."""
         journals = [path for path in out.glob("*/*/journal") if not (path.parent / RESULTS).is_file()]
         return any(read_about(path) == self.depends_on for path in journals)
 
 
 def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], dict[str, list[Job]], bool]:
-    """Read all options, list all images, compare with the finished runs, and see whether the weights are there.
+    """Check options, images, finished runs and the presence of weights.
 
-    Return the runs that can be started or are done; what keeps others from it, by the paragraph that says so; and
-    whether that is nothing but missing data or weights.
+    Returns the possible or finished runs; jobs by the problem that prevents them; and whether only data or weights are
+    missing.
     """
     silence_libraries()
     parser = run_parser("test")
     problems: defaultdict[str, list[Job]] = defaultdict(list)
-    # What was built, or why it could not be, by its options.
+    # Built datasets or their errors, by options.
     datasets: dict[str, ChestXrayDataModule | UserError] = {}
     weights: dict[str, str] = {}
     planned, missing = [], True
@@ -124,7 +124,7 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], dict[str, list[
 
 
 def check_all(planned: Iterable[Planned], console: Console) -> Iterator[str]:
-    """Load every model, read its prompts, and decode the first images of every dataset; yield what is wrong."""
+    """Load every model and its prompts, and decode the first images of every dataset; yield problems."""
     yield from check_versions()
     seen: set[object] = set()
     for plan in planned:
@@ -143,13 +143,13 @@ def check_all(planned: Iterable[Planned], console: Console) -> Iterator[str]:
 
 
 def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
-    """Say what is wrong with the weights of a model, as far as can be seen without reading much of them."""
+    """Describe problems of a model's weights without reading much of them."""
     arguments = chosen.get("init_args") or {}
     if isinstance(given := arguments.get("checkpoint"), str):
         place = Path(given.removeprefix("local-dir:")).expanduser()
         name = chosen["class_path"].rpartition(".")[2]
         return "" if place.exists() else f"The weights of {name} are not there: {place} does not exist."
-    # Without a file there is an error at once, or weights are fetched, which then need not be done in the midst.
+    # Without a file, building fails or downloads the weights now rather than during runs.
     key = json.dumps([chosen["class_path"], arguments.get("architecture"), arguments.get("pretrained")])
     if "checkpoint" in arguments and key not in known:
         model = build(chosen)
@@ -157,17 +157,17 @@ def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
     return known.get(key, "")
 
 
-_TIME_TO_END = 30  # seconds after which a run that was told to end is killed
+_TIME_TO_END = 30  # seconds until a stopped run is killed
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STYLES = {"finished": "green", "skipped": "cyan", "failed": "bold red", "changed": "bold red"}
 _STYLES |= dict.fromkeys(("left out", "busy", "stopped", "not begun"), "yellow")
 
 
 class Outcome(NamedTuple):
-    """What came of a run, why, and how long it took now.
+    """Outcome of a run: status, reason and duration.
 
-    It `finished` now, was `skipped` as finished and unchanged, `failed`, had what it depends on `changed` meanwhile,
-    was `left out` because data or weights are missing, is `busy` in another process, was `stopped`, or is `not begun`.
+    Status is `finished`, `skipped` (finished and unchanged), `failed`, `changed` (during the run), `left out` (missing
+    data or weights), `busy` (in another process), `stopped` or `not begun`.
     """
 
     job: Job
@@ -178,16 +178,16 @@ class Outcome(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one of several runs at once may use: GPUs as in CUDA_VISIBLE_DEVICES, and cores; None for all."""
+    """GPUs, as in CUDA_VISIBLE_DEVICES, and cores of a concurrent run; None for all."""
 
     gpus: str | None = None
     cores: frozenset[int] | None = None
 
 
 def shares_of_machine(jobs: int) -> list[Share]:
-    """Deal the GPUs and cores of this machine to runs at once."""
+    """Divide the GPUs and cores of this machine among concurrent runs."""
     gpus = [str(number) for number in range(torch.cuda.device_count())]
-    # Those that this process may use can have other names, such as those of parts of a GPU.
+    # Visible GPUs can have other names, such as parts of a GPU.
     if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
         gpus = visible.split(",")[: len(gpus)]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
@@ -195,7 +195,7 @@ def shares_of_machine(jobs: int) -> list[Share]:
 
 
 def shares(jobs: int, gpus: Sequence[str], cores: Sequence[int]) -> list[Share]:
-    """Deal GPUs and cores to so many runs at once, or to as many as there are cores.
+    """Divide GPUs and cores among concurrent runs, at most one per core.
 
     >>> [share.gpus for share in shares(3, ["0", "1"], range(8))]
     ['0', '1', '0']
@@ -210,10 +210,10 @@ def shares(jobs: int, gpus: Sequence[str], cores: Sequence[int]) -> list[Share]:
 
 
 class Process:
-    """`python -m MODULE ...` in a process and a session of its own, whose output is appended to a file.
+    """`python -m MODULE ...` in its own process and session, with output appended to a file.
 
-    A W&B run that the process begins is called like the file unless WANDB_NAME says otherwise. The process takes over
-    the descriptor of a lock, and holds it as long as it goes on. Raise an OSError if there is no log to write.
+    W&B runs are named after the file unless WANDB_NAME is set. The process holds the lock until it ends. Raises an
+    OSError if the log cannot be written.
     """
 
     def __init__(self, command: Sequence[str], log: Path, lock: int, share: Share) -> None:
@@ -224,20 +224,20 @@ class Process:
         with log.open("ab") as stream:
             stream.write(f"\n{datetime.now():%Y-%m-%d %H:%M:%S} $ {shlex.join(command)}\n".encode())
             self._begin = stream.tell()
-        # A connection closes its descriptor here once it is handed over.
+        # A connection closes its descriptor here after passing it on.
         context: Any = multiprocessing.get_context("forkserver" if warm.forks() else "spawn")
         self._process: BaseProcess = context.Process(
             target=warm.run, name=log.stem, args=(command, str(log), Connection(lock), environment, share.cores or ())
         )
         self._process.start()
         self.wait, self._pid = self._process.join, self._process.pid or 0
-        # Apart from the terminal's group: Ctrl-C reaches the benchmark alone, which passes it on in order.
+        # Outside the terminal's group: the benchmark receives Ctrl-C and passes it on.
         with suppress(ProcessLookupError):
             while os.getpgid(self._pid) != self._pid and self.poll() is None:
                 time.sleep(0.001)
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for the signal that ended it; None as long as it goes on."""
+        """Return the exit status, negative for a signal; None while running."""
         return self._process.exitcode
 
     def tell(self, number: int) -> None:
@@ -246,7 +246,7 @@ class Process:
             os.killpg(self._pid, number)
 
     def last_words(self) -> str:
-        """Return, once it has ended, what it said last, an error first of all."""
+        """Return the last line of a finished process, or its last error."""
         with self._log.open("rb") as stream:
             stream.seek(max(self._begin, os.fstat(stream.fileno()).st_size - 100_000))
             lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
@@ -256,17 +256,17 @@ class Process:
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         if status == 255 and not errors:
             warm.forks.cache_clear()
-            return "ended with status 255, as all runs do when the process that they are forked from is killed"
-        return [*(lines or ["it said nothing"])[-1:], *errors][-1]
+            return "ended with status 255, because its parent process was killed"
+        return [*(lines or ["no output"])[-1:], *errors][-1]
 
 
 def end_all(processes: Collection[Process], number: int) -> None:
-    """Tell processes and their groups to end, give them time, and kill what is left."""
+    """Signal processes and their groups, wait, and kill the rest."""
     for process in processes:
-        # A terminal that is gone means no more to them than an order to end.
+        # Treat hangup like termination.
         process.tell(signal.SIGTERM if number == signal.SIGHUP else number)
     deadline = time.monotonic() + _TIME_TO_END
-    with suppress(Interrupted):  # a second signal ends the waiting
+    with suppress(Interrupted):  # a second signal ends the wait
         for process in processes:
             process.wait(max(0.0, deadline - time.monotonic()))
     for process in processes:
@@ -274,18 +274,18 @@ def end_all(processes: Collection[Process], number: int) -> None:
         process.wait()
 
 
-_Running = tuple[Planned, Process, float]  # and when it began
+_Running = tuple[Planned, Process, float]  # with its start time
 
 
 class Worker:
-    """Does runs, as many at once as there are shares, of a `total`; shows and keeps the `outcomes` by name."""
+    """Runs jobs concurrently, one per share, and prints and collects `outcomes` by name."""
 
     def __init__(self, out: Path, total: int, shares: Sequence[Share], status: Status) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self._folder, self._out, self._total, self._shares, self._status = out / "bench", out, total, shares, status
 
     def do(self, plans: Sequence[Planned]) -> None:
-        """Do all runs that are not done; `Interrupted` once those that were told to stop have ended."""
+        """Do all unfinished runs; raise `Interrupted` once stopped runs have ended."""
         waiting, running = deque(plans), dict[int, _Running]()
         try:
             while waiting or running:
@@ -310,7 +310,7 @@ class Worker:
             raise
 
     def note(self, outcome: Outcome) -> None:
-        """Keep what came of a run, and print it."""
+        """Store and print an outcome."""
         self.outcomes[outcome.job.name] = outcome
         took = "" if outcome.seconds is None else f" in {_duration(outcome.seconds)}"
         why = f": {outcome.reason}" if outcome.reason else ""
@@ -318,14 +318,14 @@ class Worker:
         self._status.console.print(line, style=_STYLES[outcome.status], soft_wrap=True)
 
     def _begin(self, plan: Planned, share: Share) -> _Running | None:
-        """Start a run, going on with what was begun; None if it is done or another process is at it."""
+        """Start or resume a run; None if it is done or busy."""
         name = plan.job.name
         try:
             lock = None if plan.done else try_lock(self._folder / "locks" / name)
         except Busy as error:
-            self.note(Outcome(plan.job, "busy", f"another benchmark, or what it left running, is at it: {error}"))
+            self.note(Outcome(plan.job, "busy", f"another benchmark, or a leftover process, is running it: {error}"))
             return None
-        # Meanwhile another process may have done it.
+        # Another process may have finished it.
         if lock is None or (plan.look(self._out) and plan.done):
             assert plan.finished is not None, "it is done"
             self.note(Outcome(plan.job, "skipped", str(plan.finished.folder), None, plan.finished.results))
@@ -343,24 +343,24 @@ class Worker:
         job, before, seconds = plan.job, plan.changed, time.monotonic() - began
         found = plan.look(self._out)
         if status or found is None:
-            why = process.last_words() if status else "it left no results"
+            why = process.last_words() if status else "it wrote no results"
             results = None if found is None or plan.changed else found.results
             log = self._folder / "logs" / f"{job.name}.log"
             return Outcome(job, "failed", f"{why} (log: {log})", seconds, results)
         if plan.changed:
             return Outcome(job, "changed", f"while the benchmark was going on: {plan.changed}", seconds, found.results)
-        anew = f"anew, for this has changed: {before}" if before else ""
+        anew = f"again, because of a change: {before}" if before else ""
         return Outcome(job, "finished", anew, seconds, found.results)
 
 
 def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Print a table with a row per run, and below why some were not done."""
+    """Print a table with a row per run, and reasons below."""
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _STYLES}
     table = Table(
         title="Runs: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count),
         title_justify="left",
-        caption="Means over findings. Point.: pointing game. Best: at the threshold with the largest mean, chosen on "
-        "these same images.",
+        caption="Means over findings. Point.: pointing game. Best: at the threshold with the largest mean on "
+        "these images.",
         caption_justify="left",
         box=None,
         pad_edge=False,
@@ -392,12 +392,12 @@ def _duration(seconds: float) -> str:
 
 
 class Interrupted(BaseException):
-    """The benchmark was told to stop, by the signal of this name."""
+    """The benchmark was stopped by the signal of this name."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and the end of the terminal into `Interrupted`."""
+    """Turn Ctrl-C, SIGTERM and hangup into `Interrupted`."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise Interrupted(signal.Signals(number).name)
