@@ -151,7 +151,7 @@ def _times(seconds: Mapping[str, float]) -> str:
     """Return the wall-clock time by stage, and that of decoding, which runs in parallel."""
     said = {stage: f"{stage} {value:.3f}" if value < 1 else f"{stage} {value:.1f}" for stage, value in seconds.items()}
     decode = said.pop("decode")
-    return f"Seconds: {', '.join(said.values())}; meanwhile {decode}."
+    return f"Seconds: {', '.join(said.values())}; in parallel: {decode}."
 
 
 def _remarks(results: Results) -> Iterator[str]:

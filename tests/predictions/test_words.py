@@ -218,7 +218,7 @@ def test_the_command_reads_lines_and_tables(tmp_path, capsys):
         ("b", "truncated", ["left"]),
     ]
     assert json.loads((tmp_path / "texts.csv.out").read_text())["image"] == "a.png"
-    assert "2 texts: 1 read, 1 truncated" in capsys.readouterr().out
+    assert "Texts: 2 (1 read, 1 truncated)" in capsys.readouterr().out
     (tmp_path / "texts.jsonl").write_text('{"id": 1}')
     assert main(["words", str(tmp_path / "texts.jsonl"), "--out", str(tmp_path / "out")]) == 2
     assert "line 1 has no text" in capsys.readouterr().err and not (tmp_path / "out").exists()

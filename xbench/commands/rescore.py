@@ -106,7 +106,7 @@ def rescore(given: Namespace) -> None:
         # A part of a run is of no use, and would be in the way of the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    table = Table("Macro", "As stored", "Now", "Change", title=f"{results.model} on {results.dataset}", box=None)
+    table = Table("Macro", "Stored", "Rescored", "Change", title=f"{results.model} on {results.dataset}", box=None)
     for name, other in results.macro.items():
         one = run.results.macro.get(name)
         change = "-" if one is None or other is None else f"{other - one:+.4f}"

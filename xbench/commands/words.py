@@ -49,10 +49,10 @@ def words(given: Namespace) -> None:
             line = row["kept"] | {"status": reading.status, "mentions": [asdict(one) for one in reading.mentions]}
             file.write(f"{json.dumps(line, ensure_ascii=False)}\n".encode())
     counts = [
-        f"{sum(of.values()):,} {what}: {', '.join(f'{number:,} {status}' for status, number in of.most_common())}"
-        for what, of in (("texts", texts), ("mentions", mentions))
+        f"{what}: {sum(of.values()):,} ({', '.join(f'{number:,} {status}' for status, number in of.most_common())})"
+        for what, of in (("Texts", texts), ("Mentions", mentions))
     ]
-    Console(highlight=False).print("\n".join([*counts, f"in {out}"]), soft_wrap=True)
+    Console(highlight=False).print("\n".join([*counts, f"Results: {out}"]), soft_wrap=True)
 
 
 def _located(path: Path) -> Iterator[dict[str, Any]]:
