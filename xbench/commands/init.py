@@ -42,7 +42,8 @@ def init(given: Namespace) -> None:
     with writing(f"{target} cannot be written", "Name another file with --out."):
         target.write_text(guess + content, encoding="utf-8")
     print(
-        f"Wrote {target}. Format: {kind}, image files: {len(folder.images):,}, findings: {len(options['findings'])}. {doubt}"
+        f"Wrote {target}. Format: {kind}, image files: {len(folder.images):,}, findings: "
+        f"{len(options['findings'])}. {doubt}"
     )
     if unknown := [name for name in options["findings"].values() if canonical(name) is None]:
         print(f"Models have no prompts for {', '.join(unknown)}: use names from `xbench list findings`.")
