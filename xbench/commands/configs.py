@@ -200,7 +200,7 @@ def _class_of(part: str, configs: list[dict[str, Any]], given: Sequence[tuple[in
 
 
 def own_dataset(options: Mapping[str, Any]) -> list[str]:
-    """Return the class of own dataset that these options imply; empty if ambiguous."""
+    """Return the class of an own dataset that these options imply; empty if ambiguous."""
     suffix = Path(str(options.get("annotations"))).suffix.lower()
     kinds = {"coco": suffix == ".json", "csv": suffix == ".csv", "masks": "masks" in options}
     found = [shipped("data")[name] for name, sure in kinds.items() if sure and "findings" in options]

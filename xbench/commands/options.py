@@ -151,7 +151,7 @@ def _check_class(part: str, path: str) -> None:
             )
     raise UsageError(
         f"--{part} {path}: {problem} Give the full path of a class, such as {example}; or use --config with files "
-        "or shipped names, such as --config mine.yaml --config siim."
+        "or shipped names, such as --config mine.yaml --config siim, or --config clip_siim."
     )
 
 
