@@ -105,7 +105,7 @@ AT_ONCE = {
     "test --config mymodel.yaml": "No data",
     "test --config own.yaml": "No model was",
     "test --config qwen3vl_coco": "--model.checkpoint docs/multimodal.md); --data.findings docs/own-data.md#coco",
-    "test --config demo --model xbench.models.CLIP": "the model Demo, and then CLIP was asked for",
+    "test --config demo --model xbench.models.CLIP": "the model Demo, and then CLIP was requested",
     "test --config clip_siim --data.root films": "train-rle.csv or stage_2_train.csv films docs/datasets.md#siim",
     "test --config carzero_chexlocalize --data.root films --data.split val": "--model.checkpoint docs/models.md "
     "gt_segmentations_val.json or gt_annotations_val.json --data.annotations val_labels.csv or valid.csv "
@@ -341,5 +341,5 @@ def test_a_shell_takes_the_lines_of_completion(shell, command):
 def test_a_single_film_is_a_root_to_predict_on(tmp_path):
     (film := tmp_path / "film.png").touch()
     look("predict", ["--config", "demo_folder", "--data.root", str(film)])
-    with pytest.raises(UserError, match=r"film\.png, which is no folder"):
+    with pytest.raises(UserError, match=r"film\.png, which is not a folder"):
         look("test", ["--config", "oracle_siim", "--data.root", str(film)])

@@ -24,7 +24,7 @@ def test_the_truth_scores_1_by_the_file_that_init_writes(command, tmp_path, kind
     name, write, how = KINDS[kind]
     write(own.write_images(tmp_path / "data"), **how)
     run = command("init", "data")
-    assert run.status == 0 and f"read as {name}" in run.output and "Missing" not in run.output, run
+    assert run.status == 0 and f"Format: {name}" in run.output and "Missing" not in run.output, run
     assert "no words for nod" in run.output or name == "masks"
     run = command("test", "--config", f"oracle_{name}", "--config", "mine.yaml", "--trainer.logger", "false")
     assert run.status == 0, run.errors

@@ -137,7 +137,7 @@ def test_a_model_whose_name_is_no_part_of_a_folder_is_refused(tmp_path, name):
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     quiet |= {"accelerator": "cpu", "use_distributed_sampler": False, "default_root_dir": tmp_path / "runs"}
     trainer = Trainer(**quiet, callbacks=[Evaluation(), ResultsWriter()])
-    with pytest.raises(UserError, match="The model is called"):
+    with pytest.raises(UserError, match="of the model cannot be part of a folder"):
         trainer.test(model, datamodule=Squares(images=2, num_workers=0, cache=False), verbose=False)
     assert not [*tmp_path.rglob("*")]
 
