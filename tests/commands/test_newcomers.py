@@ -25,7 +25,7 @@ def test_the_truth_scores_1_by_the_file_that_init_writes(command, tmp_path, kind
     write(own.write_images(tmp_path / "data"), **how)
     run = command("init", "data")
     assert run.status == 0 and f"Format: {name}" in run.output and "Missing" not in run.output, run
-    assert "no words for nod" in run.output or name == "masks"
+    assert "no prompts for nod" in run.output or name == "masks"
     run = command("test", "--config", f"oracle_{name}", "--config", "mine.yaml", "--trainer.logger", "false")
     assert run.status == 0, run.errors
     assert run.results["grounding"]["macro"]["dice_best"] == 1 and run.results["counts"]["images"] == 12
@@ -39,7 +39,7 @@ def test_init_reads_other_names_and_says_what_is_missing(command, tmp_path):
     assert run.status == 0 and f"Missing: {root / 'labels.csv'}" in run.output
     written = (tmp_path / "other.yaml").read_text()
     assert "image: File_Name" in written and "box: xyxy" in written and "units" not in written
-    assert "Pneumothorax: Pneumothorax" in written and "no words" not in run.output
+    assert "Pneumothorax: Pneumothorax" in written and "no prompts" not in run.output
 
 
 def test_init_refuses_what_it_cannot_do(command, tmp_path):

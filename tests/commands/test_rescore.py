@@ -148,7 +148,7 @@ def run(strangers):
     ("options", "status", "message"),
     [
         (("--ties", "most"), 2, "invalid choice: 'most'"),
-        (("--thresholds", "100"), 2, "--thresholds 100 leaves out the fixed threshold 0.5"),
+        (("--thresholds", "100"), 2, "--thresholds 100 omits the fixed threshold 0.5"),
         (("--thresholds", "1"), 2, "odd number from 3"),
         (("--workers", "-1"), 2, "'-1' is not a whole number"),
         (("--gamma", "0"), 2, "--gamma 0.0 must lie in (0, 1]"),

@@ -76,7 +76,7 @@ def test_pictures_of_another_run_are_left_out(with_cases, tmp_path):
     for name in ("predictions.parquet", "truth.parquet", "pictures.parquet"):
         shutil.copy(other / name, folder / name)
     (pairs,) = (run.cases() for run in collect([root]).runs if run.folder == folder)
-    with pytest.raises(UserError, match=r"truth\.parquet holds other regions than pairs\.parquet"):
+    with pytest.raises(UserError, match=r"regions of truth\.parquet are not those of pairs\.parquet"):
         for pair in pairs:
             pairs.read(*pair)
 

@@ -138,13 +138,13 @@ def test_classes_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fragments"),
     [
-        ("modles: {clip: {}}", ["modles is not known; there is model, data, trainer, models"]),
-        ("models: {carzro: {}}", ["models.carzro is not known; there is afloc, agkd, answer_oracle, ", "class_path"]),
+        ("modles: {clip: {}}", ["modles is unknown; choose from model, data, trainer, models"]),
+        ("models: {carzro: {}}", ["models.carzro is unknown; choose from afloc, agkd, answer_oracle, ", "class_path"]),
         ("datasets: {vndr: {root: x}}", ["datasets.vndr is not known", "vindr"]),
         ("datasets: {vindr: /data/vindr}", ["datasets.vindr: ", "not '/data/vindr'"]),
         ("trainer: {default_root_dir: x}", ["default_root_dir", "out"]),
         ("out: [1]", ["out: Input should be a valid string, not [1]"]),
-        ("variants: {a: {modle: {x: 1}}}", ["variants.a.modle is not known; there is model, data"]),
+        ("variants: {a: {modle: {x: 1}}}", ["variants.a.modle is unknown; choose from model, data"]),
         ("variants: {a: {models: [clip]}}", ["variants.a changes nothing"]),
         ("variants: {a: {models: [klip], model: {x: 1}}}", ["variants.a.models: klip is not known"]),
         ("variants: {a: {models: clip, model: {x: 1}}}", ["variants.a.models: ", "'clip'"]),

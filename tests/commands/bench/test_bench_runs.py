@@ -289,7 +289,7 @@ def test_everything_that_is_missing_is_said_before_anything_runs(bench: Bench, m
     run = bench("--config", "missing.yaml")
     assert run.status == 2
     assert bench.started == []
-    assert run.errors.startswith("error: 8 of 9 runs cannot be done (problems: 4, listed above)")
+    assert run.errors.startswith("error: 8 of 9 runs cannot start (problems: 4, listed above)")
     assert "--missing skip" in run.errors
     for text in (
         "lost_data, lost_gone: The weights of Model are not there: /lost.pt does not exist.",
@@ -311,7 +311,7 @@ def test_wrong_options_are_never_skipped(bench: Bench):
     assert run.status == 2
     assert bench.started == []
     assert run.output.count("gian") == 1, "one problem, not one for every run"
-    assert "4 of 4 runs cannot be done (problems: 1" in run.errors
+    assert "4 of 4 runs cannot start (problems: 1" in run.errors
     assert "--missing" not in run.errors
 
 
