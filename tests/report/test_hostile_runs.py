@@ -175,7 +175,7 @@ def test_names_that_no_run_gives(run, name):
     content = json.loads((run / "results.json").read_text())
     for key in ("model", "dataset", "split"):
         (run / "results.json").write_text(json.dumps(content | {key: name}))
-        assert "is no name of" in refused(run)
+        assert "is not the name of" in refused(run)
 
 
 def test_a_table_that_no_run_has(run):
@@ -199,7 +199,7 @@ def test_a_report_of_odd_names_stays_in_its_folder(tmp_path, capsys):
     write_report([runs], out)
     assert all(path.is_relative_to(out) for path in {*tmp_path.rglob("*")} - before)
     # A path is no name of a model or a dataset: that run is left out.
-    assert "'../../etc/x' is no name" in capsys.readouterr().out
+    assert "'../../etc/x' is not the name" in capsys.readouterr().out
     page = (out / "index.html").read_text()
     assert "<img src=x" not in page and "x</script>" not in page
     for path in (out / "tables").glob("*.tex"):
