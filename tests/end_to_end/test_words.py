@@ -207,7 +207,7 @@ def test_lungs_vocabulary_and_own_names_are_kept_in_the_run(reported, tmp_path, 
     assert rescored(run, "--lungs", str(tmp_path / "lungs.csv"), "--strict") == moved
     (tmp_path / "lungs.csv").write_text("\n".join(lines[:-1]))
     assert main(["rescore", str(run), "--protocol", "words", "--lungs", str(tmp_path / "lungs.csv")]) == 2
-    assert f"nothing for 1 images (first: {images[-1]})" in " ".join(capsys.readouterr().err.split())
+    assert f"lacks 1 images (first: {images[-1]})" in " ".join(capsys.readouterr().err.split())
     (tmp_path / "lungs.csv").write_text("\n".join([*lines, "other,0.5,0.1,high"]))
     Image.fromarray(mask[:, :50]).save(lungs / f"{images[0]}.png")
     wrong = [["--lungs", str(lungs)], ["--lungs", str(tmp_path / "lungs.csv")], ["--words-of-maps"]]
@@ -264,7 +264,7 @@ def test_the_prior_is_learned_on_another_run(address, reported, tmp_path, capsys
     learned = rescored(run, "--tune", str(run_in(tmp_path)))
     assert {*learned["tuned"]["Nodule"]} == {"sides", "zones"} and learned["numbers"]["side_prior"]["value"] > 0
     assert "Texts: 10, 80.0 % read, 20.0 % normal." in " ".join(capsys.readouterr().out.split())
-    assert main(["rescore", str(run), "--strict"]) == 2 and "go with --protocol words" in capsys.readouterr().err
+    assert main(["rescore", str(run), "--strict"]) == 2 and "need --protocol words" in capsys.readouterr().err
 
 
 def test_two_processes_write_the_same(address, reported, tmp_path):

@@ -1,7 +1,7 @@
-"""Score a finished run again by other rules, from the maps and regions that it kept.
+"""Command `rescore`: score the stored maps and regions of a run by other rules.
 
-Neither the model nor the dataset is needed. Thresholds, tie rule, gamma and the choice of images can change; another
-evaluation grid cannot, for the annotations are kept on the run's.
+Needs neither the model nor the dataset. Thresholds, tie rule, gamma and the choice of images can change; the grid
+cannot, because annotations are stored on the run's.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
 from xbench.scoring.rows import CHANGED, in_order, with_changes
 
-# By default, and far more than one process can read for.
+# Default, and a generous limit.
 _USUAL_WORKERS, _MOST_WORKERS = 16, 64
 
 _Scored = TypeVar("_Scored")
 
 
 def rescore(given: Namespace) -> None:
-    """Score a finished run again, and write the results as a run of their own."""
+    """Score a finished run again, and write the results as a new run."""
     run = FinishedRun.open(given.run.expanduser(), PAIRS, IMAGES, PREDICTIONS, TRUTH)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     workers = min(_USUAL_WORKERS, usable_cores()) if given.workers is None else given.workers
@@ -82,13 +82,13 @@ def rescore(given: Namespace) -> None:
         shows = run_view(run).shows | ({"words"} if given.words_of_maps else set())
         names = [name for name, protocol in PROTOCOLS.items() if protocol.takes & shows]
         if not names:
-            raise UsageError(f"No protocol scores what {run.folder} shows.")
+            raise UsageError(f"No protocol fits the predictions of {run.folder}.")
     if given.words_of_maps and not run.draws_maps and not run.results.answered:
         raise UsageError(f"--words-of-maps scores peaks of maps and centers of boxes, and {run.folder} has none.")
     lungs = {} if given.lungs is None else read_lungs(given.lungs.expanduser(), run.rows.image_ids)
     words = Words(run, given.words and given.words.expanduser(), lungs, given.strict, given.words_of_maps)
     if words != Words(run) and not any("words" in PROTOCOLS[name].takes for name in names):
-        raise UsageError("--words, --lungs, --strict and --words-of-maps go with --protocol words, which is not given.")
+        raise UsageError("--words, --lungs, --strict and --words-of-maps need --protocol words.")
     tuning = {} if not given.tune else _tuning(run, names, given.tune, workers)
     same = rules == run.rules and read_as == _reading(run, None, None)
     if names and given.images is None and given.out is None and same:
@@ -98,12 +98,12 @@ def rescore(given: Namespace) -> None:
     chosen = None if images is None else _chosen(run, images)
     folder = _new_folder(run.folder, given.out)
     try:
-        with writing(f"The results cannot be written to {folder}", "Make room, or give another folder with --out."):
+        with writing(f"The results cannot be written to {folder}", "Free disk space or give another --out."):
             _write_config(run.folder, folder, rules, chosen is None, read_as)
             split = run.results.split if images is None else images.stem
             results = _score(run, rules, chosen, split, workers, folder, read_as)
     except BaseException:
-        # A part of a run is of no use, and would be in the way of the next attempt.
+        # An incomplete run is useless and would block the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     table = Table("Macro", "Stored", "Rescored", "Change", title=f"{results.model} on {results.dataset}", box=None)
@@ -113,20 +113,20 @@ def rescore(given: Namespace) -> None:
         table.add_row(name, *("-" if value is None else f"{value:.4f}" for value in (one, other)), change)
     console = Console(markup=False, highlight=False)
     console.print(table)
-    # soft_wrap: a path that the terminal breaks cannot be copied.
+    # soft_wrap: a wrapped path cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     if names:
         _add_protocols(replace(words, run=FinishedRun.open(folder)), names, every, tuning, workers)
 
 
 def add_words(folder: Path) -> None:
-    """Score a run whose predictions are words by all protocols that take these."""
+    """Score a run of words by all protocols for words."""
     names = [name for name, protocol in PROTOCOLS.items() if "words" in protocol.takes]
     _add_protocols(Words(FinishedRun.open(folder)), names, True, {}, 0)
 
 
 def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int) -> None:
-    """Score a run by protocols, all that its predictions allow if `every`, and write their files into its folder."""
+    """Score a run by protocols, all that fit if `every`, and write their files into its folder."""
     run, view, refused = words.run, run_view(words.run), {}
     if words.of_maps or (run.results.answered and not every):
         view = replace(view, shows=view.shows | {"words"})
@@ -139,7 +139,7 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
     shown = Table("Protocol", "Number", "Value", "Strict", "Undefined", "Pairs", box=None)
     for name in names:
         if name not in tables:
-            refused.setdefault(name, f"{name}: no pair of the run is scored by it.")
+            refused.setdefault(name, f"{name}: it scores no pair of the run.")
             continue
         numbers = PROTOCOLS[name].results(tables[name], run.results.findings, is_native(run), tuning.get(name))
         with writing(f"{run.folder} cannot be written to", "Give a new folder with --out."):
@@ -161,11 +161,11 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
 
 
 def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], workers: int) -> dict[str, Tuned]:
-    """Tune protocols on another run of the same findings, or read the settings of their authors."""
+    """Tune protocols on another run of the same findings, or read published settings."""
     wanted = [PROTOCOLS[name] for name in names if PROTOCOLS[name].tunes]
     if not wanted:
         tuned = " and ".join(protocol.name for protocol in PROTOCOLS.values() if protocol.tunes)
-        raise UsageError(f"--tune is for --protocol {tuned}, and neither is given.")
+        raise UsageError(f"--tune needs --protocol {tuned}.")
     paths, findings = [path.expanduser() for path in given], run.results.findings
     if any(path.suffix == ".csv" for path in paths):
         read = {protocol.name: protocol.read_tuning(paths, findings) for protocol in wanted}
@@ -181,8 +181,8 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
         raise UsageError(f"--tune {folder} is a run on other findings than {run.folder}.")
     if shared := {*other.rows.image_ids} & {*run.rows.image_ids}:
         raise UsageError(
-            f"--tune {folder} has {len(shared)} images of {run.folder} (first: {min(shared)}): thresholds that are "
-            "tuned on the images they are scored on come out too good. Give a run on another split."
+            f"--tune {folder} has {len(shared)} images of {run.folder} (first: {min(shared)}): thresholds "
+            "tuned on scored images would be too good. Give a run on another split."
         )
     if any(protocol.scales for protocol in wanted) and other.map_scale != run.map_scale:
         raise UsageError(
@@ -210,7 +210,7 @@ def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int, words
 
 
 def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[str, str]:
-    """Return by what family and frame answers are read; nothing for a run with maps."""
+    """Return the family and frame of answers; empty for a run with maps."""
     stored = run.results.answers
     if stored is None:
         if family or frame:
@@ -225,7 +225,7 @@ def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[st
 def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
         raise UsageError(
-            f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101."
+            f"--thresholds {thresholds} omits the fixed threshold 0.5: give an odd number from 3, such as 101."
         )
     if gamma is not None and not 0 < gamma <= 1:
         raise UsageError(f"--gamma {gamma} must lie in (0, 1].")
@@ -244,15 +244,15 @@ def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
         problem = (
             f"names {len(unknown)} images that the run did not score (first: {unknown[0]})" if names else "is empty"
         )
-        raise UsageError(f"--images {path} {problem}: it must hold names of images one a line, as in {PAIRS}.")
+        raise UsageError(f"--images {path} {problem}: it must list names of images as in {PAIRS}, one per line.")
     if not is_name(path.stem):
-        raise UsageError(f"--images {path}: the results are named after the file, which has no fit name.")
+        raise UsageError(f"--images {path}: the file name becomes the split name and must be printable.")
     return frozenset(names)
 
 
 def _new_folder(run: Path, out: Path | None) -> Path:
     beside = run.absolute().parent
-    with writing(f"{out or beside} cannot be made", "Give another folder with --out."):
+    with writing(f"{out or beside} cannot be created", "Give another folder with --out."):
         if out is None:
             return new_folder(beside)
         folder = out.expanduser().absolute()
@@ -272,11 +272,10 @@ def _score(
     folder: Path,
     read_as: Mapping[str, str],
 ) -> Results:
-    """Score and write everything but the configuration; return the results."""
     import xbench.scoring.measure  # noqa: F401  # before processes are forked; protocols alone need no torch
 
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
-    _ = run.answers, run.rows  # before processes are forked, for them to share them
+    _ = run.answers, run.rows  # read before forking, so that processes share them
     size = provenance["data"]["batch_size"]
 
     def of_condition(view: FinishedRun) -> Iterator[tuple[int, dict[str, pa.Table]]]:
@@ -323,12 +322,12 @@ def _score(
         rows,
         numbers_of(rows),
         rules.thresholds,
-        # `bench` must not take it for the run that its configuration would give.
+        # `bench` must not mistake it for the run of its configuration.
         provenance={name: value for name, value in provenance.items() if name != "fingerprint"} | changed,
         answers=[*read_answers(folder / PREDICTIONS)] if read_as else None,
         changed=FinishedRun(folder, stored).changed,
     )
-    # Of the whole run, even when only some of its images are scored again.
+    # Counts of the complete run, even if only some images are rescored.
     counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)
     results = replace(results, counts=counts, tables=digests)
     write_results(folder / RESULTS, results)
@@ -338,13 +337,13 @@ def _score(
 def _by_batches(
     run: FinishedRun, chosen: frozenset[str] | None, workers: int, score: Callable[[Sequence[SavedImage]], _Scored]
 ) -> Iterator[tuple[list[SavedImage], _Scored]]:
-    """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing."""
+    """Score the run's batches in order, so that the number of processes does not change results."""
     import xbench.scoring.host  # noqa: F401  # before processes are forked
 
     if workers == 0:
         yield from ((kept, score(kept)) for kept in run.saved_batches(chosen))
         return
-    # Forked they start at once, with the run's rows in the memory that they share.
+    # Forked processes start at once and share the run's rows.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     waiting: deque[tuple[list[SavedImage], Future[_Scored]]] = deque()
     try:
@@ -357,22 +356,21 @@ def _by_batches(
             yield from ((first, scores.result()) for first, scores in waiting)
     except BrokenProcessPool:
         raise UserError(
-            "A process that scores was killed; if nobody did it, memory has run out. Run the command again with fewer "
-            f"--workers than {workers}."
+            f"A scoring process was killed, probably because memory ran out. Use fewer --workers than {workers}."
         ) from None
 
 
 def score_batch(
     run: FinishedRun, rules: Rules, read_as: Mapping[str, str], kept: Sequence[SavedImage]
 ) -> dict[str, pa.Table]:
-    """Measure a batch of saved images; answers are read by the family and frame of `read_as`."""
+    """Measure a batch of saved images; answers are read by the family and frame in `read_as`."""
     from xbench.scoring.measure import measure
     from xbench.types import Answers
 
     prediction, truth = run.batch(kept, rules.gamma, **read_as)
     tables = {PAIRS: measure(prediction, truth, rules, condition=run.condition)}
     if run.condition:
-        # What was hidden stands in the rows alone.
+        # Only the rows tell what was hidden.
         rows = np.concatenate([run.pairs_of[run.row_of[image.image_id]] for image in kept])
         tables[PAIRS] = with_changes(tables[PAIRS], {name: run.rows[name][rows] for name in CHANGED})
     if isinstance(prediction.shown, Answers):
@@ -387,7 +385,7 @@ def _begin_worker(task: Callable[[Sequence[SavedImage]], Any]) -> None:
     global _task
     _task = task
     end_with_parent()
-    # Ctrl-C reaches all processes; the one that waits for the workers answers it.
+    # Ctrl-C reaches all processes; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if "torch" in sys.modules or sys.platform != "linux":
         import torch
@@ -400,11 +398,11 @@ def _score_in_worker(kept: Sequence[SavedImage]) -> Any:
 
 
 def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool, read_as: Mapping[str, str]) -> None:
-    """Write the run's configuration with the new rules in it, so that a fresh run would follow them too."""
+    """Write the run's configuration with the new rules."""
     stored = run / CONFIG
     text = stored.read_text(encoding="utf-8", errors="replace") if stored.is_file() else ""
     if not all_images:
-        text = f"# No configuration gives this run: it is {utf8(str(run.absolute()))}, scored again on chosen images.\n"
+        text = f"# This run has no configuration: it is {utf8(str(run.absolute()))}, rescored on chosen images.\n"
     try:
         config = load_yaml(text)
         config["data"]["init_args"]["gamma"] = rules.gamma
@@ -416,6 +414,6 @@ def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool, read_
                 callback["init_args"] = {"thresholds": rules.thresholds, "ties": rules.ties}
         text = yaml.safe_dump(config, sort_keys=False)
     except (yaml.YAMLError, TypeError, LookupError, ValueError, AttributeError):
-        # A run that was started from Python has no configuration, and a stranger's may be anything.
+        # Runs started from Python have no configuration, and untrusted ones may be anything.
         pass
     write_whole(folder / CONFIG, text)

@@ -1,4 +1,4 @@
-"""What a run says in words, as a vocabulary reads it, and where its maps, boxes and regions lie. Needs no torch."""
+"""Texts of a run read by a vocabulary, with positions of maps, boxes and regions. Needs no torch."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from xbench.runtime.strict import decimal
 from xbench.scoring.protocols.base import PairTruth, PairView
 
 FIELD = ("midline", "top", "bottom")
-"""Columns of lung fields, in their order."""
+"""Columns of lung fields, in order."""
 _PHRASE = re.compile("<obj>(.*?)</obj>", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of a run as a vocabulary reads them; of a run of boxes the words around these.
+    """Texts of a run, or the words around boxes, read by a vocabulary.
 
     Attributes:
-        file: The user's own vocabulary; that of the package if None.
-        lungs: Lung fields by image; empty for that of the standard view.
-        strict: Whether a finding's own name alone counts, and no other that answers for it.
-        of_maps: Whether peaks of maps are places too, and answered boxes count instead of the words around them.
+        file: The user's own vocabulary; None for the package's.
+        lungs: Lung fields by image; the standard field elsewhere.
+        strict: Whether only a finding's own name counts.
+        of_maps: Whether to place peaks of maps, and boxes instead of the words around them.
     """
 
     run: FinishedRun
@@ -58,7 +58,7 @@ class Words:
 
     @cached_property
     def texts(self) -> list[tuple[AnswerRow, str, TextReading]]:
-        """Texts in the dataset's order, without boxes and tags, and what is read of each."""
+        """Texts in the dataset's order, without boxes and tags, and their reading."""
         texts = [(row, without_boxes(row.raw)) for row in self.run.texts or self.run.located * (not self.of_maps)]
         asked = [canonical(row.group or row.finding) or row.finding or None for row, _ in texts]
         read = self._vocabulary.read
@@ -66,7 +66,7 @@ class Words:
 
     @cached_property
     def _points(self) -> Mapping[tuple[str, str], list[tuple[float, float]]]:
-        """Peaks of maps, or centers of boxes, by image and finding; those of a phrase are of all that it mentions."""
+        """Peaks of maps, or centers of boxes, by image and finding; those of a phrase belong to all its mentions."""
         found, scores = defaultdict[tuple[str, str], list[tuple[float, float]]](list), self.run.image_scores
         about, findings = self.run.results.provenance.get("model") or {}, self.run.results.findings
         for at, column in np.argwhere(scores.scored & self.of_maps & self.run.draws_maps).tolist():
@@ -86,12 +86,12 @@ class Words:
         return found
 
     def pairs(self) -> Iterator[tuple[int, int, dict[str, float], PairView, PairTruth]]:
-        """Go through pairs of frontal images and findings that are read: their places, lung field, words and region."""
+        """Yield readable pairs on frontal images: positions, lung field, words and region."""
         run, vocabulary, scores = self.run, self._vocabulary, self.run.image_scores
         readings = {(row.image_id, row.finding): reading for row, _, reading in self.texts}
         drawn = (((image_id, name), region) for image_id, name, region in run.regions())
         items = run.instances | {pair: (Shape.from_mask(of),) for pair, of in drawn if pair not in run.instances}
-        cells = np.zeros((int(run.draws_maps),) * 2, np.float32)  # tells places of maps from those of boxes
+        cells = np.zeros((int(run.draws_maps),) * 2, np.float32)  # distinguishes maps from boxes
         for row, column in np.argwhere(scores.labels >= 0).tolist():
             pair = image_id, finding = scores.image_ids[row], run.results.findings[column]
             if finding in self.unread or run.attributes.get(image_id, {}).get("projection") == "lateral":
@@ -113,7 +113,7 @@ class Words:
         return [finding for finding in self.run.results.findings if canonical(finding) not in known]
 
     def about(self) -> dict[str, Any]:
-        """Return how words were read, and shares of texts by what became of them."""
+        """Return how words were read, and shares of texts by outcome."""
         counts = Counter(dict.fromkeys((*get_args(TextStatus), "viewer_frame", "contradicts_itself"), 0))
         for _, _, reading in self.texts:
             asserted = {one.finding for one in reading.mentions if one.status == "asserted"}
@@ -127,7 +127,7 @@ class Words:
         return {"settings": settings, "texts": {"count": len(self.texts)} | shares, "findings_not_read": self.unread}
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the texts and their mentions by file; nothing without texts."""
+        """Return the tables of texts and mentions by file; empty without texts."""
         rows: dict[str, list[dict[str, Any]]] = {READ_TEXTS: [], MENTIONS: []}
         for row, text, reading in self.texts:
             about = {"index": row.index, "image_id": row.image_id, "asked": row.finding or None}
@@ -138,7 +138,7 @@ class Words:
 
 
 def read_lungs(path: Path, images: Sequence[str]) -> dict[str, LungField]:
-    """Read the lung fields of images: masks in a folder or an archive, or a CSV file of midline, top and bottom."""
+    """Read lung fields: masks in a folder or archive, or a CSV file of midline, top and bottom."""
     fields = {}
     with named(path):
         if path.suffix == ".csv":
@@ -152,7 +152,7 @@ def read_lungs(path: Path, images: Sequence[str]) -> dict[str, LungField]:
                     fields[name, ""] = LungField.of_mask(read_picture(files.read(name)) > 0)
     found = {image: lungs for (image, _), lungs in Names(images, ()).match(fields, "--lungs")[0].items()}
     if lacking := [image for image in images if image not in found]:
-        raise UsageError(f"--lungs {path} has nothing for {len(lacking)} images (first: {lacking[0]}): add them.")
+        raise UsageError(f"--lungs {path} lacks {len(lacking)} images (first: {lacking[0]}): add them.")
     return found
 
 
