@@ -158,7 +158,7 @@ def test_a_batch_without_a_query_is_no_obstacle(words, tmp_path):
 
 def test_boxes_elsewhere_are_those_of_the_finding_of_a_phrase():
     model, (box,) = CentreBox(), [Box(0.25, 0.25, 0.75, 0.5)]
-    model._elsewhere = {"Square": (box,)}
+    model._boxes_elsewhere = {"Square": (box,)}
     batch = SimpleNamespace(truth=SimpleNamespace(queries=[Query("bright-1", "Square", "a bright patch")]))
     (found,) = model._boxes(batch, Question("locate", 0, 0, "bright-1"))
     assert (found.x1 - found.x0, found.y1 - found.y0) == (0.5, 0.25)

@@ -261,7 +261,7 @@ def test_the_prior_is_learned_on_another_run(address, reported, tmp_path, capsys
     assert main(served(tmp_path, f"{address}/other:ok/v1", "report", "--data.seed=1")) == 0
     assert main(["rescore", str(run), "--protocol", "words", "--tune", str(reported)]) == 2
     capsys.readouterr()
-    learned = rescored(run, "--tune", str(run_in(tmp_path)))
+    learned = rescored(run, "--tune", str(run_in(tmp_path / "runs")))
     assert {*learned["tuned"]["Nodule"]} == {"sides", "zones"} and learned["numbers"]["side_prior"]["value"] > 0
     assert "Texts: 10, 80.0 % read, 20.0 % normal." in " ".join(capsys.readouterr().out.split())
     assert main(["rescore", str(run), "--strict"]) == 2 and "need --protocol words" in capsys.readouterr().err
