@@ -44,22 +44,22 @@ WRONG = {
     "Mirrored": ({CHANGE}, ""),
     "LopsidedMirrored": ({CHANGE}, ""),
     "LyingView": ({"the_view_says_where_the_input_lies"}, "apply_to_keypoints"),
-    "MeanOf255": ({INPUT}, "values go from -2 to -1.9.*127.5 and 63.75 become 0.5 and 0.25"),
-    "TimesThe255th": ({INPUT}, "values go from .* divide by nothing again"),
+    "MeanOf255": ({INPUT}, "values range from -2 to -1.9.*127.5 and 63.75 become 0.5 and 0.25"),
+    "TimesThe255th": ({INPUT}, "values range from .* Divide pixels by 255 once"),
     "ForgetsToNormalise": ({INPUT}, "neither mean nor std.* zeros and ones"),
-    "NormalisesTwice": ({INPUT}, "without mean and std its pixels go from -0.99.* the geometry normalises"),
-    "DividesTwice": ({INPUT}, "values go from .* `forward` changes it"),
+    "NormalisesTwice": ({INPUT}, "its pixels range from -0.99.* 8-bit pixels or floats"),
+    "DividesTwice": ({INPUT}, "values range from .* `forward` changes"),
     "GradientLeft": ({LEFT}, ""),
-    "SwitchesToTraining": ({LEFT}, "call no train\\(\\)"),
+    "SwitchesToTraining": ({LEFT}, "do not call train\\(\\)"),
     # What is not a number is never the same as anything.
     "NaN": (
         {FINITE, CHANGE, BATCH, AGAIN, RUNS},
-        "saliency of image 1 and Consolidation hold NaN or infinity.* division by a norm",
+        "saliency of image 1 and Consolidation contain NaN or infinity.* division by a norm",
     ),
     "NoProbabilities": ({FINITE, RUNS}, "the probability of image 0 and .* logits.sigmoid\\(\\)"),
     "SoftmaxOverFindings": ({"probabilities_rank_as_logits_do"}, ""),
     "EmptyPrompt": ({"prompts_are_texts"}, ""),
-    "Constant": ({COVER, CHANGE, RUNS}, "every map is the same everywhere"),
+    "Constant": ({COVER, CHANGE, RUNS}, "every map is constant"),
 }
 
 # Every assertion that is looked at has a message of its own, and rewriting them for each model takes time.

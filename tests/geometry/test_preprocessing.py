@@ -146,9 +146,9 @@ def test_equalisation_anywhere_in_the_geometry(place: int) -> None:
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (A.Normalize(mean=0.5, std=0.5), "the geometry normalises"),
-        (A.ToFloat(max_value=1), "divide by nothing again"),
-        (A.ToFloat(max_value=255 * 255), "divide by nothing again"),
+        (A.Normalize(mean=0.5, std=0.5), "8-bit pixels or floats"),
+        (A.ToFloat(max_value=1), "Divide pixels by 255 once"),
+        (A.ToFloat(max_value=255 * 255), "Divide pixels by 255 once"),
         (A.ToFloat(max_value=255), None),
     ],
 )

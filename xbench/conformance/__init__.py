@@ -1,4 +1,4 @@
-"""Tests that a model must pass to be scored: `pytest --pyargs xbench.conformance --model mypackage.MyVLM`.
+"""Tests that every model must pass: `pytest --pyargs xbench.conformance --model mypackage.MyVLM`.
 
-Arguments of the model's constructor are given as YAML or JSON: `--model-args '{checkpoint: weights.safetensors}'`.
+Give constructor arguments as YAML or JSON: `--model-args '{checkpoint: weights.safetensors}'`.
 """

@@ -1,4 +1,4 @@
-"""The options of the conformance tests. pytest loads this in every session, so nothing heavy is imported."""
+"""Options of the conformance tests. pytest loads this module in every session, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Add `--model` and `--model-args` where these tests are asked for; elsewhere a `--model` may be another's."""
+    """Add `--model` and `--model-args` if these tests are requested; other plug-ins may own a `--model`."""
     if not any("xbench.conformance" in arg or "xbench/conformance" in arg for arg in args):
         return
     group = parser.getgroup("xbench", "conformance of a model (--pyargs xbench.conformance)")

@@ -1,4 +1,4 @@
-"""What the harness requires of a model, each as a test whose message says what to fix."""
+"""Requirements for models, one test each; the messages say what to fix."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from xbench.models.base import VLM, SaliencyModel, first_layer_input
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Maps, ModelOutput
 
-# Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.
+# Separates rounding from dependence, because other batch sizes take other paths through matrix products.
 _ROUNDING = 1e-3
-# Where the upper left, upper right, lower left and lower right quarter are found in a map.
+# Where each layout of a map puts the upper left, upper right, lower left and lower right quarter.
 _LOOKS = {
     "right": (0, 1, 2, 3),
     "mirrored, left for right": (1, 0, 3, 2),
@@ -38,7 +38,7 @@ _LOOKS = {
     "transposed, rows for columns": (0, 2, 1, 3),
     "transposed and turned by half": (3, 1, 2, 0),
 }
-# A map of a right model that heeds the whole image alike speaks for no layout in particular.
+# A correct map that responds equally to the whole image favors no layout.
 _NO_EVIDENCE = 0.5
 
 
@@ -72,11 +72,11 @@ class _KeepBatch(Callback):
 
 @pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest) -> SaliencyModel:
-    """The model under test."""
+    """Build the model under test."""
     name = request.config.getoption("--model", None)
     if not name:
         pytest.skip("give --model PACKAGE.CLASS")
-    # As `python -m xbench.cli` finds a module in the working directory.
+    # `python -m xbench.cli` also finds modules in the working directory.
     sys.path.insert(0, str(Path.cwd()))
     module, _, cls = name.rpartition(".")
     built = getattr(importlib.import_module(module), cls)(**yaml.safe_load(request.config.getoption("--model-args")))
@@ -86,14 +86,14 @@ def model(request: pytest.FixtureRequest) -> SaliencyModel:
 
 @pytest.fixture(scope="module")
 def batch(model: SaliencyModel) -> Iterator[Batch]:
-    """Four phantoms as the model wants its input; the model has gone through what comes before a run's first batch."""
+    """Four phantoms as model input, after everything that precedes the first batch of a run."""
     keep = _KeepBatch()
     trainer = _trainer(keep)
-    # What is wrong with its output the tests say one by one.
+    # The tests report errors in the output one by one.
     with suppress(UserError):
         trainer.test(model, datamodule=_Films(limit=4, batch_size=4, num_workers=0, cache=False), verbose=False)
     model.eval()
-    assert keep.batch is not None, "it does not begin a run"
+    assert keep.batch is not None, "the model failed before the first batch of a run"
     # The model holds its trainer by a weak reference.
     yield keep.batch
     del trainer
@@ -101,23 +101,23 @@ def batch(model: SaliencyModel) -> Iterator[Batch]:
 
 @pytest.fixture(scope="module")
 def output(model: SaliencyModel, batch: Batch) -> ModelOutput:
-    """What the model says about all of them."""
+    """The model's output for all of them."""
     return _score(model, batch)
 
 
 def test_prompts_are_texts(model: SaliencyModel, batch: Batch) -> None:
-    """Every finding has a prompt, none of them empty."""
+    """Every finding has prompts, all of them nonempty texts."""
     if not isinstance(model, VLM):
         pytest.skip("no vision-language model")
     assert len(model.prompts) == len(FINDINGS)
     assert all(model.prompts), "a finding has no prompt"
     assert all(isinstance(text, str) and text.strip() for texts in model.prompts for text in texts), (
-        "a prompt is empty or no text"
+        "a prompt is empty or not a text"
     )
 
 
 def test_what_goes_into_the_network_is_normalised(model: SaliencyModel, batch: Batch) -> None:
-    """Input is (B, 3, h, w); mean and standard deviation fit the pixels, and are applied once, here or in `forward`."""
+    """Input is (B, 3, h, w); mean and standard deviation fit the pixels and are applied once."""
     assert batch.images.dtype == torch.float32
     assert batch.images.shape[:2] == (len(batch), 3)
     with first_layer_input(batch) as seen:
@@ -127,54 +127,53 @@ def test_what_goes_into_the_network_is_normalised(model: SaliencyModel, batch: B
 
 
 def test_output_has_the_shapes_of_the_contract(batch: Batch, output: ModelOutput) -> None:
-    """Logits and probabilities (B, C), saliency (B, C, h, w), all floating."""
+    """Logits and probabilities are (B, C), saliency (B, C, h, w), all floating-point."""
     shape = (len(batch), len(FINDINGS))
     for name, part in _parts(output):
         expected = "(B, C, rows, columns)" if name == "saliency" else "(B, C)"
         fits = part.shape[:2] == shape and part.ndim == (4 if name == "saliency" else 2)
         assert fits, (
-            f"{name} has the shape {tuple(part.shape)}: for B = {shape[0]} images and C = {shape[1]} findings, in "
+            f"{name} has the shape {tuple(part.shape)}. For B = {shape[0]} images and C = {shape[1]} findings, in "
             f"their order, return {expected}"
         )
         assert part.is_floating_point(), f"{name} is {part.dtype}: return floating-point numbers"
 
 
 def test_output_is_finite_and_probabilities_are_probabilities(output: ModelOutput) -> None:
-    """No NaN, no infinity, nothing outside [0, 1]."""
+    """No value is NaN or infinite, and no probability is outside [0, 1]."""
     for name, part in _parts(output):
         for image, finding, *_ in (~torch.isfinite(part)).nonzero()[:1].tolist():
             pytest.fail(
-                f"{name} of image {image} and {FINDINGS[finding]} hold NaN or infinity, which ends a run. Look for a "
-                "division by a norm, a sum or a range of 0 (add an epsilon), for the logarithm or the root of what may "
-                "be 0 or less, for a softmax over nothing but -inf, for numbers beyond half precision, and for weights "
-                "that were never loaded"
+                f"{name} of image {image} and {FINDINGS[finding]} contain NaN or infinity, which ends a run. Look for "
+                "a division by a norm, sum or range of 0 (add an epsilon), a logarithm or root of a number that is 0 "
+                "or less, a softmax over only -inf, overflow of half precision, and weights that were not loaded"
             )
     outside = (output.probabilities < 0) | (output.probabilities > 1)
     for image, finding in outside.nonzero()[:1].tolist():
         pytest.fail(
-            f"the probability of image {image} and {FINDINGS[finding]} is {output.probabilities[image, finding]:.4g}, "
-            "and one outside of [0, 1] ends a run. Squash the score within each finding: logits.sigmoid() for any "
-            "number, (1 + cosine) / 2 for a cosine, a softmax over present and absent where the model has both"
+            f"the probability of image {image} and {FINDINGS[finding]} is {output.probabilities[image, finding]:.4g}; "
+            "values outside [0, 1] end a run. Squash the score within each finding: logits.sigmoid() for any number, "
+            "(1 + cosine) / 2 for a cosine, a softmax over present and absent if the model has both"
         )
 
 
 def test_maps_cover_the_input(batch: Batch, output: ModelOutput) -> None:
-    """Maps are not the same everywhere, and their cells are as wide as high up to the rounding of a cell."""
+    """Maps are not constant, and their cells are square up to the rounding of a cell."""
     spread = output.saliency.float().flatten(2)
     assert (spread.amax(2) > spread.amin(2)).any(), (
-        "every map is the same everywhere: return the similarity of each patch, or the attention to it, before any "
-        "mean over patches"
+        "every map is constant: return the similarity of each patch, or the attention to it, before any mean over "
+        "patches"
     )
     height, width = batch.images.shape[2:]
     rows, columns = output.saliency.shape[2:]
     assert abs(rows - columns * height / width) <= 1 or abs(columns - rows * width / height) <= 1, (
-        f"maps have {rows} x {columns} cells for inputs of {height} x {width} pixels: give the row of tokens, without "
-        "class tokens, its rows and columns back"
+        f"maps have {rows} x {columns} cells for inputs of {height} x {width} pixels: drop class tokens, then reshape "
+        "the row of tokens into rows and columns"
     )
 
 
 def test_the_map_changes_where_the_image_does(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
-    """Noise in a quarter of the input changes the map there, and not where a map turned or mirrored would have it."""
+    """Noise in a quarter of the input changes the map in that quarter, so the map is not turned or mirrored."""
     if not isinstance(model, VLM):
         pytest.skip("no vision-language model")
     height, width = batch.images.shape[2:]
@@ -190,11 +189,10 @@ def test_the_map_changes_where_the_image_does(model: SaliencyModel, batch: Batch
         noisy.images[quarter] += 0.3 * batch.images.std() * noise[quarter]
         maps = (_score(model, noisy).saliency.float() - output.saliency.float()).abs().mean(dim=1)
         moved.append(upsample(maps, (height, width)))
-    # By quarter with noise, quarter of the map, and image.
+    # (quarter with noise, quarter of the map, image)
     change = torch.stack([torch.stack([maps[quarter].mean(dim=(1, 2)) for quarter in quarters]) for maps in moved])
     assert (change.amax(dim=(0, 1)) > 0).all(), "noise in the image changes no map"
-    # A quarter may be livelier than others wherever the noise is, and one noise stronger than another. Sums of
-    # logarithms over all four are free of both.
+    # Sums of logarithms over all four quarters cancel a livelier quarter and a stronger noise.
     evidence = (change + 1e-3 * change.mean(dim=(0, 1))).log().mean(dim=2)
     looks = {look: float(sum(evidence[row, place] for row, place in enumerate(_LOOKS[look]))) for look in _LOOKS}
     likeliest = max(looks, key=lambda look: looks[look])
@@ -202,17 +200,17 @@ def test_the_map_changes_where_the_image_does(model: SaliencyModel, batch: Batch
 
 
 def test_probabilities_rank_as_logits_do(output: ModelOutput) -> None:
-    """Within a finding and the images of a batch, more logit is no less probability."""
+    """Within a finding and a batch, a higher logit never has a lower probability."""
     order = output.logits.argsort(dim=0)
     ranked = output.probabilities.gather(0, order)
     assert (ranked.diff(dim=0) >= -1e-6).all(), (
-        "probabilities are no function of the logits that rises with them; a softmax over the findings is one way to "
-        "get there, and makes the AUROC of each depend on which others the dataset has"
+        "probabilities must rise with the logits; a softmax over the findings breaks this and makes the AUROC of each "
+        "finding depend on which others the dataset has"
     )
 
 
 def test_a_batch_changes_nothing(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
-    """An image gets the same answer alone and in company, up to rounding."""
+    """An image gets the same output alone and in a batch, up to rounding."""
     for index in range(len(batch)):
         single = _score(model, batch.only([index]))
         for (name, part), (_, whole) in zip(_parts(single), _parts(output), strict=True):
@@ -220,38 +218,38 @@ def test_a_batch_changes_nothing(model: SaliencyModel, batch: Batch, output: Mod
             scale = float(whole.float().abs().amax()) or 1.0
             difference = float((part.float() - expected).abs().amax())
             assert difference <= _ROUNDING * scale, (
-                f"{name} of image {index} differ by {difference:.3g} alone and in a batch of {len(batch)}, of which "
-                f"rounding explains {_ROUNDING * scale:.1g}: the score of an image depends on those beside it. In "
-                "`forward`, normalise, softmax and take extremes over the dimensions of one image and never over the "
-                "first, draw nothing, and leave batch normalisation and dropout in evaluation mode"
+                f"{name} of image {index} differ by {difference:.3g} between alone and a batch of {len(batch)} "
+                f"(rounding explains {_ROUNDING * scale:.1g}), so the score depends on other images. In `forward`, "
+                "normalize, softmax and take extremes within one image and never over the first dimension, draw no "
+                "random numbers, and keep batch normalization and dropout in evaluation mode"
             )
 
 
 def test_the_same_again(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
-    """Two passes give the same bits, with prompts encoded anew too: dropout is off and nothing is drawn."""
+    """Two passes give the same bits, also with prompts encoded again: dropout is off and nothing is random."""
 
     def compare(message: str) -> None:
         for (name, part), (_, first) in zip(_parts(_score(model, batch)), _parts(output), strict=True):
             assert torch.equal(part, first), f"{name} differ {message}"
 
-    compare("in a second pass: turn dropout off, and draw nothing")
+    compare("in a second pass: turn dropout off and draw no random numbers")
     if isinstance(model, VLM):
         queries = model.queries
         with torch.inference_mode():
             model.queries = model.encode_prompts(model.asked())
         try:
-            compare("when prompts are encoded again: draw nothing there either")
+            compare("when prompts are encoded again: draw no random numbers in `encode_prompts`")
         finally:
             model.queries = queries
 
 
 def test_nothing_is_left_of_training(model: SaliencyModel, output: ModelOutput) -> None:
-    """Neither gradients, which take memory in every batch, nor batch normalisation and dropout in training mode."""
+    """No gradients, which take memory in every batch, and no module in training mode."""
     for name, part in _parts(output):
         assert not part.requires_grad, f"detach() the {name}"
     assert all(parameter.grad is None for parameter in model.parameters())
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
-    assert training == [], f"{', '.join(training[:5])} went back to training mode: call no train() in `forward`"
+    assert training == [], f"{', '.join(training[:5])} went back to training mode: do not call train() in `forward`"
 
 
 @pytest.mark.parametrize("shape", [(320, 320), (400, 300), (300, 400)])
@@ -259,7 +257,7 @@ def test_nothing_is_left_of_training(model: SaliencyModel, output: ModelOutput) 
 def test_the_view_says_where_the_input_lies(
     model: SaliencyModel, shape: tuple[int, int], place: tuple[float, float]
 ) -> None:
-    """A bright spot comes out of preprocessing where the view says, to a pixel, wherever it is moved."""
+    """Preprocessing puts a bright spot where the view does, to a pixel, wherever it is."""
     height, width = shape
     film = np.full(shape, 60, np.uint8)
     y, x = round(place[0] * height), round(place[1] * width)
@@ -276,7 +274,7 @@ def test_the_view_says_where_the_input_lies(
 
 
 def test_it_runs_in_the_harness(model: SaliencyModel) -> None:
-    """A whole evaluation gives every number."""
+    """A complete evaluation returns every number."""
     evaluation = Evaluation()
     _trainer(evaluation).test(model, datamodule=_Films(batch_size=4, num_workers=0, cache=False), verbose=False)
     assert evaluation.results is not None

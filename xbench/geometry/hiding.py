@@ -1,7 +1,7 @@
-"""Hide a region of a radiograph, or a control of the same shape, in the radiograph's own 8-bit grey pixels.
+"""Hide a region of a radiograph, or a control of the same shape, in its 8-bit gray pixels.
 
-Both are filled by the same rule, so what a score loses for the region alone is due to what the region shows, not to the
-hole. Blur and inpainting compute with floats, so another build of OpenCV may round a grey level the other way.
+The same rule fills both, so the difference in score is due to the content of the region and not to the hole. Blur and
+inpainting use floats, so another build of OpenCV may round a gray level differently.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Mask = NDArray[np.bool_]
 
 
 def dilated(region: Mask) -> Mask:
-    """Return the pixels at most 2 % of the shorter side away from a region (H, W) bool, which may not be empty.
+    """Return the pixels within 2% of the shorter side of a region (H, W) bool, not empty.
 
-    Squared distances are whole numbers, so nothing is rounded. A radius below 1 pixel (a side below 50) adds nothing.
+    Squared distances are integers and therefore exact. Below 50 pixels the radius is 0.
     """
     side, result = min(region.shape), np.zeros_like(region)
     box = _box(region, side // 50)
@@ -37,15 +37,15 @@ def dilated(region: Mask) -> Mask:
 
 
 def control_of(hidden: Mask, forbidden: Mask, name: str) -> Mask | None:
-    """Return the control (H, W) of a hidden region, or None if there is no place for one.
+    """Return the control (H, W) of a hidden region, or None if it fits nowhere.
 
-    The region is mirrored at the vertical midline of the image, then moved by the nearest whole shift at which it lies
-    inside the image and shares no pixel with `hidden` or `forbidden`: the least |dx|, then the least |dy|. Between
-    equals the SHA-256 of the name decides: its first bit prefers right (1) or left, its second down (1) or up.
+    Mirror the region at the vertical midline of the image, then apply the nearest integer shift that keeps it inside
+    the image and apart from `hidden` and `forbidden`: least |dx|, then least |dy|. The SHA-256 of the name breaks ties:
+    its first bit prefers right (1) or left (0), its second down (1) or up (0).
 
     Args:
         hidden: The dilated region (H, W) bool, not empty.
-        forbidden: All annotated regions of the image together (H, W) bool.
+        forbidden: Union of all annotated regions of the image (H, W) bool.
         name: The image's name.
     """
     (height, width), mirrored, blocked = hidden.shape, hidden[:, ::-1], hidden | forbidden
@@ -55,7 +55,7 @@ def control_of(hidden: Mask, forbidden: Mask, name: str) -> Mask | None:
     right, down = (1 if first & bit else -1 for bit in (128, 64))
     column, start, end = _runs(mirrored)
     low, high = -int(start.min()), height - int(end.max())
-    # The blocked runs of each column, padded with runs that no shift can meet.
+    # The blocked runs of each column, padded with runs that no shift can reach.
     places, starts, ends = _runs(blocked)
     count = np.bincount(places, minlength=width)
     nth = np.arange(len(places)) - (np.cumsum(count) - count)[places]
@@ -77,13 +77,13 @@ def control_of(hidden: Mask, forbidden: Mask, name: str) -> Mask | None:
 
 
 def image_digest(image: Image) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of `H W`, a line break and the pixels (H, W) in rows."""
+    """Return 16 hexadecimal digits: the start of the SHA-256 of `H W`, a newline and the pixels (H, W) row by row."""
     return hashlib.sha256("{} {}\n".format(*image.shape).encode() + image.tobytes()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False)
 class Hiding:
-    """Changed versions of one radiograph. The mask counts as hidden, whole, whatever the fill.
+    """Changed versions of one radiograph. All pixels of the mask count as hidden, whatever the fill.
 
     Args:
         image: The radiograph (H, W) uint8.
@@ -96,18 +96,18 @@ class Hiding:
     def fill(self, mask: Mask, hidden: Mask, fill: Fill) -> Image:
         """Return the image (H, W) with the pixels of a mask replaced.
 
-        - `mean`: the mean grey outside `hidden`.
-        - `blur`: the image, blurred by a Gaussian with a sigma of 1/20 of the shorter side, through the mask softened
-          by a Gaussian with a sigma of 1 % of it. It ends where `dilated(mask)` does: a control's before the region.
+        - `mean`: mean gray outside `hidden`.
+        - `blur`: the image blurred with a sigma of 1/20 of its shorter side, blended in through the mask softened with
+          a sigma of 1% of that side and cut off at `dilated(mask)`, so a control's blur ends before the region.
         - `inpaint`: Telea's method (https://doi.org/10.1080/10867651.2004.10487596) with a radius of 3 pixels.
-        - `noise`: grey levels drawn with replacement from the pixels of `dilated(mask)` outside `hidden` and the mask;
-          from all pixels outside if it has none.
+        - `noise`: gray levels drawn with replacement from `dilated(mask)` outside `hidden` and the mask; from all
+          pixels outside if there are none.
         - `black`: 0.
 
-        If no pixel is left outside, `inpaint` and `noise` are `mean`, and that is the mean grey of the whole image.
+        If no pixel is outside, `inpaint` and `noise` equal `mean`, the mean gray of the whole image.
 
         Args:
-            mask: The pixels to hide (H, W) bool: `hidden` or its control.
+            mask: The pixels to replace (H, W) bool: `hidden` or its control.
             hidden: The dilated region (H, W) bool, not empty.
             fill: What replaces the pixels.
         """
@@ -128,27 +128,27 @@ class Hiding:
         else:
             ring = dilated(mask) & outside
             values = self.image[ring if ring.any() else outside]
-            # NumPy promises the raw bits of a generator for all versions, but not its distributions.
+            # NumPy keeps a generator's raw bits stable across versions, but not its distributions.
             generator = np.random.PCG64(int.from_bytes(hashlib.sha256(self.name.encode()).digest()))
             result[mask] = values[generator.random_raw(int(mask.sum())) % np.uint64(len(values))]
         return result
 
     def keep(self, hidden: Mask) -> Image:
-        """Return the image (H, W) with all pixels but those of `hidden` at the mean grey outside `hidden`."""
+        """Return the image (H, W) with all pixels outside `hidden` at their mean gray."""
         return np.where(hidden, self.image, self._mean(~hidden))
 
     def no_image(self) -> Image:
-        """Return an image (H, W) of the radiograph's mean grey."""
+        """Return an image (H, W) filled with the radiograph's mean gray."""
         return np.full_like(self.image, self._mean(np.ones(self.image.shape, np.bool_)))
 
     def _mean(self, where: Mask) -> np.uint8:
-        """Return the mean grey of some pixels, or of all if there are none: a whole level, half to even."""
+        """Return the mean gray of some pixels, or of all if none are given, rounded half to even."""
         values = self.image[where] if where.any() else self.image
         return np.uint8(round(Fraction(int(values.sum(dtype=np.int64)), values.size)))
 
     @cached_property
     def _blurred(self) -> Image:
-        """Blur at 240 pixels on the shorter side, which is within half a grey level of the blur at full size."""
+        """Blur at 240 pixels on the shorter side: within half a gray level of the blur at full size."""
         sides = self.image.shape[::-1]
         small = [round(side * min(1.0, 240 / min(sides))) for side in sides]
         blurred = cv2.resize(self.image.astype(np.float64), small, interpolation=cv2.INTER_AREA)
@@ -157,14 +157,13 @@ class Hiding:
 
 
 def _box(mask: Mask, margin: int) -> tuple[slice, slice]:
-    """Return the smallest box that has all pixels of a mask, and a margin around it inside the image."""
     spans = [np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0)]
     rows, columns = (slice(max(0, span[0] - margin), span[-1] + margin + 1) for span in spans)
     return rows, columns
 
 
 def _runs(mask: Mask) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the column, the first row and the row after the last of each vertical run of pixels, column by column."""
+    """Return column, first row and end row (exclusive) of each vertical run of pixels, column by column."""
     edges = np.diff(np.pad(mask.T, ((0, 0), (1, 1))).view(np.int8), axis=1)
     column, start = np.nonzero(edges == 1)
     return column, start, np.nonzero(edges == -1)[1]

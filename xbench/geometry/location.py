@@ -1,6 +1,6 @@
-"""Where a region lies: the patient's sides and the zones of the lungs, from coordinates on the image alone.
+"""Locate regions by the patient's side and the zone of the lungs; docs/words.md has the definitions.
 
-In the standard view the patient's left is on the image's right. docs/words.md has the definitions.
+In the standard view the patient's left is on the image's right.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from xbench.geometry.shapes import Shape, connected_parts
 ZONES = ("upper", "middle", "lower")
 """From the top of the lungs to the bottom."""
 ZONE_SETS = tuple(frozenset(zones) for count in (1, 2, 3) for zones in combinations(ZONES, count))
-"""Every set of zones but the empty one."""
+"""All nonempty sets of zones."""
 Places = frozenset[str]
 """Sides or zones."""
-# Positions along an axis, and the share of an item's area before each; in between it grows evenly.
+# Positions along an axis, and the share of an item's area before each, linear in between.
 _Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 _MARGIN = 0.05
-# Digits of shares and distances: those of pixels that lie on a bound differ from it by what float64 rounds alone.
+# Digits of shares and distances, so that float64 rounding does not move a pixel across a bound.
 _DIGITS = 9
 
 
@@ -34,7 +34,7 @@ _DIGITS = 9
 class LungField:
     """Midline and vertical extent of the lungs as fractions of the radiograph; by default of the standard view.
 
-    Raises a ValueError for what lies outside, or a top that is not above the bottom.
+    Raises a ValueError for values outside [0, 1] or a top that is not above the bottom.
     """
 
     midline: float = 0.5
@@ -49,8 +49,8 @@ class LungField:
     def of_mask(cls, mask: NDArray[np.bool_]) -> Self:
         """Measure the two largest connected parts of a mask (H, W) of both lungs.
 
-        The midline is the median over rows of the middle between their inner edges; top and bottom are means of both.
-        Raises a ValueError if there are no two parts side by side.
+        The midline is the median over rows of the middle between their inner edges; top and bottom are means of both
+        lungs. Raises a ValueError if there are no two parts side by side.
         """
         height, width = mask.shape
         _, labels, stats, _ = cv2.connectedComponentsWithStats(np.asarray(mask, np.uint8), connectivity=8)
@@ -66,7 +66,7 @@ class LungField:
 
     @property
     def borders(self) -> NDArray[np.float64]:
-        """Where the middle zone begins and ends (2,)."""
+        """Upper and lower border of the middle zone (2,)."""
         return np.array([2 * self.top + self.bottom, self.top + 2 * self.bottom]) / 3
 
 
@@ -78,21 +78,21 @@ STANDARD = LungField()
 class Location:
     """Where the items of a finding lie; all sets are empty if no item has an area."""
 
-    sides: Places  # of `left` and `right`, the patient's; empty: unclear
-    zones: Places  # those with at least a quarter of an item's area
+    sides: Places  # of `left` and `right`, the patient's; empty if unclear
+    zones: Places  # zones with at least a quarter of an item's area
     zones_allowed: Places  # the same with borders moved in a zone's favor
     enough: frozenset[Places]  # sets of zones with half of the area of half of the items, borders moved
 
 
 def apart(items: Sequence[Shape]) -> Sequence[Shape]:
-    """Return items as they are, but of a single mask, which may be a union, its connected parts."""
+    """Return the items, or the connected parts of a single mask, because it may be a union."""
     return connected_parts(items[0].draw()) if [item.kind for item in items] == ["mask"] else items
 
 
 def locate(items: Sequence[Shape], field: LungField = STANDARD) -> Location:
-    """Locate the annotated items of a finding on an image, `apart` if these may be known as a union alone.
+    """Locate the annotated items of a finding on an image; pass them through `apart` if they may be one union.
 
-    Boxes are measured by their edges, polygons and masks by their pixels. Items below 2 % of the largest do not count.
+    Boxes are measured by their edges, polygons and masks by their pixels. Items below 2% of the largest do not count.
     """
     measured = [_measured(item) for item in items]
     largest = max((area for area, _, _ in measured), default=0.0)
@@ -112,7 +112,7 @@ def locate(items: Sequence[Shape], field: LungField = STANDARD) -> Location:
 def place_of(points: Sequence[tuple[float, float]], field: LungField = STANDARD) -> tuple[Places, Places]:
     """Return the sides and zones of points (x, y) in fractions of the radiograph: peaks, or centers of boxes.
 
-    Points within the margin about the midline have no side; if all lie there, the side is `midline`.
+    Points within the margin around the midline have no side; if all lie there, the side is `midline`.
     """
     away = [round(x - field.midline, _DIGITS) for x, _ in points]
     sides = {"left" if x > 0 else "right" for x in away if abs(x) > _MARGIN}
@@ -142,7 +142,7 @@ def _side(across: _Profile, field: LungField) -> str:
 
 
 def _zone_shares(down: _Profile, field: LungField, margin: float) -> dict[Places, float]:
-    """Return the share of an item in each set of zones, whose borders with other zones move by a margin."""
+    """Return the share of an item in each set of zones, with the set's outer borders moved by a margin."""
     shares = {}
     for zones in ZONE_SETS:
         upper, middle, lower = (zone in zones for zone in ZONES)

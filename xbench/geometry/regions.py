@@ -1,8 +1,8 @@
-"""Annotated regions on the evaluation grid as exact shares of covered pixels, from which any gamma is cut.
+"""Annotated regions on the evaluation grid, stored as exact shares of covered pixels and cut at any gamma.
 
-A region that reaches gamma nowhere keeps the pixels that it covers most, so none is lost. An annotation that covers no
-pixel at all is an empty region: `xbench/data/samples.py` drops it, so that grounding is not scored on it, and notes
-`covers_nothing`. Needs no torch, so that reports start fast.
+A region that reaches gamma nowhere keeps the pixels that it covers most, so no region is lost. An annotation that
+covers no pixel is an empty region: `xbench/data/samples.py` drops it with the note `covers_nothing`. Needs no torch, so
+that reports start fast.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 
 
 class Coverage:
-    """Which share of each grid pixel a region covers.
+    """Share of each grid pixel that a region covers; only the shares of partly covered pixels are stored.
 
-    Most pixels are covered wholly or not at all, so only the others' shares are kept. (No dataclass, for Lightning
-    would go through its parts, and copy them, whenever it looks for tensors in a batch.)
+    Not a dataclass, because Lightning searches dataclasses in a batch for tensors and copies them.
 
     Args:
         shape: (H, W) of the grid.
-        whole: Pixels covered wholly, a bit each, row by row, most significant bit first (B,) uint8.
-        partial: Positions of the partly covered pixels, row by row, ascending (P,) uint32.
+        whole: Fully covered pixels, one bit each, row by row, most significant bit first (B,) uint8.
+        partial: Positions of partly covered pixels, row by row, ascending (P,) uint32.
         share: Their covered shares in (0, 1), (P,) float64.
-        kept: Those of them that belong to the region at every gamma, because a connected part of it covers no pixel
-            more than them, ascending (Q,) uint32.
+        kept: Those of them that belong to the region at every gamma, because a connected part of it covers no other
+            pixel more, ascending (Q,) uint32.
     """
 
     __slots__ = ("kept", "partial", "shape", "share", "whole")
@@ -44,13 +43,13 @@ class Coverage:
 
     @classmethod
     def of(cls, region: NDArray[np.bool_], size: tuple[int, int]) -> Self:
-        """Measure a region (h, w) bool, in the frame of the annotation, on a grid of the same extent of (H, W) pixels.
+        """Measure a region (h, w) bool of the whole image on a grid of (H, W) pixels.
 
-        Areas are counted in integers and therefore exact: the share of a pixel is the float64 nearest to it.
+        Areas are integers and therefore exact; a share is the nearest float64.
         """
         if region.shape == size:
             return cls(size, np.packbits(region), np.zeros(0, np.uint32), np.zeros(0), np.zeros(0, np.uint32))
-        # numpy lets a bool array hold other bytes than 0 and 1, as `mask.view(bool)` of a mask of 255 does.
+        # A bool array can hold bytes other than 0 and 1, for example `mask.view(bool)` of a mask with 255.
         region = region.view(np.uint8) != 0
         covered = _covered_area(region, size)
         whole, kept = covered == region.size, _best_of_parts(region, covered)
@@ -59,16 +58,16 @@ class Coverage:
         return cls(size, np.packbits(whole), partial, covered[partial] / region.size, kept)
 
     def checked(self) -> Self:
-        """Return the coverage, made of what a file says; ValueError if its parts do not fit together."""
+        """Return this coverage, read from a file; raise a ValueError if its parts are inconsistent."""
         pixels, partial, share, kept = self.shape[0] * self.shape[1], self.partial, self.share, self.kept
         if min(self.shape) < 1 or len(self.whole) != (pixels + 7) // 8 or partial.shape != share.shape:
             raise ValueError("the parts of a region do not fit together")
         if len(partial) and not (partial.max() < pixels and share.min() > 0 and share.max() < 1):
-            raise ValueError("a region covers pixels or shares that there are not")
+            raise ValueError("a region covers a pixel or a share that does not exist")
         if (len(kept) and not np.isin(kept, partial).all()) or (
             len(partial) and not len(kept) and not self.whole.any()
         ):
-            raise ValueError("a region keeps pixels that it does not cover, or none")
+            raise ValueError("the kept pixels of a region are missing or not covered by it")
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -80,8 +79,7 @@ class Coverage:
     def at(self, gamma: float) -> NDArray[np.bool_]:
         """Return the region (H, W): the pixels covered by at least the share `gamma`, in (0, 1].
 
-        Each connected part of it also has the pixels that it covers most, so no annotated lesion is lost, however large
-        the others are.
+        Each connected part also keeps the pixels that it covers most, so that no lesion is lost.
         """
         region = np.unpackbits(self.whole, count=self.shape[0] * self.shape[1]).view(np.bool_)
         region[self.partial[self.share >= gamma]] = True
@@ -90,14 +88,15 @@ class Coverage:
 
 
 def covers_nothing(finding: str) -> str:
-    """Return the note on an image whose annotation of a finding that is present leaves no region."""
+    """Return the note on an annotation of a present finding that leaves no region."""
     return f"the annotation of {finding} covers no pixel, so grounding is not scored on it"
 
 
 def area_and_centre(region: NDArray[np.bool_]) -> tuple[float, float, float]:
-    """Return the share of the grid that a region (H, W), not empty, covers, and x and y of its centre of mass.
+    """Return the share of the grid that a region (H, W), not empty, covers, and x and y of its center of mass in [0,
+    1].
 
-    These go from 0 at the first edge to 1 at the last. Sums of whole numbers, so exact but for the last division.
+    Sums are integers, so only the last division rounds.
     """
     height, width = region.shape
     across, down = region.sum(axis=0, dtype=np.int64), region.sum(axis=1, dtype=np.int64)
@@ -107,20 +106,20 @@ def area_and_centre(region: NDArray[np.bool_]) -> tuple[float, float, float]:
 
 
 def region_digest(region: NDArray[np.bool_]) -> str:
-    """Return the digest by which a region (H, W) on the evaluation grid is known: 16 hexadecimal digits.
+    """Return the digest of a region (H, W) on the evaluation grid: 16 hexadecimal digits.
 
-    They are the first of the SHA-256 of `H W` in decimal with a line break, followed by the pixels, a bit each, row by
-    row, most significant bit first.
+    The start of the SHA-256 of `H W` in decimal, a newline, and the pixels, one bit each, row by row, most significant
+    bit first.
     """
     height, width = region.shape
     return hashlib.sha256(f"{height} {width}\n".encode() + np.packbits(region).tobytes()).hexdigest()[:16]
 
 
 def _covered_area(region: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.int64]:
-    """Count the area of `region` (h, w) in each of H x W equal cells, in units of 1 / (H W) pixel: (H, W) int64.
+    """Return the area of `region` (h, w) in each of H x W equal cells, (H, W) int64; a full cell counts h * w.
 
-    The summed-area table of a mask is bilinear within a pixel, so reading it at the corners of the cells, which lie at
-    whole multiples of 1 / H and 1 / W, takes integer weights and is exact. A full cell counts h * w.
+    The summed-area table of a mask is bilinear within a pixel. Cell corners lie at multiples of 1 / H and 1 / W, so
+    their interpolation weights are integers and the areas exact.
     """
     table = cv2.integral(region.view(np.uint8)).astype(np.int64)
     for axis, count in enumerate(size):
@@ -133,21 +132,20 @@ def _covered_area(region: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[n
 
 
 def _best_of_parts(region: NDArray[np.bool_], covered: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the grid pixels that a connected part of `region` (h, w) covers most, of parts that cover none wholly.
+    """Return the grid pixels that a connected part of `region` (h, w) covers most, except for parts that fill a pixel.
 
-    Pixels connect to all eight neighbours. Of a part that covers a grid pixel wholly nothing is returned, for such a
-    pixel belongs to the region at any gamma. `covered` is of `_covered_area`.
+    A filled pixel belongs to the region at any gamma. All eight neighbors connect. `covered` is from `_covered_area`.
     """
     count, labels = cv2.connectedComponents(region.view(np.uint8), connectivity=8)
     small = np.ones(count, np.bool_)
     small[0] = False
-    # A grid pixel that is covered wholly lies in one part: the one at its centre.
+    # A fully covered grid pixel lies in one part: the one at its center.
     sides = tuple(zip(region.shape, covered.shape, strict=True))
     centres = ((2 * np.arange(pixels) + 1) * cells // (2 * pixels) for cells, pixels in sides)
     small[labels[np.ix_(*centres)][covered == region.size]] = False
     if not small.any():
         return np.zeros(0, np.uint32)
-    # Each of their pixels with every grid pixel that it overlaps, and the area that the two share.
+    # Each of their pixels with each grid pixel that it overlaps, and the common area.
     places = np.nonzero(small[labels])
     part = labels[places].astype(np.int64)
     rows, columns = (_overlaps(along, *side) for along, side in zip(places, sides, strict=True))
@@ -158,7 +156,7 @@ def _best_of_parts(region: NDArray[np.bool_], covered: NDArray[np.int64]) -> NDA
             pairs.append((part * covered.size + row * covered.shape[1] + column)[shared])
             areas.append((height * width)[shared])
     pair, place = np.unique(np.concatenate(pairs), return_inverse=True)
-    # Sums of whole numbers below 2**53, and so exact.
+    # Sums of integers below 2**53 are exact.
     area = np.bincount(place, np.concatenate(areas))
     part, pixel = np.divmod(pair, covered.size)
     most = np.zeros(count)
@@ -167,9 +165,10 @@ def _best_of_parts(region: NDArray[np.bool_], covered: NDArray[np.int64]) -> NDA
 
 
 def _overlaps(places: NDArray[np.int64], cells: int, pixels: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the grid pixels of one axis that cells (N,) overlap, the first, second ... of each, and by how much.
+    """Return the first, second ... grid pixels of one axis that each cell (N,) overlaps, and the lengths of the
+    overlaps.
 
-    In units of 1 / (cells * pixels) of the axis; 0 where a cell overlaps fewer.
+    Lengths are in units of 1 / (cells * pixels) of the axis, 0 where a cell overlaps fewer pixels.
     """
     first, last = places * pixels // cells, ((places + 1) * pixels - 1) // cells
     found = []

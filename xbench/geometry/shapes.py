@@ -1,4 +1,4 @@
-"""Annotated items one by one: each box, outline and mask as its reader drew it. A region is the union of such items.
+"""Annotated items: each box, polygon and mask as its reader drew it. A region is the union of such items.
 
 Needs no torch, so that reports start fast.
 """
@@ -20,24 +20,23 @@ Kind = Literal["box", "polygon", "mask"]
 Mask = NDArray[np.bool_]
 
 UNKNOWN = (0, 0)
-"""Size of a shape whose coordinates are pixels of an image that has not been read yet."""
+"""Size of a shape in pixels of an image that is not read yet."""
 
 FRACTIONS = (1, 1)
-"""Size of a box whose coordinates are fractions of the width and height of an image that has not been read yet."""
+"""Size of a box in fractions of the width and height of an image that is not read yet."""
 
 
 class Shape:
-    """One annotated item of a finding on an image. (No dataclass, for the reason that `Coverage` is none.)
+    """One annotated item of a finding on an image. Not a dataclass, for the reason given in `Coverage`.
 
     Args:
         kind: `box`, `polygon` or `mask`.
-        size: Height and width of the image that the coordinates refer to; `UNKNOWN` or `FRACTIONS` until it is read.
-        coordinates: float64 in pixels of that image, from the corner of its first pixel, x right and y down. Of a box
-            left, top, right and bottom, half-open, perhaps beyond the image, at which it is cut off; of a polygon x and
-            y of each corner in turn; of a mask run lengths: pixels off, on, off ... column by column from the upper
-            left, as COCO counts them.
-        reader: Who drew it; empty where the dataset does not say.
-        outline: Whether a polygon has the pixels of its outline, as Pillow draws it, or not, as COCO's tools do.
+        size: Height and width of the image; `UNKNOWN` or `FRACTIONS` until it is read.
+        coordinates: float64 in pixels from the upper left corner of the image, x right and y down. Box: left, top,
+            right and bottom, half-open, clipped to the image. Polygon: x and y of each corner in turn. Mask: run
+            lengths, pixels off, on, off ... column by column from the upper left, as in COCO.
+        reader: Who drew it; empty if unknown.
+        outline: Whether a polygon includes the pixels of its outline, as in Pillow, or not, as in COCO's tools.
     """
 
     __slots__ = ("coordinates", "kind", "outline", "reader", "size")
@@ -56,7 +55,7 @@ class Shape:
     def from_corners(cls, x0: float, y0: float, x1: float, y1: float, reader: str = "") -> Shape:
         """Return the box of columns int(x0) to int(x1) - 1 and rows int(y0) to int(y1) - 1.
 
-        Raises a UserError where a number is not in the range of pixels or the box ends before it begins.
+        Raises a UserError if a number is out of range or the box ends before it begins.
         """
         if x1 < x0 or y1 < y0:
             raise UserError(f"The box ({x0}, {y0}) to ({x1}, {y1}) ends before it begins.")
@@ -66,8 +65,8 @@ class Shape:
     def from_corner_and_size(cls, x: float, y: float, width: float, height: float) -> Shape:
         """Return the box of columns int(x) to int(x) + int(width) - 1 and rows int(y) to int(y) + int(height) - 1.
 
-        So do the scripts of MedKLIP and MAVL. Raises a UserError where a number is not in the range of pixels or a
-        side is negative.
+        The scripts of MedKLIP and MAVL do the same. Raises a UserError if a number is out of range or a side is
+        negative.
         """
         left, top, across, down = map(int, _pixels((x, y, width, height)))
         if width < 0 or height < 0:
@@ -78,9 +77,9 @@ class Shape:
     def from_points(cls, points: Iterable[Iterable[float]], outline: bool = True) -> Shape:
         """Return the closed polygon through points (x, y) in fractional pixels.
 
-        With its outline it is drawn as Pillow does, like LabelMe and the CheXlocalize scripts; without it as COCO's
-        tools do, so that small ones do not grow: of radius 10, Pillow's covers 8 % more than it encloses. Raises a
-        UserError unless there are points, each of two numbers in the range of pixels.
+        With its outline it is drawn as in Pillow, LabelMe and the CheXlocalize scripts; without it as in COCO's tools,
+        which suits small ones: at radius 10, Pillow's covers 8% more than it encloses. Raises a UserError if there are
+        no points or a point is not two numbers in the range of pixels.
         """
         corners = [(x, y) for x, y in points]
         if not corners:
@@ -90,7 +89,7 @@ class Shape:
 
     @classmethod
     def from_mask(cls, mask: Mask) -> Shape:
-        """Return the item that has the pixels of a mask (H, W)."""
+        """Return a shape with the pixels of a mask (H, W)."""
         height, width = mask.shape
         return cls("mask", (height, width), runs_of(mask))
 
@@ -98,7 +97,7 @@ class Shape:
     def checked(
         cls, kind: str, size: Sequence[int], coordinates: NDArray[np.float64], reader: str, outline: bool
     ) -> Shape:
-        """Make a shape of what a file of a run says; raise a ValueError for what no run writes."""
+        """Return the shape with these values from a file; raise a ValueError if they are impossible."""
         if len(size) != 2 or min(size) < 1 or size[0] * size[1] > 2**31:
             raise ValueError("an annotated item has an impossible size")
         whole = coordinates == np.floor(coordinates)
@@ -109,7 +108,7 @@ class Shape:
             "mask": count > 0 and whole.all() and bool((coordinates >= 0).all()) and coordinates.sum() == pixels,
         }.get(kind, False)
         if kind not in get_args(Kind) or not sound:
-            raise ValueError(f"an annotated item is no {kind} in its image")
+            raise ValueError(f"an annotated item is not a {kind} inside its image")
         return cls(kind, (int(size[0]), int(size[1])), coordinates, reader, outline)  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
@@ -125,13 +124,13 @@ class Shape:
         return self.kind, self.size, self.reader, self.outline, *self.coordinates.tolist()
 
     def on(self, height: int, width: int) -> Shape:
-        """Return the shape on an image of this size, a box in fractions at the nearest edges of its pixels.
+        """Return the shape on an image of this size, with fractions of a box rounded to the nearest pixel edges.
 
-        Raises a UserError if the shape is that of an image of another size.
+        Raises a UserError if the shape belongs to an image of another size.
         """
         coordinates = self.coordinates
         if self.kind == "box" and self.size == FRACTIONS:
-            # To the nearest: 0.7 of 320 pixels is 223.99999999999997.
+            # Round, because 0.7 of 320 pixels is 223.99999999999997.
             edges = _pixels((coordinates * (width, height, width, height)).tolist())
             coordinates = np.array([*map(round, edges)], np.float64)
         elif self.size not in (UNKNOWN, (height, width)):
@@ -141,17 +140,17 @@ class Shape:
         return Shape(self.kind, (height, width), coordinates, self.reader, self.outline)
 
     def leaves(self) -> bool:
-        """Tell whether part of a box or polygon lies outside its image. The far edges are not outside."""
+        """Return whether part of a box or polygon lies outside its image; the far edges are inside."""
         if self.kind == "mask":
             return False
         points = self.coordinates.reshape(-1, 2)
         return bool((points < 0).any() or (points > self.size[::-1]).any())
 
     def draw(self) -> Mask:
-        """Draw the item on its image (H, W), cut off at the edges.
+        """Draw the item on its image (H, W), clipped at the edges.
 
-        A polygon of a single point is that pixel, one of two points a line. Raises a UserError for a polygon without
-        outline that reaches further out of the image than that is wide and high.
+        A polygon of one point is that pixel, one of two points a line. Raises a UserError if a polygon without outline
+        extends beyond the image by more than the image's width or height.
         """
         numbers = self.coordinates.tolist()
         if self.kind == "box":
@@ -165,7 +164,7 @@ class Shape:
         return (_draw_with_outline if self.outline else _draw_inside)(points, *self.size)
 
     def box(self) -> tuple[float, float, float, float] | None:
-        """Return the box around its pixels, left, top, right and bottom in fractions of its image; None without any."""
+        """Return left, top, right and bottom of its pixels as fractions of its image, or None without pixels."""
         height, width = self.size
         if self.kind == "box":
             left, top, right, bottom = self.coordinates.tolist()
@@ -182,7 +181,7 @@ class Shape:
 
 
 def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
-    """Draw shapes into one mask (H, W); a UserError if one does not fit an image of this size."""
+    """Draw shapes into one mask (H, W); raise a UserError if one does not fit an image of this size."""
     mask = np.zeros((height, width), np.bool_)
     for shape in shapes:
         mask |= shape.on(height, width).draw()
@@ -190,13 +189,13 @@ def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
 
 
 def connected_parts(mask: Mask) -> tuple[Shape, ...]:
-    """Return each connected part of a mask (H, W) as a shape; all eight neighbours count."""
+    """Return each connected part of a mask (H, W) as a shape; all eight neighbors connect."""
     count, labels = cv2.connectedComponents(mask.view(np.uint8), connectivity=8)
     return tuple(Shape.from_mask(labels == part) for part in range(1, count))
 
 
 def runs_of(mask: Mask) -> NDArray[np.float64]:
-    """Return the run lengths of a mask (H, W): pixels off, on, off ... column by column, from the upper left."""
+    """Return the run lengths of a mask (H, W), see `Shape`."""
     flat = np.asarray(mask, np.bool_).ravel(order="F")
     turns = np.flatnonzero(flat[1:] != flat[:-1]) + 1
     starts = np.concatenate([[0] if flat[0] else [], [0], turns, [flat.size]])
@@ -204,18 +203,17 @@ def runs_of(mask: Mask) -> NDArray[np.float64]:
 
 
 def mask_of(runs: NDArray[np.float64] | NDArray[np.int64], height: int, width: int) -> Mask:
-    """Return the mask (H, W) of run lengths that add up to its pixels."""
+    """Return the mask (H, W) of run lengths."""
     flat = np.repeat(np.arange(len(runs)) % 2 == 1, runs.astype(np.int64))
     return np.ascontiguousarray(flat.reshape(width, height).T)
 
 
 def coco_runs(counts: str, height: int, width: int) -> NDArray[np.int64]:
-    """Return the run lengths of COCO's compressed form, characters 0 to o, or raise a UserError.
+    """Return the run lengths of COCO's compressed form; raise a UserError if it is malformed.
 
-    pycocotools would read and write past the end of malformed ones.
-
-    A count takes groups of five bits, the lowest first, each in a character with 0x20 set where more follow; 0x10 in
-    the last one is its sign. From the fourth on it is the difference to the count before last.
+    pycocotools would read and write past the end of malformed runs. A count is groups of five bits, lowest first, one
+    character (0 to o) each, with 0x20 set if more follow; 0x10 in the last one is the sign. From the fourth count on it
+    is the difference from the count before last.
     """
     pixels = height * width
     groups = np.frombuffer(counts.encode(), np.uint8).astype(np.int64) - 48
@@ -224,7 +222,7 @@ def coco_runs(counts: str, height: int, width: int) -> NDArray[np.int64]:
     if last[-1]:
         starts = np.concatenate([[0], ends[:-1] + 1])
         lengths = ends - starts + 1
-        # Six hold more than MAX_PIXELS; seven overflow the sign in pycocotools.
+        # Six groups hold more than MAX_PIXELS; seven overflow the sign in pycocotools.
         if lengths.max() <= 6:
             places = np.arange(len(groups)) - np.repeat(starts, lengths)
             runs = np.add.reduceat((groups & 31) << (5 * places), starts)
@@ -248,8 +246,8 @@ def _draw_with_outline(points: Sequence[tuple[float, float]], height: int, width
 
 def _draw_inside(points: Sequence[tuple[float, float]], height: int, width: int) -> Mask:
     if any(not (-width <= x <= 2 * width and -height <= y <= 2 * height) for x, y in points):
-        raise UserError(f"A polygon lies far outside of the image of {width} x {height} pixels.")
-    # pycocotools loses parts of what begins outside of its frame.
+        raise UserError(f"A polygon lies far outside the image of {width} x {height} pixels.")
+    # pycocotools loses parts of polygons that begin outside its frame.
     inside = all(0 <= x <= width and 0 <= y <= height for x, y in points)
     left, top = (0, 0) if inside else (width, height)
     size = height + 2 * top, width + 2 * left
@@ -259,10 +257,10 @@ def _draw_inside(points: Sequence[tuple[float, float]], height: int, width: int)
 
 
 def _pixels(numbers: Sequence[float]) -> Sequence[float]:
-    """Return the numbers; UserError unless all are in the range of pixels."""
+    """Return the numbers; raise a UserError unless all are in the range of pixels."""
     if {*map(type, numbers)} == {float} and sum(map(abs, numbers)) <= 1e6:  # nearly all; no part exceeds the sum
         return numbers
-    # Drawing beyond what a pixel can be takes memory and overflows; such a number is a damaged file.
+    # Larger coordinates would overflow or exhaust memory, and come from damaged files.
     for value in numbers:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e6:
             raise UserError(f"The coordinate {str(value)[:40]!r} is not a pixel.")

@@ -1,4 +1,4 @@
-"""Steps of a model's geometry beyond those of albumentations, as the models' own loaders take them."""
+"""Geometry that albumentations lacks, as in the models' own loaders."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from xbench.geometry.preprocessing import stretch
 
 
 class PillowResize(A.DualTransform):
-    """Resize as Pillow (and so torchvision on Pillow images) does, which smooths when it shrinks; OpenCV does not.
+    """Resize as Pillow does (and torchvision on Pillow images), which smooths when it shrinks, unlike OpenCV.
 
     Args:
-        size: Length in pixels that a side gets.
-        side: The side that gets it: `shortest` and `longest` keep the proportions, `both` stretches.
+            size: New length of a side in pixels. side: The side that gets it: `shortest` and `longest` keep the
+            proportions, `both` stretches.
         interpolation: Pillow's filter.
     """
 
@@ -52,14 +52,14 @@ class PillowResize(A.DualTransform):
         if self.side == "both":
             return self.size, self.size
         fixed = min(height, width) if self.side == "shortest" else max(height, width)
-        # torchvision truncates the other side, it does not round it.
+        # torchvision truncates the other side.
         return tuple(self.size if side == fixed else int(self.size * side / fixed) for side in (height, width))  # type: ignore[return-value]
 
 
 class TensorResize(PillowResize):
-    """Stretch to a square as `torch.nn.functional.interpolate` does, and without antialiasing TensorFlow 2 as well.
+    """Stretch to a square as `torch.nn.functional.interpolate` does, and TensorFlow 2 if `antialias` is false.
 
-    Return float32 in [0, 1], which a bicubic filter may overshoot, or pixels cut to 8 bits if `whole`.
+    Return float32 in [0, 1], where a bicubic filter may overshoot, or pixels truncated to 8 bits if `whole`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TensorResize(PillowResize):
 
 
 class ResizeByArea(PillowResize):
-    """Resize the longer side by area averaging, as GLoRIA and its descendants do, with their rounding of the other."""
+    """Resize the longer side by area averaging, with GLoRIA's rounding of the other side."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, "longest", "area")  # type: ignore[arg-type]
@@ -88,13 +88,13 @@ class ResizeByArea(PillowResize):
     def _target(self, shape: Sequence[int]) -> tuple[int, int]:
         longer = max(shape[:2])
         factor = self.size / longer
-        # The script multiplies by the rounded factor, so that the second side of some squares loses a pixel too.
+        # GLoRIA's script multiplies by the rounded factor, so the second side of some squares loses a pixel too.
         height, width = (max(int(side * factor), 1) for side in shape[:2])
         return (self.size, width) if shape[0] == longer else (height, self.size)
 
 
 class CentreCrop(A.DualTransform):
-    """Crop the central square of `size` pixels with torchvision's rounding of an odd remainder (half to even).
+    """Crop the central square of `size` pixels, rounding an odd remainder half to even as torchvision does.
 
     The image must be at least that large.
     """
@@ -119,22 +119,22 @@ class CentreCrop(A.DualTransform):
 
 
 def on_black_canvas(canvas: int, size: int) -> list[A.BasicTransform]:
-    """Return the geometry that fits a radiograph on a black square canvas and crops the central `size` pixels of it."""
+    """Return the geometry that fits a radiograph on a black square canvas and crops its central `size` pixels."""
     return [ResizeByArea(canvas), A.PadIfNeeded(canvas, canvas), CentreCrop(size)]
 
 
 class HistogramEqualisation(A.ImageOnlyTransform):
-    """Spread grey values so that equally many pixels have each, to 8 bits, as the loaders of MedKLIP and MAVL do.
+    """Equalize gray values to 8 bits as the loaders of MedKLIP and MAVL do.
 
-    That is `(255 * skimage.exposure.equalize_hist(image / 255)).astype(uint8)`: the cumulative distribution over 256
-    bins from the least to the largest value, interpolated linearly between the bins' centres, times 255, truncated.
+    Equals `(255 * skimage.exposure.equalize_hist(image / 255)).astype(uint8)`: the cumulative distribution over 256
+    bins from the least to the largest value, interpolated between the centers of bins, times 255, truncated.
     """
 
     def __init__(self) -> None:
         super().__init__(p=1.0)
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
-        # A pixel's new value depends on its grey value alone, so 256 of them are worked out and looked up.
+        # The new value depends on the gray value alone, so a table of 256 values suffices.
         grey = np.arange(256) / 255
         pixels = np.bincount(img.ravel(), minlength=256)
         occurring = grey[pixels > 0]
@@ -145,7 +145,7 @@ class HistogramEqualisation(A.ImageOnlyTransform):
 
 
 class MinMax(A.ImageOnlyTransform):
-    """Stretch grey values linearly so that the least is 0 and the largest 255, as OpenCV's `normalize` does."""
+    """Stretch gray values linearly to 0 to 255, as OpenCV's `normalize` does."""
 
     def __init__(self) -> None:
         super().__init__(p=1.0)
@@ -155,7 +155,7 @@ class MinMax(A.ImageOnlyTransform):
 
 
 class TruncatedMinMax(MinMax):
-    """The same, truncated to whole numbers where OpenCV rounds, as BioViL's loader does; a constant image becomes 0."""
+    """Stretch gray values to 0 to 255, truncated as in BioViL's loader; a constant image becomes 0."""
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
         low, high = int(img.min()), int(img.max())

@@ -306,7 +306,7 @@ COCO = {
     "run lengths cut off": (changed(segmentation=RLE | {"counts": "_m1"}), "do not add up to its 80 x 90 pixels"),
     "flat polygon": (changed(segmentation=[1, 2, 3, 4, 5, 6]), "within the list of parts"),
     "polygon outside": (changed(segmentation=[[95, 2, 130, 4, 105, 6]]), "outside the image of 80 x 90"),
-    "polygon far outside": (changed(segmentation=[[1, 2, 3, 4, 1005, 6]]), "far outside of the image of 80 x 90"),
+    "polygon far outside": (changed(segmentation=[[1, 2, 3, 4, 1005, 6]]), "far outside the image of 80 x 90"),
     "polygon of nothing": (changed(segmentation=[[1, 2, 3, 2, 5, 2]]), "encloses nothing"),
     "no side": (changed(segmentation=None, bbox=[1, 2, 0, 3]), "contains no whole pixel"),
     "negative side": (changed(segmentation=None, bbox=[1, 2, -4, 3]), "a negative side"),
