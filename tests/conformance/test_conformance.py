@@ -48,7 +48,7 @@ WRONG = {
     "TimesThe255th": ({INPUT}, "values range from .* Divide pixels by 255 once"),
     "ForgetsToNormalise": ({INPUT}, "neither mean nor std.* zeros and ones"),
     "NormalisesTwice": ({INPUT}, "its pixels range from -0.99.* 8-bit pixels or floats"),
-    "DividesTwice": ({INPUT}, "values range from .* `forward` changes"),
+    "DividesTwice": ({INPUT}, "values range from .*`forward` changes"),
     "GradientLeft": ({LEFT}, ""),
     "SwitchesToTraining": ({LEFT}, "do not call train\\(\\)"),
     # What is not a number is never the same as anything.

@@ -16,7 +16,7 @@ from xbench.cli import main
 from xbench.predictions.asking import Reply
 
 CONCURRENCY = 3
-pytestmark = pytest.mark.filterwarnings("ignore:.*is asked again")
+pytestmark = pytest.mark.filterwarnings("ignore:.*are retried")
 
 
 def words(folder: Path, url: str, *options: str) -> list[str]:

@@ -104,7 +104,7 @@ def test_text_encoder_beside_a_folder(bert_folder: Path, tiny: BiomedCLIP, tmp_p
     model = BiomedCLIP(checkpoint=str(place), text_encoder=str(bert_folder), image_size=64)
     assert torch.equal(model.encode_prompts(PAIRS), tiny.encode_prompts(PAIRS))
     model = BiomedCLIP(checkpoint=str(copy_of(bert_folder, tmp_path / "bert", "config.json", **names)))
-    with pytest.raises(UserError, match=r"tokeniser of org/bert cannot be loaded.*--model\.text_encoder a folder"):
+    with pytest.raises(UserError, match=r"tokenizer of org/bert cannot be loaded.*--model\.text_encoder a folder"):
         model.encode_prompts(PAIRS)
     with_words = copy_of(bert_folder, tmp_path / "words", "config.json", "vocab.txt", "tokenizer_config.json")
     assert BiomedCLIP(checkpoint=str(with_words)).text_source == str(with_words)

@@ -185,7 +185,7 @@ def test_text_that_cannot_be_encoded(model: CARZero) -> None:
     ):
         with pytest.raises(UserError, match=message):
             model.encode_tokens(given_ids)
-    with pytest.raises(UserError, match=r"of one shape, .* got \(3, 1, 97\) and \(3, 97\)"):
+    with pytest.raises(UserError, match=r"attention mask of shape .* not \(3, 1, 97\) and \(3, 97\)"):
         model.encode_tokens(ids[:, None], (ids != 0).long())
 
 
@@ -211,7 +211,7 @@ def test_tokenisers_that_do_not_fit(files: dict[str, str], tmp_path: Path, monke
     words = BERT["vocab_size"] + 1
     (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *map(str, range(len(VOCABULARY), words))]))
     model.text_encoder.source = str(tmp_path)
-    with pytest.raises(UserError, match=rf"has {words} tokens and the BERT of CARZero {words - 1}: they do not belong"):
+    with pytest.raises(UserError, match=rf"has {words} tokens, but the BERT of CARZero {words - 1}"):
         model.encode_tokens(*token_ids(READ))
 
 

@@ -138,8 +138,8 @@ def _tokenizer(folder):
         (lambda m: (m / "model-00001-of-00002.safetensors").write_bytes(b"x" * 40), "cannot be read"),
         (lambda m: (m / "added_tokens.json").unlink(), "vocab.json, merges.txt and added_tokens.json"),
         (lambda m: spoil(m, "added_tokens.json", **{"<|imgpad|>": None}), "lacks <|imgpad|>"),
-        (lambda m: spoil(m, "added_tokens.json", **{"<|extra_0|>": 7}), "other ids"),
-        (lambda m: (m / "merges.txt").write_text("broken"), "tokeniser"),
+        (lambda m: spoil(m, "added_tokens.json", **{"<|extra_0|>": 7}), "ids unlike"),
+        (lambda m: (m / "merges.txt").write_text("broken"), "tokenizer"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_used(change, said, folder, tmp_path):

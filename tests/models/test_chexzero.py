@@ -51,7 +51,7 @@ def test_what_a_run_and_convert_say_of_an_ensemble(folder: Path) -> None:
         model.weights()
     empty = folder / "empty"
     empty.mkdir()
-    with pytest.raises(UserError, match=r"is a folder and no file of weights.*github\.com/rajpurkarlab"):
+    with pytest.raises(UserError, match=r"is a folder, not a file of weights.*github\.com/rajpurkarlab"):
         CheXzero(str(empty))
 
 

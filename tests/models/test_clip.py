@@ -278,11 +278,11 @@ def test_local_folder_that_is_incomplete(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot build"):
         CLIP(f"local-dir:{tmp_path}")
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": TINY}))
-    with pytest.raises(UserError, match="holds none"):
+    with pytest.raises(UserError, match="contains none"):
         CLIP(f"local-dir:{tmp_path}")
     weights = (folder / "tiny-clip.safetensors").read_bytes()
     (tmp_path / "b.safetensors").write_bytes(weights)
     assert CLIP(f"local-dir:{tmp_path}").checkpoint == tmp_path / "b.safetensors"
     (tmp_path / "a.safetensors").write_bytes(weights)
-    with pytest.raises(UserError, match=r"holds a\.safetensors, b\.safetensors"):
+    with pytest.raises(UserError, match=r"contains a\.safetensors, b\.safetensors"):
         CLIP(f"local-dir:{tmp_path}")

@@ -25,7 +25,7 @@ from xbench.types import Batch, Truth
 
 KEY = "sk-very-secret"
 tags = count()
-pytestmark = pytest.mark.filterwarnings("ignore:.*is asked again")
+pytestmark = pytest.mark.filterwarnings("ignore:.*are retried")
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_what_brought_nothing_back_is_asked_again(address, steps):
             "401",
             r"answers 401 and says: step 401 of Bearer \*\*\*\. The key in the environment variable OPENAI_API_KEY",
         ),
-        ("403", "may not do this"),
+        ("403", "does not permit this"),
         ("404", "--model.base_url, which usually ends in /v1"),
         ("400", r"step 400 of Bearer \*\*\*\. Look at the options"),
         ("400=max_completion_tokens", "--model.max_tokens_name max_completion_tokens"),
@@ -121,7 +121,7 @@ def test_a_missing_key_and_a_model_that_is_not_served(address, monkeypatch):
     with pytest.raises(UserError, match=r"OPENAI_API_KEY.*is not set"):
         complete(client(address, scripted("401")))
     monkeypatch.setenv("OPENAI_API_KEY", "sk\nInjected: 1")
-    with pytest.raises(UserError, match="characters that no key has") as caught:
+    with pytest.raises(UserError, match="invalid characters") as caught:
         complete(client(address, scripted("ok")))
     assert "Injected" not in str(caught.value)
 
@@ -404,7 +404,7 @@ def test_the_key_is_blotted_out_of_what_a_server_says(address, tmp_path):
     kept.write_text(kept.read_text().replace("***", KEY))
     (known,) = again.ask(batch_of(GREY), queries(0, kind="recognise"))
     assert known.from_cache and KEY not in f"{known} {json.dumps(again.provenance())}"
-    with pytest.raises(NoAnswer, match="in place of JSON") as caught:
+    with pytest.raises(NoAnswer, match="instead of JSON") as caught:
         complete(client(address, scripted("type"), attempts=1))
     assert KEY[:5] not in str(caught.value).lower()
 

@@ -174,7 +174,7 @@ def test_a_phrase_stands_for_all_texts_of_mavl(mavl: dict[str, str]) -> None:
 
 def test_wrong_options_of_mavl(mavl: dict[str, str], tmp_path: Path) -> None:
     book = write_book(tmp_path / "book.json")
-    with pytest.raises(UserError, match="only one is given"):
+    with pytest.raises(UserError, match="is two files"):
         MAVL(**mavl, book=book)
     concepts = write_concepts(tmp_path / "concepts.json", book)
     elsewhere = write_book(tmp_path / "other.json", without="normal")

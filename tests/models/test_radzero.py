@@ -152,7 +152,7 @@ def test_settings_come_from_the_authors_file(files: Path, tmp_path: Path) -> Non
     assert torch.equal(RadZero(str(noted)).preprocessing(pixels)[0], tensor)
     for content in (settings.read_text(), "{}", "no JSON"):
         settings.write_text(content)
-        with pytest.raises(UserError, match=r"preprocessor_config\.json is no .* of RadZero"):
+        with pytest.raises(UserError, match=r"preprocessor_config\.json is not .* of RadZero"):
             RadZero(str(files))
     with pytest.raises(UserError, match=r"does not exist.*Deepnoid/RadZero on huggingface\.co"):
         RadZero(str(tmp_path / "gone.safetensors"))

@@ -67,7 +67,7 @@ class Coverage:
         if (len(kept) and not np.isin(kept, partial).all()) or (
             len(partial) and not len(kept) and not self.whole.any()
         ):
-            raise ValueError("the kept pixels of a region are missing or not covered by it")
+            raise ValueError("a region keeps no pixel, or one that it does not cover")
         return self
 
     def __eq__(self, other: object) -> bool:

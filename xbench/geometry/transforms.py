@@ -21,8 +21,8 @@ class PillowResize(A.DualTransform):
     """Resize as Pillow does (and torchvision on Pillow images), which smooths when it shrinks, unlike OpenCV.
 
     Args:
-            size: New length of a side in pixels. side: The side that gets it: `shortest` and `longest` keep the
-            proportions, `both` stretches.
+        size: New length of a side in pixels.
+        side: The side that gets it: `shortest` and `longest` keep the proportions, `both` stretches.
         interpolation: Pillow's filter.
     """
 

@@ -1,4 +1,4 @@
-"""The base classes of models."""
+"""Base classes of models."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from xbench.runtime.notes import INPUT_NOTE
 from xbench.types import Batch, Maps, MapScale, ModelOutput, Note, Prediction, Truth
 
 _KEPT_BYTES = 2**28
-"""Of encoded phrases that are kept on the device for later batches."""
+"""Size of encoded phrases to keep on the device for later batches."""
 
 
 class SaliencyModel(pl.LightningModule, ABC):
-    """Anything that gives every finding of a radiograph a score and a map.
+    """Base class for models that return a score and a saliency map for each finding of a radiograph.
 
-    Vision-language models derive from `VLM`; derive from this class directly for a model that reads no text.
+    Vision-language models derive from `VLM`. Derive from this class directly for a model that reads no text.
 
     Attributes:
-        name: Short name in results and run folders; the class name in lower case unless the class sets it.
-        preprocessing: How the model wants its input. Set it in the constructor.
-        findings: Names of the C findings of the dataset, known from `setup` on.
+        name: Short name in results and run folders; the lower-case class name by default.
+        preprocessing: The model's preprocessing. Set it in the constructor.
+        findings: Names of the dataset's C findings, set by `setup`.
         seen: Input of the first layer in the first batch (B, 3, h, w), unless the model is compiled.
-        saliency_upsample: How maps are enlarged to the evaluation grid, if not bilinearly.
-        map_scale: What the values of the raw maps are; other than `none` if maps of different images compare.
-        map_sigma: Standard deviation in cells of the Gaussian that its maps are smoothed by; 0 for none.
-        answers: Whether it answers in boxes, points or words, instead of showing maps.
-        scores: Whether it says if findings are there; the scores of one that does not are not looked at.
+        saliency_upsample: How to enlarge maps to the evaluation grid.
+        map_scale: What the values of the raw maps are; `none` if they do not compare between images.
+        map_sigma: Standard deviation in cells of the Gaussian that smooths the maps; 0 for none.
+        answers: Whether the model answers in boxes, points or words instead of maps.
+        scores: Whether the model tells if findings are present; otherwise its scores are ignored.
         exploratory: Reason why the maps are exploratory, as the end of a sentence; empty if the authors published them.
-        trained_on: Datasets whose labels a supervised model was trained with, by xbench's names where there are any.
-        neutral_options: Options that move no number: runs that differ in these alone are the same run. A class adds
-            its own to those of its parent.
-        stated: Names of attributes that go into the provenance beside those of parents: with `checkpoint` its digest,
-            with `text_encoder` what `text_source` names, as some networks are called so themselves.
-        checkpoint_part: Name of the attribute whose tensors are those of the checkpoint; empty for the whole model.
+        trained_on: Datasets whose labels trained a supervised model, by xbench's names where they exist.
+        neutral_options: Options that change no number, so that runs that differ only in these are the same run. A class
+            adds its own to those of its parent.
+        stated: Names of attributes to record in the provenance, in addition to those of parents. `checkpoint` adds its
+            digest; `text_encoder` records `text_source`, because some networks use the name themselves.
+        checkpoint_part: Attribute that holds the tensors of the checkpoint; empty for the whole model.
     """
 
     name: str = ""
@@ -74,25 +74,25 @@ class SaliencyModel(pl.LightningModule, ABC):
             cls.name = cls.__name__.lower()
 
     def setup(self, stage: str) -> None:
-        """Take the findings from the data module, and check `saliency_upsample` and `map_scale`."""
+        """Set `findings` from the data module, and check `saliency_upsample` and `map_scale`."""
         for attribute, known in (("saliency_upsample", get_args(Upsampling)), ("map_scale", get_args(MapScale))):
             if (value := getattr(self, attribute)) not in known:
                 raise UsageError(f"{self.name}: {attribute} is {value!r}; give one of {', '.join(known)}.")
         self.findings = tuple(self.trainer.datamodule.findings)  # type: ignore[attr-defined]
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> str | None:
-        """Return what is wrong with the normalised images of a batch, and with what the first layer got of them."""
+        """Return what is wrong with the normalized images of a batch or the input of the first layer, or None."""
         return self.preprocessing.problem(batch.images, batch.display, seen)
 
     @abstractmethod
     def score(self, batch: Batch) -> ModelOutput | Prediction:
-        """Score a batch of at least one image, which lies on the model's device.
+        """Score a batch of at least one image on the model's device.
 
-        A `ModelOutput` has a column for each of `findings`. A `Prediction`, of the pairs, is for what is no map.
+        Return a `ModelOutput` with a column for each of `findings`, or a `Prediction` of the pairs for other output.
         """
 
     def predict(self, batch: Batch) -> Prediction:
-        """Score the pairs of a batch of at least one image; a UserError for an output of another shape."""
+        """Score the pairs of a batch of at least one image; raise a UserError if the output has the wrong shape."""
         output = self.score(batch)
         if isinstance(output, ModelOutput):
             return self._picked(batch.truth, output, self.findings, [query.name for query in batch.truth.queries])
@@ -101,7 +101,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         return output
 
     def _picked(self, truth: Truth, output: ModelOutput, asked: Sequence[Any], wanted: Sequence[Any]) -> Prediction:
-        """Pick the pairs, which want one of what was `asked` each, from the columns of an output."""
+        """Return the pairs, each of which wants one of `asked`, from the columns of an output."""
         images, classes = len(truth.image_ids), len(asked)
         parts = output.logits, output.probabilities, output.saliency
         self._check_shapes((images, classes), *parts)
@@ -115,14 +115,14 @@ class SaliencyModel(pl.LightningModule, ABC):
         return Prediction(logits, probabilities, Maps(maps)) if self.scores else Prediction(None, None, Maps(maps))
 
     def smoothed(self, maps: Tensor) -> Tensor:
-        """Smooth maps (..., h, w) by a Gaussian of `map_sigma` cells, mirrored at the edges, as SciPy's filter does."""
+        """Smooth maps (..., h, w) by a Gaussian of `map_sigma` cells, mirrored at the edges as in SciPy."""
         if not self.map_sigma:
             return maps
         rows, columns = (_gaussian(size, self.map_sigma).to(maps) for size in maps.shape[-2:])
         return rows @ maps @ columns.mT
 
     def _check_shapes(self, expected: tuple[int, ...], *parts: Tensor | None) -> None:
-        """Refuse logits, probabilities and maps of other images and findings, or pairs, than expected."""
+        """Raise a UserError unless the outputs have the shape (images, findings) or (pairs,)."""
         names = ("logits", "probabilities", "saliency")
         shapes = {name: tuple(part.shape) for name, part in zip(names, parts, strict=True) if part is not None}
         maps = shapes.get("saliency", (*expected, 1, 1))
@@ -135,10 +135,10 @@ class SaliencyModel(pl.LightningModule, ABC):
             )
 
     def test_step(self, batch: Batch, batch_idx: int) -> Prediction | None:  # type: ignore[override]
-        """Return what the model says about the pairs of a batch; None when none of its images could be read."""
+        """Return the output for the pairs of a batch, or None if none of its images could be read."""
         if not batch.truth.queries:
             return Prediction(None, None, None) if len(batch) else None
-        # A hook would have compiled code made twice.
+        # A hook would compile the code twice.
         if batch_idx or self._compiled_call_impl is not None:
             return self.predict(batch)
         with first_layer_input(batch) as seen:
@@ -152,7 +152,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         return self.predict(batch)
 
     def problems(self, findings: Sequence[str]) -> list[str]:
-        """Return what `check` finds wrong with a model that could be built, a sentence each: findings without words."""
+        """Return the problems that `check` finds, one sentence each: findings without words."""
         problems: dict[str, None] = {}
         for finding in findings:
             try:
@@ -165,15 +165,15 @@ class SaliencyModel(pl.LightningModule, ABC):
         """Raise a UserError if the model has no words for a finding; by default it needs none."""
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the tensors under the names by which the checkpoint has them."""
+        """Return the model's tensors by their names in the checkpoint."""
         return self.get_submodule(self.checkpoint_part).state_dict()
 
     def remarks(self) -> Mapping[str, str]:
-        """Return what `convert` notes beside the tensors."""
+        """Return notes for `convert` to store with the tensors."""
         return {}
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the numbers depend on beyond the code, as plain values: by default what is `stated`."""
+        """Return what the numbers depend on besides the code, as plain values; by default the `stated` attributes."""
         names = [name for part in type(self).__mro__ for name in vars(part).get("stated", "").split()]
         about = {name: getattr(self, "text_source" if name == "text_encoder" else name) for name in names}
         if path := about.get("checkpoint"):
@@ -183,8 +183,7 @@ class SaliencyModel(pl.LightningModule, ABC):
 
 @cache
 def _gaussian(size: int, sigma: float) -> Tensor:
-    """Return the matrix (size, size) that smooths a row of cells as SciPy does, mirrored at its ends."""
-    from scipy.ndimage import gaussian_filter1d  # as long to import as a tenth of Lightning
+    from scipy.ndimage import gaussian_filter1d  # imported here because it is slow to import
 
     return torch.from_numpy(gaussian_filter1d(np.eye(size), sigma, axis=0))
 
@@ -198,9 +197,9 @@ def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
         images = arguments[0] if arguments else None
         if inputs or not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
             return
-        # A layer that holds others, such as the model itself, may normalise before it calls them.
+        # A layer with children, such as the model itself, may normalize before it calls them.
         innermost = any(True for _ in layer.parameters()) and not any(True for _ in layer.children())
-        # Networks for grey images take one of the three equal channels.
+        # Grayscale networks take one of the three equal channels.
         if innermost and len(images) == len(batch) and images.shape[1] in (1, 3):
             inputs.append(images.detach().clone())
 
@@ -209,27 +208,27 @@ def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
 
 
 class VLM(SaliencyModel):
-    """A vision-language model: prompts are encoded once, images batch by batch.
+    """A vision-language model. Prompts are encoded once, images batch by batch.
 
-    A subclass gives `encode_prompts` and `forward`, `default_prompts` unless they are names in the sentence `wording`,
-    and passes these arguments on as options. It can be called with images and queries outside a trainer too.
+    A subclass implements `encode_prompts` and `forward`. It sets `wording` or overrides `default_prompts`, and passes
+    these arguments on. It can be called with images and queries outside a trainer too.
 
     Args:
-        prompts: Words for the findings other than the model's own: a style of the package (`name`, `phrase`,
-            `description` or `aspects`), or a JSON or YAML file with one text or several for each finding.
-        compile: Compile `forward` with torch.compile: slower to start, faster after.
-        channels_last: Lay images and convolutions out with the channels last, which is faster for convolutions.
+        prompts: Words to use for the findings instead of the model's own: a style of the package (`name`, `phrase`,
+            `description` or `aspects`), or a JSON or YAML file with one or more texts for each finding.
+        compile: Compile `forward` with torch.compile, which starts slower and runs faster.
+        channels_last: Use the channels-last memory format, which speeds up convolutions.
     """
 
     prompts: list[list[str]]
     queries: Any
     wording: ClassVar[str] = "{}"
-    """Sentence around names, phrases of the package, and texts that `cleaned` would leave empty."""
+    """Sentence around names, the package's phrases, and texts that `cleaned` would leave empty."""
     called: ClassVar[Mapping[str, str]] = {}
-    """What the authors call a finding in their prompts, if not by its name."""
+    """The authors' names for findings in prompts, where they differ."""
     cleaned: Any = staticmethod(str)
     columns: Sequence[int] | None = None
-    """Positions of the findings in what is asked, for a model that asks for more."""
+    """Positions of the findings in the prompts, for a model that asks for more."""
 
     def __init__(self, prompts: str | None = None, compile: bool = False, channels_last: bool = False) -> None:
         super().__init__()
@@ -241,14 +240,14 @@ class VLM(SaliencyModel):
                 f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists."
             )
         self._encoded: dict[tuple[str, ...], Any] = {}
-        # Notes on those that were cut off.
+        # Notes on prompts that were cut off.
         self._cut_off: dict[Any, str] = {}
-        # By canonical name, or by the file's own.
+        # By canonical name if there is one.
         self._given_prompts: dict[str, list[str]] = {}
         for name, texts in () if prompts is None or prompts in STYLES else read_prompts(prompts).items():
             finding = canonical(name) or name
             if finding in self._given_prompts:
-                raise UsageError(f"--model.prompts {prompts} words {finding} twice, once as {name}.")
+                raise UsageError(f"--model.prompts {prompts} has {finding} twice, once as {name}.")
             self._given_prompts[finding] = texts
 
     def setup(self, stage: str) -> None:
@@ -259,12 +258,12 @@ class VLM(SaliencyModel):
         if self.preprocessing.stated:
             return super().input_problem(batch, seen)
         return (
-            f"{INPUT_NOTE}: its preprocessing has neither mean nor std; give those of the training to `Preprocessing`, "
-            "or zeros and ones if the model was trained on pixels in [0, 1]"
+            f"{INPUT_NOTE}: its preprocessing has neither mean nor std. Give `Preprocessing` those of the training, or "
+            "zeros and ones if the model was trained on pixels in [0, 1]"
         )
 
     def prompts_of(self, finding: str) -> Sequence[str]:
-        """Return the prompts of a finding in the words that were asked for, or raise a UserError if there are none."""
+        """Return the prompts of a finding in the requested words; raise a UserError if there are none."""
         if self.prompt_source is None:
             return self.default_prompts(finding)
         if self.prompt_source in STYLES:
@@ -281,20 +280,20 @@ class VLM(SaliencyModel):
             raise UserError(f"{self.name} has no prompt for {finding}.")
 
     def default_prompts(self, finding: str) -> Sequence[str]:
-        """Return the prompts of a finding, as many as `encode_prompts` takes for one: the same number or any."""
+        """Return the prompts of a finding, as many as `encode_prompts` takes."""
         return [self.wording.format(self.called.get(finding, finding))]
 
     def word_prompts(self, finding: str, texts: Sequence[str]) -> Sequence[str]:
-        """Return the prompts of a finding made of other words for it, one or several."""
+        """Return prompts made from other words for a finding, one or more texts."""
         plain = self.prompt_source in ("name", "phrase")
         return [self.wording.format(text) if plain or not self.cleaned(text) else text for text in texts]
 
     def phrase_prompts(self, text: str) -> Sequence[str]:
-        """Return the prompts of a phrase of an image, as many as a finding has."""
+        """Return the prompts of a phrase, as many as for a finding."""
         return self.word_prompts(text, [text])
 
     def one_of_each(self, prompts: Sequence[Sequence[str]]) -> list[str]:
-        """Return the prompts of C classes for a model that takes one of each; a UserError if a class has others."""
+        """Return the prompts of C classes for a model that takes one each; raise a UserError for any other number."""
         if any(len(of_class) != 1 for of_class in prompts):
             raise UsageError(
                 f"{self.name} takes exactly one prompt per finding: give --model.prompts a style other than aspects, "
@@ -304,14 +303,14 @@ class VLM(SaliencyModel):
 
     @abstractmethod
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
-        """Encode the prompts of C classes into whatever `forward` needs for them, on the model's device."""
+        """Encode the prompts of C classes into what `forward` needs, on the model's device."""
 
     @abstractmethod
     def forward(self, images: Tensor, queries: Any) -> ModelOutput:
-        """Score images (B, 3, h, w), normalised, against the queries of C classes."""
+        """Score normalized images (B, 3, h, w) against the queries of C classes."""
 
     def on_test_start(self) -> None:
-        """Encode the prompts once, and set memory layout and compilation as the options say."""
+        """Encode the prompts, and apply `channels_last` and `compile`."""
         asked = self.asked()
         self.queries = self.encode_prompts(asked) if asked else None
         if self._channels_last:
@@ -322,14 +321,14 @@ class VLM(SaliencyModel):
     on_predict_start = on_test_start
 
     def asked(self) -> Sequence[Sequence[str]]:
-        """Return the prompts that are encoded for a run, by class: those of the findings, unless a model asks more."""
+        """Return the prompts to encode for a run, by class: by default those of the findings."""
         return self.prompts
 
     def predict(self, batch: Batch) -> Prediction:
-        """Score the pairs of a batch: all images with all findings, and with each text of their own queries once.
+        """Score the pairs of a batch: all images with all findings, and with each distinct text of their queries.
 
-        Texts are scored apart from the findings, because with some models a score depends on what else is asked. What
-        is longer than the model reads is cut off, and the batch notes it.
+        Texts are scored separately from the findings, because in some models a score depends on the other prompts.
+        Texts longer than the model reads are cut off, with a note in the batch.
         """
         wanted = [
             name
@@ -343,7 +342,7 @@ class VLM(SaliencyModel):
         findings = [*self.findings] if any(isinstance(words, str) for words in wanted) else []
         outputs = [self.score(batch)] if findings else []
         fixed = self.queries, self.columns
-        # In full precision, as those of the findings are.
+        # In full precision, like those of the findings.
         with torch.autocast(self.device.type, enabled=False):
             self.queries, self.columns = self._encode(texts), None
         try:
@@ -358,9 +357,9 @@ class VLM(SaliencyModel):
         return self._picked(batch.truth, output, [*findings, *texts], wanted)
 
     def _encode(self, asked: Sequence[tuple[str, ...]]) -> Any:
-        """Encode prompts, each by itself, or together where that does not give a row in tensors of one shape.
+        """Encode prompts one by one, or together if the results cannot be joined along the first dimension.
 
-        Those of the last batches are kept, up to `_KEPT_BYTES`, and those of the last one in any case.
+        Results are kept up to `_KEPT_BYTES`, and those of the last batch always.
         """
         for prompts in asked:
             known = self._encoded.pop(prompts, None)
@@ -394,7 +393,7 @@ class VLM(SaliencyModel):
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Join what was encoded for one class each, tensors or tuples and lists of these; None if they do not fit."""
+    """Join the encoded prompts of single classes (tensors, or tuples or lists of them); None if they do not fit."""
     first = parts[0]
     if isinstance(first, Tensor):
         shapes = {part.shape if isinstance(part, Tensor) else None for part in parts}
@@ -408,22 +407,19 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _size(part: Any) -> int:
-    """Return the bytes that tensors take, with what they are a view of."""
     if isinstance(part, Tensor):
         return part.untyped_storage().nbytes()
     return sum(map(_size, part)) if isinstance(part, tuple | list) else 0
 
 
 def check_image_size(image_size: int, cell: int) -> None:
-    """Raise a UserError unless cells of so many pixels tile the square input."""
+    """Raise a UserError unless cells of `cell` x `cell` pixels tile the square input."""
     if image_size < cell or image_size % cell:
-        raise UsageError(
-            f"--model.image_size {image_size}: a token stands for {cell} x {cell} pixels; give a multiple of {cell}."
-        )
+        raise UsageError(f"--model.image_size {image_size} is not a multiple of {cell}, the side of a token in pixels.")
 
 
 def check_at_least_one(**options: int | None) -> None:
-    """Raise a UserError for an option below 1; None is allowed."""
+    """Raise a UserError if an option is below 1; None is allowed."""
     for name, value in options.items():
         if value is not None and value < 1:
             raise UsageError(f"--model.{name} {value} must be at least 1.")

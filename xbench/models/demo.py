@@ -1,6 +1,6 @@
-"""The demo model: a tiny CLIP-style model that comes with the package.
+"""The demo model: a tiny CLIP-style network in the package.
 
-It was trained on PhantomCXR by `scripts/train_demo_model.py`, from images and sentences without any annotation.
+`scripts/train_demo_model.py` trained it on phantoms, from images and sentences without annotations.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from xbench.types import ModelOutput
 
 _WEIGHTS = Path(__file__).parent / "weights"
 _DEMO_WEIGHTS = _WEIGHTS / "demo.safetensors"
-# Only the tensors that differ.
+# Only the tensors that differ from the demo's.
 _SHORTCUT_WEIGHTS = _WEIGHTS / "demo_shortcut.safetensors"
 _PATCH = 8
 
 
 class Demo(VLM):
-    """A two-tower network of 0.7 million weights, trained on phantoms from images and sentences alone.
+    """A two-tower network of 0.7 million weights, trained only on phantoms and sentences.
 
-    It shows what the harness does without a download. On anything but phantoms its scores mean nothing.
+    It shows what xbench does without a download. Its scores mean nothing on images other than phantoms.
 
     Args:
         template: The prompt, with `{finding}`.
-        image_size: Side of the input in pixels, a multiple of 8; it was trained at 224.
-        shortcut: Use the weights that were trained on films with a letter in the corner where there is a fracture, as
-            `--data.marker Fracture` draws them. They recognise fractures by the letter, the rest as before.
+        image_size: Side of the input in pixels, a multiple of 8; 224 in training.
+        shortcut: Use weights trained on films with a letter in the corner of each fracture, as `--data.marker Fracture`
+            draws them. They recognize fractures by the letter.
         **options: Those of every vision-language model; it takes one prompt per finding.
     """
 
@@ -69,7 +69,7 @@ class Demo(VLM):
         return self.encode_tokens(torch.tensor(ids), torch.tensor(mask))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode token ids (C, L) with their mask (C, L), 1 for words and 0 for padding, to (C, D) of unit length."""
+        """Encode token ids (C, L) and their mask (C, L), 1 for words and 0 for padding, as unit vectors (C, D)."""
         return self.network.encode_text(input_ids.to(self.device), attention_mask.to(self.device))
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
@@ -85,8 +85,8 @@ class Demo(VLM):
 class DemoNetwork(nn.Module):
     """A CLIP-style network whose score is a smooth maximum of patch-sentence similarities.
 
-    The logit of image b and sentence c is `log mean exp(scale * s) + bias` over the cosine similarities s (h, w) of its
-    patches with the sentence, which are the saliency map. The joint space has D = 96 dimensions.
+    The logit is `log mean exp(scale * s) + bias` over the cosines s (h, w) of patches and sentence, which are the
+    saliency map. The joint space has D = 96 dimensions.
     """
 
     def __init__(self, vocabulary: int = 320) -> None:
@@ -95,7 +95,7 @@ class DemoNetwork(nn.Module):
             _convolution(1, 16, stride=2),
             _convolution(16, 48, stride=2),
             _Residual(48),
-            # Padded on one side alone, patch i is centred on pixel 8 i + 4, the middle of the pixels that it covers.
+            # Padding on one side only centers patch i on pixel 8 i + 4, the middle of its pixels.
             nn.ZeroPad2d((0, 1, 0, 1)),
             _convolution(48, 96, stride=2, padding=0),
             _Residual(96),
@@ -108,16 +108,16 @@ class DemoNetwork(nn.Module):
         self.bias = nn.Parameter(torch.tensor(-4.0))
 
     def encode_image(self, images: Tensor) -> Tensor:
-        """Encode normalised images (B, 3, H, W) as unit vectors (B, D, H / 8, W / 8)."""
+        """Encode normalized images (B, 3, H, W) as unit vectors (B, D, H / 8, W / 8)."""
         return F.normalize(self.image_tower(images.mean(1, keepdim=True)).float(), dim=1)
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode sentences, token ids and mask (C, L) int64, as vectors (C, D) of unit length."""
+        """Encode sentences, token ids and mask (C, L) int64, as unit vectors (C, D)."""
         return F.normalize(self.text_tower(input_ids, attention_mask).float(), dim=-1)
 
     @classmethod
     def trained(cls, shortcut: bool = False) -> DemoNetwork:
-        """Load the network with the weights of the package, or those that learned a shortcut, in evaluation mode."""
+        """Return the trained network, or the one that learned a shortcut, in evaluation mode."""
         weights = load_file(_DEMO_WEIGHTS) | (load_file(_SHORTCUT_WEIGHTS) if shortcut else {})
         network = cls(vocabulary=len(weights["text_tower.tokens.weight"]))
         network.load_state_dict(weights, strict=True)
@@ -128,7 +128,6 @@ class DemoNetwork(nn.Module):
         return self.score(self.encode_image(images), text)
 
     def score(self, patches: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Score patch features (B, D, h, w) of `encode_image` as `forward` does images."""
         saliency = torch.einsum("bdhw,cd->bchw", patches, text)
         scaled = (self.log_scale.exp() * saliency).flatten(2)
         logits = scaled.logsumexp(-1) - math.log(scaled.shape[-1]) + self.bias
@@ -154,8 +153,6 @@ class _Residual(nn.Module):
 
 
 class _TextTower(nn.Module):
-    """A two-layer transformer with a mean over the tokens."""
-
     def __init__(self, vocabulary: int, width: int = 64) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
@@ -174,8 +171,6 @@ class _TextTower(nn.Module):
 
 
 class _TextBlock(nn.Module):
-    """Pre-norm self-attention and a feed-forward layer."""
-
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads

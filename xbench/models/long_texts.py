@@ -1,4 +1,4 @@
-"""Texts that are longer than a model reads: an error before a run begins, cut off with a note during it."""
+"""Texts longer than a model reads: an error before a run, cut off with a note during it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CUT: ContextVar[list[str] | None] = ContextVar("_CUT", default=None)
 
 @contextmanager
 def cutting_off() -> Iterator[list[str]]:
-    """Let models cut off texts that are too long, and give the notes on these."""
+    """Let models cut off texts that are too long, and yield the notes about them."""
     notes: list[str] = []
     token = _CUT.set(notes)
     try:
@@ -24,7 +24,7 @@ def cutting_off() -> Iterator[list[str]]:
 
 
 def too_long(text: str, length: int, model: str, unit: str = "tokens", refuse: bool = True) -> None:
-    """Note that a text is cut off, inside `cutting_off`; elsewhere raise a UserError, or nothing unless `refuse`."""
+    """Note inside `cutting_off` that a text is cut off; elsewhere raise a UserError if `refuse`."""
     notes = _CUT.get()
     if notes is not None:
         notes.append(f"{CUT_OFF_NOTE}: it is longer than the {length} {unit} that {model} reads")

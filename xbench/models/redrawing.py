@@ -1,4 +1,4 @@
-"""A model with weights drawn anew, layer by layer: model parameter randomisation (Adebayo et al., NeurIPS 2018)."""
+"""Model parameter randomization (Adebayo et al., NeurIPS 2018): weights drawn anew, layer by layer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Layer(NamedTuple):
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
-    """Return the layers of a model from the last registered up, which for most models is from the output down.
+    """Return the layers of a model in reverse order of registration, for most models from the output down.
 
-    Of modules that hold several of one class in a row, such as the blocks of a transformer, each is a layer with all
-    that it holds; elsewhere each module with parameters of its own is one. A parameter of one value, such as a
-    temperature, makes none, for maps do not notice it.
+    Where a container holds modules of one class, such as the blocks of a transformer, each of them is a layer with all
+    its content. Elsewhere each module with parameters of its own is a layer. Scalar parameters, such as a temperature,
+    do not count, because they do not change maps.
     """
     found: list[Layer] = []
 
@@ -48,13 +48,13 @@ def layers_of(model: nn.Module) -> list[Layer]:
 
 @contextmanager
 def redrawn(model: SaliencyModel, layers: Sequence[Layer]) -> Iterator[Iterator[str]]:
-    """Give an iterator that draws one more of the layers anew with each step, and restore every bit at the end.
+    """Yield an iterator that redraws one more of the layers with each step, and restore every bit at the end.
 
-    A module with `reset_parameters` initializes itself, as before a training; parameters of others become normal with
-    the mean and standard deviation that they have. A layer is drawn alike in every process, as the seed is its name.
-    Prompts are encoded again. Tensors stay where they are, so that compiled code remains valid.
+    A module with `reset_parameters` initializes itself as before training. Other parameters become normal with their
+    present mean and standard deviation. The layer's name is the seed, so every process draws the same. Prompts are
+    encoded again. Tensors stay in place, so that compiled code remains valid.
     """
-    # With all that they hold, which `reset_parameters` of a module may draw, too.
+    # Includes children, which `reset_parameters` may also draw.
     modules = (module for layer in layers for module in layer.modules)
     held = (tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
     kept = {id(tensor): (tensor, tensor.detach().clone()) for tensor in held}
@@ -78,12 +78,12 @@ def redrawn(model: SaliencyModel, layers: Sequence[Layer]) -> Iterator[Iterator[
 
 
 def words_of(model: SaliencyModel) -> dict[Any, Any]:
-    """Return what a model has made of the words that it was asked about."""
+    """Return a model's encoded prompts by their texts."""
     return {None: getattr(model, "queries", None), **getattr(model, "_encoded", {})}
 
 
 def same_words(before: dict[Any, Any], now: dict[Any, Any]) -> bool:
-    """Tell whether words are encoded to the same bits before and now, as far as both have them."""
+    """Return whether words are encoded to the same bits before and now, as far as both have them."""
     first, second = (pytree.tree_leaves([words[key] for key in now if key in before]) for words in (before, now))
     same = (torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in zip(first, second, strict=False))
     return len(first) == len(second) and all(same)

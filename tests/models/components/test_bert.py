@@ -101,10 +101,10 @@ def test_chunks(folder: str, tokens: tuple[Tensor, Tensor], size: int) -> None:
 def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"absent does not exist.*--model\.text_encoder"):
         load_bert(str(tmp_path / "absent"))
-    with pytest.raises(UserError, match=r"No config\.json of .* can be had.*give --model\.text_encoder FOLDER"):
+    with pytest.raises(UserError, match=r"No config\.json of .* found.*give --model\.text_encoder FOLDER"):
         load_bert(str(tmp_path))
     (tmp_path / "config.json").write_text("nonsense")
-    with pytest.raises(UserError, match=r"config\.json is no configuration"):
+    with pytest.raises(UserError, match=r"config\.json is not a BERT"):
         load_bert(str(tmp_path))
     (tmp_path / "config.json").write_bytes((Path(folder) / "config.json").read_bytes())
     with pytest.raises(UserError, match=r"No model\.safetensors or pytorch_model\.bin"):
@@ -119,7 +119,7 @@ def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monke
         raise OSError("no network in tests")
 
     monkeypatch.setattr(module, "hf_hub_download", refuse)
-    with pytest.raises(UserError, match=r"some/bert can be had \(no network in tests\)"):
+    with pytest.raises(UserError, match=r"some/bert found \(no network in tests\)"):
         load_bert("some/bert")
     with pytest.raises(UserError, match=r"vocab\.txt or tokenizer\.json of other/bert"):
         tokenise_without_separator("other/bert", ["a"])
@@ -167,7 +167,7 @@ def test_vocabularies_of_other_folders(folder: str, tmp_path: Path) -> None:
     for name, content in (("tokenizer.json", "{}"), ("vocab.txt", "a\nb")):
         module.vocabulary.cache_clear()
         (tmp_path / name).write_text(content)
-        with pytest.raises(UserError, match=f"{name} is no vocabulary"):
+        with pytest.raises(UserError, match=f"{name} is not a BERT"):
             tokenise_without_separator(str(tmp_path), ["a"])
 
 
@@ -177,5 +177,5 @@ def test_plain_tokens(folder: str, tmp_path: Path) -> None:
     assert mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]
     with pytest.raises(UserError, match=r"'lung lung .* longer than the 8 tokens that KAD reads"):
         tokenise(load_tokeniser(folder), ["a larger heart", "lung " * 7], 8, "KAD")
-    with pytest.raises(UserError, match="tokeniser of"):
+    with pytest.raises(UserError, match="tokenizer of"):
         tokenise(load_tokeniser(str(tmp_path)), ["a"], 8, "KAD")

@@ -1,4 +1,4 @@
-"""Answers of servers on disk, so that no request is made twice: by later runs, or after one was killed."""
+"""Cache of servers' answers on disk, so that no request is made twice, even after a run was killed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from xbench.runtime.files import write_whole, writing
 
 
 class AnswerCache:
-    """A file for each request, under its digest; it is there complete or not at all, and any process may add some.
+    """One file per request, named by its digest and written atomically; several processes may share the folder.
 
-    Only its owner may read them: they hold no image, but may tell what an image of a patient shows.
+    Only the owner may read the files, because answers can reveal findings of patients.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(self, request: Mapping[str, Any]) -> Any:
-        """Return the response to a request; None without a readable one."""
+        """Return the response to a request, or None if there is no readable one."""
         try:
             kept = json.loads(self._file(request).read_bytes())
             return kept["response"] if kept["request"] == request else None
@@ -30,10 +30,10 @@ class AnswerCache:
             return None
 
     def put(self, request: Mapping[str, Any], response: Any, **about: Any) -> None:
-        """Keep the response to a request, plain values both, and more about it, or raise a UserError."""
+        """Store the response to a request with further values `about` it; raise a UserError if that fails."""
         path = self._file(request)
-        # What is nested so deeply that it can be read and not written is asked again if need be.
-        with suppress(RecursionError), writing(f"The answer cannot be kept in {path}", "Give another --model.cache."):
+        # Deep nesting can be readable and not writable; such a response is requested again if needed.
+        with suppress(RecursionError), writing(f"The answer cannot be stored in {path}", "Give another --model.cache."):
             self.folder.mkdir(parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_whole(path, json.dumps({"request": request, "response": response, **about}), shared=True)

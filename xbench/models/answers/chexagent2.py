@@ -1,4 +1,4 @@
-"""CheXagent-2: a SigLIP of radiographs, whose patches Phi-2 reads as words."""
+"""CheXagent-2: SigLIP encodes patches of a radiograph, which Phi-2 reads as words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLE = "StanfordAIMI/CheXagent-2-3b"
 END, IMAGE, START_IMAGE, END_IMAGE = "<|endoftext|>", "<|imgpad|>", "<|img|>", "<|/img|>"
 _TAGS = (START_IMAGE, END_IMAGE, IMAGE, "<|ref|>", "<|/ref|>", "<|box|>", "<|/box|>")
 
-# Without these transformers would take values of its own, with which Phi-2 talks nonsense and nothing fails.
+# Required, because transformers' defaults would make Phi-2 generate nonsense without an error.
 _SETTINGS = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
     *("hidden_act", "layer_norm_eps", "partial_rotary_factor"),
@@ -34,13 +34,13 @@ _SETTINGS = (
 
 
 class CheXagent2(Local):
-    """CheXagent-2 (Stanford AIMI): where findings are, and whether they are there.
+    """CheXagent-2 (Stanford AIMI), which answers where findings are and whether they are present.
 
-    The radiograph is stretched to the square that the network sees, so its numbers are hundredths of the whole.
+    The radiograph is stretched to a square, so its numbers are hundredths of the whole.
 
     Args:
-        checkpoint: Folder as `hf download` leaves it, or the name of a checkpoint that was downloaded before.
-        dtype: Of the weights; the authors run it in bfloat16. `auto` as they are stored.
+        checkpoint: Folder from `hf download`, or the name of a downloaded checkpoint.
+        dtype: Data type of the weights; the authors use bfloat16, and `auto` keeps the stored type.
         **options: Those of `xbench.models.Local`.
     """
 
@@ -62,7 +62,7 @@ class CheXagent2(Local):
 
 
 class CheXagent2Network(ReadsPatches, PhiForCausalLM):
-    """Phi-2 that reads the patches of an image in the place of as many tokens."""
+    """Phi-2 that reads the patches of an image in place of image tokens."""
 
     def __init__(self, config: PhiConfig) -> None:
         super().__init__(config)
@@ -74,11 +74,11 @@ class CheXagent2Network(ReadsPatches, PhiForCausalLM):
 
 
 class Patches(nn.Module):
-    """Patches of an image as words: SigLIP's last layer, before its norm, through two linear layers and a matrix."""
+    """Patches as words: SigLIP's last layer before its norm, then two linear layers and a matrix."""
 
     def __init__(self, tower: Mapping[str, Any], width: int) -> None:
         super().__init__()
-        self.model = SiglipVisionModel(SiglipVisionConfig(**tower))  # with its pooling head, stored and not used
+        self.model = SiglipVisionModel(SiglipVisionConfig(**tower))  # its pooling head is stored and not used
         seen = tower["hidden_size"]
         self.pos_embed = nn.Parameter(torch.empty((tower["image_size"] // tower["patch_size"]) ** 2, seen))
         self.attn_pool = nn.Sequential(nn.Linear(seen, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
@@ -92,7 +92,7 @@ class Patches(nn.Module):
 
 
 class Processor(PatchProcessor):
-    """Puts turns into the words of CheXagent-2, and stretches an image to the square."""
+    """Applies CheXagent-2's chat format to turns, and stretches images to the square."""
 
     def __init__(self, tokenizer: Any, side: int, patches: int) -> None:
         self.tokenizer, self.side = tokenizer, side
@@ -106,13 +106,12 @@ class Processor(PatchProcessor):
         return f"{words}<|assistant|>\n"
 
     def pixels(self, image: Image.Image) -> Tensor:
-        """Return an image of any size as SigLIP gets it: (1, 3, S, S), in [-1, 1]."""
+        """Return SigLIP's input (1, 3, S, S) in [-1, 1] for an image of any size."""
         square = image.convert("RGB").resize((self.side, self.side), Image.Resampling.BICUBIC)
         return torch.from_numpy(asarray(square, float32) / 127.5 - 1).permute(2, 0, 1)[None]
 
 
 def _config(folder: Path) -> PhiConfig:
-    """Return the settings of Phi-2, with those of SigLIP, which the checkpoint shows only in its tensors."""
     with explained(f"{folder} has no config.json of CheXagent-2", f"Fetch it again from {EXAMPLE}."):
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if missing := [name for name in _SETTINGS if name not in settings]:
@@ -133,7 +132,7 @@ def _config(folder: Path) -> PhiConfig:
         "hidden_size": width,
         "intermediate_size": wide,
         "num_hidden_layers": sum(name.startswith(f"{tower}encoder.") and name.endswith("fc1.bias") for name in shapes),
-        "num_attention_heads": max(1, width // 64),  # as all of SigLIP's but the largest
+        "num_attention_heads": max(1, width // 64),  # as in all SigLIP models but the largest
         "image_size": math.isqrt(patches) * patch,
         "patch_size": patch,
     }
@@ -141,7 +140,7 @@ def _config(folder: Path) -> PhiConfig:
 
 
 def _tokenizer(folder: Path) -> Any:
-    """Return the tokeniser of Phi-2 with the tokens that CheXagent-2 has more, each at the id that the files say."""
+    """Return Phi-2's tokenizer with CheXagent-2's added tokens, each at the id that the files give."""
     try:
         added = json.loads((folder / "added_tokens.json").read_text(encoding="utf-8"))
         core = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
@@ -152,10 +151,10 @@ def _tokenizer(folder: Path) -> Any:
             core.add_tokens([AddedToken(word, special=word.startswith("<|"), normalized=False)])
         moved = [word for word, place in added.items() if core.token_to_id(word) != place]
         missing = [word for word in (END, *_TAGS) if core.token_to_id(word) is None]
-    except Exception as error:  # of tokenizers, which has no class of its own
+    except Exception as error:  # tokenizers raises plain exceptions
         needed = f"vocab.json, merges.txt and added_tokens.json of {EXAMPLE}"
-        raise UserError(f"The tokeniser in {folder} cannot be read ({first_line(error)}). Fetch {needed}.") from error
+        raise UserError(f"The tokenizer in {folder} cannot be read ({first_line(error)}). Fetch {needed}.") from error
     if moved or missing:
-        what = f"lacks {', '.join(missing)}" if missing else f"gives {', '.join(moved[:3])} other ids than it says"
-        raise UserError(f"The tokeniser in {folder} {what}: it is not CheXagent-2's. Fetch its files from {EXAMPLE}.")
+        what = f"lacks {', '.join(missing)}" if missing else f"gives {', '.join(moved[:3])} ids unlike its files"
+        raise UserError(f"The tokenizer in {folder} {what}: it is not CheXagent-2's. Fetch its files from {EXAMPLE}.")
     return transformers.PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, bos_token=END, unk_token=END)

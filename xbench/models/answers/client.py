@@ -1,8 +1,7 @@
-"""A client of OpenAI-compatible chat completions, as vLLM, SGLang, ollama, llama.cpp and hosted services speak them.
+"""A client for OpenAI-compatible chat completions (vLLM, SGLang, ollama, llama.cpp and hosted services).
 
-Images leave the machine only for a host that the user names: redirects are not followed, and proxies of the environment
-are not used unless allowed. The key is read from the environment when a request is made, and stands in no message.
-Requests that fail are tried again, `_patiently`.
+Images leave the machine only for a host that the user names: redirects are not followed, and environment proxies are
+off by default. The key is read from the environment for each request and appears in no message.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from xbench.predictions.asking import Reply
 from xbench.runtime.errors import UsageError, UserError
 
 _CONNECT = 10.0  # seconds
-_LONGEST_WAIT = 60.0  # between attempts, unless the server says otherwise
-_PATIENCE = 900.0  # seconds that a server may ask to wait; a day's quota is no reason to sleep for a day
+_LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
+_PATIENCE = 900.0  # most seconds to wait at a server's request; a daily quota would take longer
 _MOST_BYTES = 2**25  # of a response
-_MOST_TOKENS = 2**53  # no server counts so far
+_MOST_TOKENS = 2**53  # larger counts are invalid
 
 _Result = TypeVar("_Result")
 
 
 class NoAnswer(Exception):
-    """A request brought nothing back; `after` are seconds that the server asks to wait."""
+    """A request returned nothing; `after` is the number of seconds that the server asks to wait."""
 
     def __init__(self, problem: str, after: float | None = None) -> None:
         super().__init__(problem)
@@ -47,9 +46,9 @@ class NoAnswer(Exception):
 
 
 def read_reply(response: Any) -> Reply:
-    """Read the JSON of a response; raise a ValueError where it holds no answer."""
+    """Return the reply in the JSON of a response; raise a ValueError if there is none."""
     if not isinstance(response, dict):
-        raise ValueError("JSON that is no object")
+        raise ValueError("JSON that is not an object")
     if response.get("error"):
         raise ValueError(f"an error in place of an answer: {_brief(response['error'])}")
     try:
@@ -63,9 +62,9 @@ def read_reply(response: Any) -> Reply:
     except (LookupError, TypeError, AttributeError):
         raise ValueError("a response without a choice that has a message") from None
     if not isinstance(content, str):
-        raise ValueError("a message that is no text")
+        raise ValueError("a message that is not text")
     if not content and finish == "content_filter":
-        raise ValueError("a refusal of its content filter, without a word")
+        raise ValueError("an empty refusal by its content filter")
     usage = response.get("usage")
     counts = usage if isinstance(usage, dict) else {}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -80,7 +79,7 @@ def read_reply(response: Any) -> Reply:
 
 
 def served_by(response: Mapping[str, Any]) -> str:
-    """Return the name of the model and of the server's state in a response."""
+    """Return the names of the model and of the server's state in a response."""
     names = [response.get(name) for name in ("model", "system_fingerprint")]
     return _whole_text(" ".join(name for name in names if isinstance(name, str)))
 
@@ -90,24 +89,23 @@ def _count(value: Any) -> int | None:
 
 
 def _whole_text(text: str) -> str:
-    """Return a text that files of UTF-8 can hold: half surrogate pairs, which JSON may have, are spelled out."""
+    """Return a text that UTF-8 can encode: JSON may contain half surrogate pairs, which are spelled out."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
-    """Return the log-probabilities listed for the first token, without malformed entries."""
     try:
         pairs = [(entry["token"], entry["logprob"]) for entry in logprobs["content"][0]["top_logprobs"]]
     except (LookupError, TypeError):
         return None
-    # vLLM gives -9999 for what has no probability; larger numbers than 0 may be no float at all.
+    # vLLM gives -9999 for probability 0; values above 0 may not be floats at all.
     sound = [(token, float(min(log, 0))) for token, log in pairs if type(log) in (int, float) and log > -9999]
     return tuple((token, log) for token, log in sound if isinstance(token, str) and math.isfinite(log)) or None
 
 
 @dataclass(eq=False)
 class ChatClient:
-    """Asks one server; the arguments are options of `xbench.models.Endpoint`."""
+    """Client of one server; the arguments are options of `xbench.models.Endpoint`."""
 
     base_url: str
     model: str
@@ -130,7 +128,7 @@ class ChatClient:
         self._http: httpx.AsyncClient
 
     def run(self, requests: Coroutine[Any, Any, _Result]) -> _Result:
-        """Make requests, over connections of their own: processes that load images must not inherit any."""
+        """Make requests over new connections, which processes that load images must not inherit."""
 
         async def connected() -> _Result:
             certificates = httpx.create_ssl_context(trust_env=False)
@@ -141,7 +139,7 @@ class ChatClient:
                 verify=certificates,
                 trust_env=self.environment_proxies,
                 follow_redirects=False,
-                # Before httpx looks where a redirect leads, which raises errors of any kind.
+                # Runs before httpx follows a redirect, which can raise errors of any kind.
                 event_hooks={"response": [self._refuse_head]},
             ) as self._http:
                 return await requests
@@ -150,13 +148,13 @@ class ChatClient:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(connected())
-        with ThreadPoolExecutor(1) as pool:  # in a notebook, where a loop runs already
+        with ThreadPoolExecutor(1) as pool:  # a notebook already runs a loop
             return pool.submit(asyncio.run, connected()).result()
 
     async def complete(self, body: Mapping[str, Any]) -> tuple[Reply, dict[str, Any]]:
-        """Ask; return the answer and the server's whole response.
+        """Send a request; return the reply and the server's whole response.
 
-        Raises NoAnswer if nothing came back, however often it was asked, and a UserError if the server refuses.
+        Raises NoAnswer if all attempts fail, and a UserError if the server refuses.
         """
         content = json.dumps(body).encode()
 
@@ -170,10 +168,10 @@ class ChatClient:
         return reply, response
 
     async def weights(self) -> str:
-        """Return what the server says of the weights behind the model's name, as JSON; nothing if it does not say.
+        """Return the server's description of the model's weights as JSON; empty if it has none.
 
-        Servers may put other weights behind the same name: vLLM says which (`root`), llama.cpp how many (`meta`).
-        Raises NoAnswer if it cannot be reached.
+        Servers may change the weights behind a name: vLLM names them (`root`), llama.cpp counts them (`meta`). Raises
+        NoAnswer if the server cannot be reached.
         """
         try:
             models = (await self._patiently(lambda: self._json("GET", "models")))["data"]
@@ -184,19 +182,18 @@ class ChatClient:
             return ""
 
     async def models(self) -> list[str]:
-        """Return the names of the models that the server serves, sorted; NoAnswer or UserError if it does not say."""
+        """Return the sorted names of the server's models; raise NoAnswer or a UserError if it does not list them."""
         try:
             listed = (await self._json("GET", "models"))["data"]
             return sorted(entry["id"] for entry in listed if isinstance(entry["id"], str))
         except (NoAnswer, ValueError) as error:
             raise NoAnswer(self.without_key(str(error), 4)) from None
         except (KeyError, TypeError):
-            raise NoAnswer("another thing than a list of models") from None
+            raise NoAnswer("something other than a list of models") from None
 
     async def _patiently(self, make: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make a request until something comes back; NoAnswer after all attempts."""
         for attempt in range(self.attempts):
-            # As long as the server asked for, whichever request it told.
+            # A wait that the server asked for applies to all requests.
             while (left := self._not_before - time.monotonic()) > 0:
                 await asyncio.sleep(left)
             try:
@@ -206,30 +203,29 @@ class ChatClient:
                 after = getattr(error, "after", None)
             if attempt + 1 == self.attempts:
                 break
-            if not self._warned:  # waiting in silence looks like a run that hangs
+            if not self._warned:  # a silent wait looks like a run that hangs
                 self._warned = True
-                again = f"What fails like this is asked again, up to {self.attempts} times in all."
+                again = f"Such failures are retried, up to {self.attempts} attempts in all."
                 warnings.warn(f"{self.host}: {problem}. {again}", stacklevel=2)
             if after is not None:
                 if after > _PATIENCE:
-                    longer = f"which is more than the {_PATIENCE:.0f} s that a run waits."
+                    longer = f"more than the {_PATIENCE:.0f} s that a run waits."
                     raise UserError(f"{self.host} asks to wait for {after:,.0f} s, {longer}")
                 self._not_before = max(self._not_before, time.monotonic() + after)
-            # Of any length up to the most, so that requests and processes do not come back together.
+            # Random, so that requests and processes do not come back together.
             await asyncio.sleep(random.uniform(0, min(_LONGEST_WAIT, self.back_off * 2**attempt)))
         raise NoAnswer(problem)
 
     async def _json(self, method: str, path: str, content: bytes | None = None) -> Any:
-        """Make a request and return the JSON that comes back; NoAnswer or ValueError where none does."""
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         key = os.environ.get(self.key_variable, "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise UserError(f"The key in the environment variable {self.key_variable} has characters that no key has.")
+            raise UserError(f"The key in the environment variable {self.key_variable} has invalid characters.")
         if key:
             headers["Authorization"] = f"Bearer {key}"
         body, url = bytearray(), f"{self.base_url}/{path}"
         try:
-            # The time-outs of httpx begin anew with each byte and with each `100 Continue`.
+            # httpx restarts its timeouts with each byte and each `100 Continue`.
             async with (
                 asyncio.timeout(self.timeout),
                 self._http.stream(method, url, content=content, headers=headers) as response,
@@ -249,16 +245,16 @@ class ChatClient:
             await self._refuse(response, message, method, content)
         kind = self.without_key(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
         if not kind.endswith("json"):
-            raise NoAnswer(f"{kind[:60] or 'text of no type'} in place of JSON")
+            raise NoAnswer(f"{kind[:60] or 'text without a type'} instead of JSON")
         try:
             return self.without_key(json.loads(bytes(body)))
         except (ValueError, RecursionError):
             raise NoAnswer("JSON that is cut off or malformed") from None
 
     def without_key(self, value: Any, shortest: int = 8) -> Any:
-        """Return a text or JSON of a server without the key, which some servers repeat.
+        """Remove the key from a server's text or JSON, because some servers repeat it.
 
-        Shorter keys stay: words such as `none`, given to a server that needs no key, may be part of an answer.
+        Shorter keys stay, because a placeholder such as `none` may be a word of an answer.
         """
         key = os.environ.get(self.key_variable, "").strip()
         if len(key) < shortest:
@@ -272,22 +268,21 @@ class ChatClient:
         return value
 
     async def _refuse_head(self, response: httpx.Response) -> None:
-        """Refuse a redirect, and an answer that is compressed: a few bytes of it can unpack to gigabytes."""
+        """Refuse a redirect, and a compressed response, because a few bytes can unpack to gigabytes."""
         status, encoding = response.status_code, self.without_key(response.headers.get("content-encoding", "").strip())
         if 300 <= status < 400:
             target = self.without_key(response.headers.get("location", ""), 4)
             raise UserError(
-                f"{self.host} answers {status}: it sends requests on to {target[:200] or 'another address'}, and "
-                "redirects are not followed. If that is the server, give its address as --model.base_url."
+                f"{self.host} answers {status}: it redirects to {target[:200] or 'another address'}, and redirects are "
+                "not followed. If that is the server, give its address as --model.base_url."
             )
         if response.is_success and encoding.lower() not in ("", "identity"):
             raise UserError(
-                f"{self.host} sends answers that are compressed ({encoding[:60]}), and they are not unpacked. Turn "
-                "compression off in the server, or in the proxy in front of it."
+                f"{self.host} sends compressed answers ({encoding[:60]}), which are not unpacked. Turn compression off "
+                "in the server, or in the proxy in front of it."
             )
 
     async def _refuse(self, response: httpx.Response, message: str, method: str, content: bytes | None) -> None:
-        """Raise NoAnswer for a status that is worth another attempt, else a UserError."""
         status, says = response.status_code, f" and says: {message}" if message else ""
         again = status in (408, 409, 429) or status >= 500
         if again and "insufficient_quota" not in message:
@@ -304,26 +299,25 @@ class ChatClient:
         elif status == 401:
             hint = f"{key} {'is not accepted' if os.environ.get(self.key_variable, '').strip() else 'is not set'}."
         elif status == 403:
-            hint = f"{key} may not do this."
+            hint = f"{key} does not permit this."
         else:
             offered = ""
             if method != "GET" and status in (400, 404):
                 with suppress(NoAnswer, UserError):
                     if self.model not in (names := await self.models()):
                         offered = f"; it serves {near_names(self.model, names)}"
-            places = {404: "--model.base_url, which usually ends in /v1, and at --model.model"}
-            hint = f"Look at {places.get(status, 'the options of --model')}{offered}."
+            places = {404: "--model.base_url, which usually ends in /v1, and --model.model"}
+            hint = f"Check {places.get(status, 'the options of --model')}{offered}."
         raise UserError(f"{self.host} answers {status}{says}. {hint}")
 
 
 def near_names(name: str, names: list[str]) -> str:
-    """Return the names like this one, or the first of all."""
+    """Return the names most like `name`, or the first ones."""
     near = difflib.get_close_matches(name, names, n=3) or names[:8]
     return ", ".join(near) + (f" and {len(names) - len(near)} more" if len(near) < len(names) else "") or "none"
 
 
 def _checked_url(text: str) -> httpx.URL:
-    """Return the address of a server; a UserError for what is none, or what holds a secret."""
     try:
         url = httpx.URL(text.strip())
         sound = url.scheme in ("http", "https") and url.host
@@ -333,27 +327,27 @@ def _checked_url(text: str) -> httpx.URL:
         raise UsageError("--model.base_url must be an address like http://localhost:8000/v1.")
     if url.userinfo or url.query or url.fragment:
         raise UsageError(
-            f"--model.base_url on {url.host} holds a user, a query or a fragment. It is written to the results, so a "
-            "key has no place in it: put that into the environment variable that --model.key_variable names."
+            f"--model.base_url on {url.host} contains a user, a query or a fragment, and results record it. Put a key "
+            "into the environment variable that --model.key_variable names."
         )
     return url
 
 
 def _check_allowed(url: httpx.URL, model: str, send_images_to: str | None) -> None:
-    """Refuse a server that is not on this machine unless its host is named."""
+    """Raise a UserError for a server on another machine unless the user names its host."""
     if (send_images_to or "").strip().rstrip(".").lower() == url.host.rstrip(".").lower():
         return
     if not _is_loopback(url.host):
         reason = f"--model.base_url is on {url.host}"
     elif "cloud" in model.lower():
-        reason = f"--model.model {model}: servers on this machine pass models of a cloud on to it, as ollama does"
+        reason = f"--model.model {model}: servers on this machine, such as ollama, forward cloud models"
     else:
         return
-    given = f" (it names {send_images_to})" if send_images_to else ""
+    given = f" (now {send_images_to})" if send_images_to else ""
     raise UsageError(
         f"{reason}, so radiographs would leave this machine. If they may, add --model.send_images_to {url.host}{given}"
         ". Agreements on credentialed data (MIMIC, VinDr, PadChest, CheXpert and others) forbid most third parties, "
-        "PhysioNet's by name; sent are pixels alone, with whatever text is burnt into them."
+        "PhysioNet's by name. Only pixels are sent, including any text burnt into them."
     )
 
 
@@ -365,7 +359,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Return the seconds of a Retry-After, which is a number or a date."""
     if text is None:
         return None
     try:
@@ -380,7 +373,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _message(body: bytes, without_key: Callable[[Any], Any]) -> str:
-    """Return the message of an error response in a line; the key is taken out before anything is cut off."""
+    """Return the message of an error response in one line; removes the key before it shortens anything."""
     try:
         message = without_key(json.loads(body))
     except (ValueError, RecursionError):
@@ -398,6 +391,6 @@ def _brief(value: Any) -> str:
     try:
         text = value if isinstance(value, str) else json.dumps(value)
     except RecursionError:
-        text = "something deeply nested"
+        text = "deeply nested JSON"
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     return " ".join(text.split())[:300].rstrip(".")

@@ -1,4 +1,4 @@
-"""Any model behind an OpenAI-compatible server, asked in words where a finding is."""
+"""Models behind an OpenAI-compatible server, asked in words where a finding is."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.paths import cache_folder, expand
 from xbench.types import Batch
 
-_RESUME = "The run is unfinished. The answers that came are kept, and the same command with --resume true goes on."
-_OWN = ("model", "messages", "stream", "n")  # what `extra_body` must not replace
+_RESUME = "The run is unfinished and its answers are kept. Run the same command with --resume true to continue."
+_OWN = ("model", "messages", "stream", "n")  # `extra_body` must not replace these
 
 
 @dataclass(frozen=True)
 class _Picture:
-    """A radiograph as it is sent; `frame` is that of its numbers if its size decides that."""
+    """A radiograph to send; `frame` is the frame of its numbers if the sent size decides it."""
 
     image: Image.Image
     format: Literal["png", "jpeg"]
@@ -47,7 +47,7 @@ class _Picture:
 
     @cached_property
     def url(self) -> str:
-        """The data URL, of nothing but pixels."""
+        """The data URL, which contains only pixels."""
         encoded = io.BytesIO()
         options = {"quality": 95} if self.format == "jpeg" else {"compress_level": 4}
         self.image.save(encoded, self.format.upper(), **options)
@@ -55,39 +55,39 @@ class _Picture:
 
 
 class Endpoint(AnsweringModel):
-    """A model behind a server that speaks OpenAI's chat completions: vLLM, SGLang, ollama, llama.cpp, or hosted.
+    """A model behind a server with OpenAI's chat completions: vLLM, SGLang, ollama, llama.cpp, or hosted.
 
-    Sent are the pixels of the radiograph, made into a new image, and the question. Images leave the machine only with
-    `send_images_to`; the key comes from the environment and is written nowhere. For the frame `thousand_padded` the
+    Requests contain only the pixels of the radiograph, as a new image, and the question. Images leave the machine only
+    with `send_images_to`. The key comes from the environment and is never written. For the frame `thousand_padded` the
     image is padded to a square.
 
     Args:
-        base_url: Where the server's API begins, as http://localhost:8000/v1.
-        model: Name of the model, as the server knows it.
+        base_url: Address of the server's API, such as http://localhost:8000/v1.
+        model: The server's name for the model.
         send_images_to: The host of `base_url`, to allow sending radiographs there; not needed for this machine.
-        key_variable: Environment variable that holds the key, if the server wants one.
-        family: How answers are written: `endpoint` as the package asks for it, or the family of the model.
-        text_first: Whether the question comes before the image.
-        longest_side: Pixels that the longer side is reduced to before sending; None sends the radiograph as it is.
-        image_format: PNG, or JPEG of quality 95, which is smaller and not exact.
-        temperature: Of sampling, 0 for the likeliest answer; null to leave it to the server.
-        seed: Of sampling; null to leave it out.
+        key_variable: Environment variable that holds the key, if the server needs one.
+        family: Format of the answers: `endpoint` for the package's own, or the family of the model.
+        text_first: Whether the question precedes the image.
+        longest_side: Reduce the longer side to this many pixels before sending; None sends the full size.
+        image_format: PNG, or JPEG of quality 95, which is smaller and lossy.
+        temperature: Sampling temperature, 0 for the likeliest answer; null leaves it to the server.
+        seed: Seed of the sampling; null omits it.
         max_tokens: Most tokens of an answer.
-        max_tokens_name: What the server calls that; newer models of OpenAI want max_completion_tokens.
-        repeats: How often it is asked where a finding is, to see how often the answers agree; the first one is scored.
-        top_logprobs: How many first tokens to have listed if asked whether a finding is there; 0 reads the words.
-        extra_body: More entries of the request, for what only this server knows.
-        revision: What is served under the model's name, in any words: answers kept of another are not used.
-        concurrency: Requests at a time, in each process.
-        timeout: Seconds that an answer may take.
-        attempts: How often a request is made at most.
-        back_off: Seconds before the second attempt, at most; doubled from one attempt to the next.
-        cache: Folder of kept answers; true for `answers` in `$XBENCH_CACHE` or the user's folder for caches, false to
-            keep none.
-        limit_tokens: Stop before another request once this process has spent so many tokens.
-        prices: Of a million tokens of requests and of answers, in whatever currency.
-        limit_cost: Stop in the same way once that much is spent, by these prices.
-        environment_proxies: Whether to reach another machine through the proxies that the environment names.
+        max_tokens_name: The server's name for `max_tokens`; newer OpenAI models want max_completion_tokens.
+        repeats: How often to ask where a finding is, to measure agreement; the first answer is scored.
+        top_logprobs: How many first tokens to list when asking whether a finding is present; 0 reads the words.
+        extra_body: Further entries of the request that only this server knows.
+        revision: Your name for the model that is served; answers cached under another name are not used.
+        concurrency: Simultaneous requests in each process.
+        timeout: Most seconds for an answer.
+        attempts: Most attempts per request.
+        back_off: Most seconds before the second attempt, doubled for each further one.
+        cache: Folder of the answer cache; true for `answers` in `$XBENCH_CACHE` or the user's cache folder, false for
+            no cache.
+        limit_tokens: Stop once this process has spent this many tokens.
+        prices: Prices of a million tokens of requests and of answers, in any currency.
+        limit_cost: Stop once this much is spent, by these prices.
+        environment_proxies: Whether to use the environment's proxies for other machines.
         **options: Those of `xbench.models.AnsweringModel`.
     """
 
@@ -143,9 +143,9 @@ class Endpoint(AnsweringModel):
         self._limit_tokens, self._prices, self._limit_cost = limit_tokens, prices, limit_cost
         folder = cache_folder() / "answers" if cache is True else expand(cache or "")
         self._cache = None if cache is False else AnswerCache(Path(folder))
-        self._weights: str | None = None  # in the server's words
+        self._weights: str | None = None  # as the server describes them
         self._served_by: set[str] = set()
-        self._counts = [0, 0]  # answers that were asked for, and that were kept
+        self._counts = [0, 0]  # answers requested, answers from the cache
 
     def ask(self, batch: Batch, queries: Sequence[Question]) -> list[Reply]:
         images = {row: self._picture(batch, row) for row in {query.row for query in queries}}
@@ -163,7 +163,7 @@ class Endpoint(AnsweringModel):
         async def work_together() -> None:
             if self._weights is None:
                 self._weights = await self.client.weights()
-            # The first error that is not about one request ends all others.
+            # The first error that does not concern a single request ends all others.
             await asyncio.gather(*(work() for _ in range(self._concurrency)))
 
         try:
@@ -179,12 +179,12 @@ class Endpoint(AnsweringModel):
             more = f" and {len(failures) - 3} more" if len(failures) > 3 else ""
             raise UserError(
                 f"{self.client.host} left {len(failures)} of {len(queries)} requests unanswered after all attempts: "
-                f"{', '.join(named)}{more}. In place of the first came {failures[places[0]]}. {_RESUME}"
+                f"{', '.join(named)}{more}. The first failed with {failures[places[0]]}. {_RESUME}"
             )
         return [replies[place] for place in range(len(queries))]
 
     def _body(self, query: Question, image: str) -> dict[str, Any]:
-        """Return the request, with an image by its address or, for the cache, by its digest."""
+        """Return the request, with the image given by its data URL or, for the cache, by its digest."""
         parts = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": query.text}]
         system = [] if query.system is None else [{"role": "system", "content": query.system}]
         user = {"role": "user", "content": parts[::-1] if self._text_first else parts}
@@ -194,7 +194,6 @@ class Endpoint(AnsweringModel):
         return body
 
     async def _reply(self, query: Question, picture: _Picture) -> Reply:
-        """Ask one query: of the cache, else of the server."""
         body = self._body(query, picture.digest)
         server = {"server": self.client.base_url, "revision": self.revision, "weights": self._weights}
         request = server | {"body": body} | ({"turn": query.turn} if query.turn else {})
@@ -206,9 +205,9 @@ class Endpoint(AnsweringModel):
             limits = {"tokens": (self._limit_tokens, sum(self.client.spent)), "cost": (self._limit_cost, self.cost)}
             for name, (limit, spent) in limits.items():
                 if limit is not None and spent is not None and spent >= limit:
-                    problem = f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on."
+                    problem = f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to continue."
                     raise UserError(problem) from None
-            async with picture.encoding:  # once, in a thread: connections would time out while the loop encodes
+            async with picture.encoding:  # once, in a thread, because connections would time out during the encoding
                 url = await asyncio.to_thread(lambda: picture.url)
             started = time.monotonic()
             reply, response = await self.client.complete(self._body(query, url))
@@ -216,7 +215,7 @@ class Endpoint(AnsweringModel):
                 took = round(time.monotonic() - started, 3)
                 self._cache.put(request, response, seconds=took, time=round(time.time()))
             if reply.tokens_in is None and (self._limit_tokens, self._limit_cost) != (None, None):
-                raise UserError(f"No limit can be kept: {self.client.host} does not count its tokens.") from None
+                raise UserError(f"No limit can be kept, because {self.client.host} does not count tokens.") from None
         self._served_by.add(served_by(response))
         self._counts[from_cache] += 1
         top = reply.top if query.kind == "recognise" else None
@@ -225,7 +224,6 @@ class Endpoint(AnsweringModel):
 
     @property
     def cost(self) -> float | None:
-        """Spent by this process, if the prices are known."""
         if self._prices is None:
             return None
         tokens_in, tokens_out = self.client.spent
@@ -240,7 +238,6 @@ class Endpoint(AnsweringModel):
             print(f"Asked {self.client.host} {asked:,} times{where}, with {spent}{money}; {kept:,} answers were known.")
 
     def _picture(self, batch: Batch, row: int) -> _Picture:
-        """Return an image as it is sent."""
         picture, frame = Image.fromarray(batch.radiographs[row].numpy()), None
         base = self.convention.base
         if base == "thousand_padded":
@@ -262,7 +259,7 @@ class Endpoint(AnsweringModel):
             return [*problems, f"{self.client.host} cannot be asked: {self.client.base_url}/models gave {error}."]
         except UserError as error:
             return [*problems, str(error)]
-        # ollama's names end in the tag that is meant if none is given.
+        # ollama's names end in a tag, which defaults to latest.
         if not {self.served_model, f"{self.served_model}:latest"} & {*names}:
             offered = near_names(self.served_model, names)
             problems.append(f"--model.model {self.served_model}: {self.client.host} serves {offered}.")

@@ -1,7 +1,7 @@
 """Vision-language models of transformers on this machine, asked in words where a finding is.
 
-One class for all: families differ in the network of transformers that they are, in the order of image and question, and
-in how long they may answer. No code of a checkpoint is ever run.
+Families differ in the network, the order of image and question, and the length of answers. Code from checkpoints is
+never run.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.types import Batch
 
 WAYS_OUT = (
-    "Code that comes with a checkpoint is never run here. There are three ways out: run the network natively, where "
-    "transformers or xbench has it; serve the model where its code may run and ask it with the model `endpoint`; or "
-    "score answers that exist already with `xbench score`."
+    "Code that comes with a checkpoint is never run here. Run the network natively if transformers or xbench has it, "
+    "serve the model where its code may run and ask it with the model `endpoint`, or score existing answers with "
+    "`xbench score`."
 )
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What sets the models of a family apart from those of another."""
+    """What distinguishes the models of a family."""
 
-    networks: Mapping[str, str]  # class in transformers by the `model_type` of a config.json
+    networks: Mapping[str, str]  # class in transformers by the `model_type` of config.json
     example: str  # a checkpoint on the Hugging Face hub
-    tokens: int = 1024  # most of an answer
-    text_first: bool = False  # whether the question stands before the image
-    chat: bool = True  # whether there are turns, worded by the checkpoint's template; else the question alone
+    tokens: int = 1024  # most tokens of an answer
+    text_first: bool = False  # whether the question precedes the image
+    chat: bool = True  # whether the checkpoint's chat template words turns; otherwise the question alone
     beams: int = 1  # of the search; 1 takes the likeliest token each time
-    recognises: bool = True  # whether it can be asked if a finding is there
+    recognises: bool = True  # whether it can be asked if a finding is present
 
 
 _LLAVA = {"llava_onevision": "LlavaOnevisionForConditionalGeneration"}
@@ -59,7 +59,7 @@ _QWEN = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForC
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
         "radvlm": Architecture(_LLAVA, "KrauthammerLab/RadVLM", tokens=1500, text_first=True),
-        # It thinks before it answers: there is no first token that says yes or no.
+        # It reasons before it answers, so its first token does not answer yes or no.
         "medgemma": Architecture(_GEMMA, "google/medgemma-1.5-4b-it", tokens=1000, recognises=False),
         "qwen25vl": Architecture({"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}, "Qwen/Qwen2.5-VL-7B-Instruct"),
         "qwen3vl": Architecture(_QWEN, "Qwen/Qwen3-VL-8B-Instruct"),
@@ -68,27 +68,25 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "agkd": Architecture(_FLORENCE, "RioJune/AG-KD", chat=False, beams=3, recognises=False),
     }
 )
-"""The families that transformers has networks of."""
+"""Families with networks in transformers."""
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class Local(AnsweringModel):
-    """A vision-language model that transformers has a class for, by the family of its answers.
+    """A vision-language model with a class in transformers, selected by the family of its answers.
 
-    A reply is the likeliest one token by token: settings of the checkpoint that sample, or that punish repeated tokens,
-    are left out. Queries go through the network together only if they are about one image, so that no answer depends on
-    which images come together. The frame `thousand_padded` pads the image to a square before it is shown,
-    `loc1000_padded512` to one of 512 pixels.
+    Decoding is greedy: settings of the checkpoint that sample or penalize repetition are ignored. Only queries about
+    the same image share a batch, so that no answer depends on other images. The frame `thousand_padded` pads the image
+    to a square, `loc1000_padded512` to one of 512 pixels.
 
     Args:
-        family: Which one: a name in `ARCHITECTURES`.
-        checkpoint: Folder as `save_pretrained` writes it, weights as safetensors; or a name on the Hugging Face hub
-            that was downloaded before.
-        processor: Folder or name of tokeniser, image processor and chat template, where not those of the checkpoint.
+        family: A name in `ARCHITECTURES`.
+        checkpoint: Folder from `save_pretrained` with weights as safetensors, or the name of a downloaded checkpoint.
+        processor: Folder or name of tokenizer, image processor and chat template; by default the checkpoint's.
         max_tokens: Most tokens of an answer; the family's if None.
-        together: Queries about an image that go through the network at once.
-        dtype: Of the weights; `auto` as they are stored.
+        together: Number of queries about an image to batch.
+        dtype: Data type of the weights; `auto` keeps the stored type.
         **options: Those of `xbench.models.AnsweringModel`.
     """
 
@@ -115,17 +113,16 @@ class Local(AnsweringModel):
         check_at_least_one(max_tokens=max_tokens, together=together)
         if not checkpoint:
             example = f"`hf download {self.architecture.example} --local-dir FOLDER`"
-            raise UsageError(f"{family} needs weights: give --model.checkpoint FOLDER, as from {example}.")
+            raise UsageError(f"{family} needs weights: give --model.checkpoint FOLDER, for example from {example}.")
         self.checkpoint = _place(checkpoint, "checkpoint")
         self.processor_source = self.checkpoint if processor is None else _place(processor, "processor")
         self._together = together
         self.network, self.processor = self._load(dtype)
-        # As many as MAIRA-2's authors allow a grounded report.
+        # MAIRA-2's authors allow as many for a grounded report.
         self._prepare(max_tokens or max(self.architecture.tokens, 450 * (self.asks == "report")))
         self._yes_no: tuple[list[int], list[int]] = ([], [])
 
     def _load(self, dtype: str) -> tuple[Any, Any]:
-        """Return the network with its weights, and what makes its input of images and words."""
         folder, networks, example = self.checkpoint, self.architecture.networks, self.architecture.example
         advice = f"Give --model.checkpoint a folder as `hf download {example} --local-dir FOLDER` leaves it."
         with explained(f"{folder} has no config.json that names its model_type", advice):
@@ -133,13 +130,13 @@ class Local(AnsweringModel):
             kind, advice = config["model_type"], WAYS_OUT if "auto_map" in config else f"Give one such as {example}."
         if kind not in networks:
             raise UserError(
-                f"{folder} holds a model of type {kind!r}, and {self.name} is {' or '.join(networks)}. {advice}"
+                f"{folder} has a model of type {kind!r}, but {self.name} is {' or '.join(networks)}. {advice}"
             )
         if not hasattr(transformers, name := networks[kind]):
             raise UserError(f"transformers {transformers.__version__} has no {name}: install a newer one.")
         network = load_network(getattr(transformers, name), folder, dtype, advice)
         folder = self.processor_source
-        advice = f"Give --model.processor a folder with the files of tokeniser and image processor of {example}."
+        advice = f"Give --model.processor a folder with the tokenizer and image processor of {example}."
         with explained(f"The processor in {folder} cannot be loaded", advice):
             processor = transformers.AutoProcessor.from_pretrained(
                 folder, trust_remote_code=False, local_files_only=True
@@ -151,7 +148,7 @@ class Local(AnsweringModel):
         return network, processor
 
     def setup(self, stage: str) -> None:
-        """Find the tokens with which yes and no begin, after the words with which each prompt ends."""
+        """Find the tokens that begin yes and no after the end of each prompt."""
         super().setup(stage)
         if self._recognise and self.findings:
             query = Question("recognise", 0, 0, self.findings[0], self.words(self.findings[0])["recognise"])
@@ -166,8 +163,8 @@ class Local(AnsweringModel):
                     prompts, inputs = self._inputs(image, of_image[start : start + self._together])
                 except ValueError as error:
                     raise UserError(
-                        f"The processor of {self.name} does not take the image {batch.truth.image_ids[row]} of "
-                        f"{image.width} x {image.height} pixels ({first_line(error)}). Leave it out, or crop it."
+                        f"The processor of {self.name} rejects the image {batch.truth.image_ids[row]} of {image.width} "
+                        f"x {image.height} pixels ({first_line(error)}). Leave it out, or crop it."
                     ) from error
                 replies += self._generate(prompts, inputs, kind == "recognise")
         return replies
@@ -182,7 +179,7 @@ class Local(AnsweringModel):
             options["max_new_tokens"] = 8
         output = self.network.generate(**inputs, **options, return_dict_in_generate=True)
         sent = inputs["attention_mask"].sum(1).tolist()
-        # The answer comes after the prompt, or after the token with which a decoder begins.
+        # The answer follows the prompt, or a decoder's start token.
         begin = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
         confidence = self._confidence(output) if beams > 1 else [None] * len(prompts)
         replies, decode = [], self.processor.tokenizer.decode
@@ -209,7 +206,6 @@ class Local(AnsweringModel):
         return replies
 
     def _inputs(self, image: Image.Image, queries: Sequence[Question]) -> tuple[list[str], Any]:
-        """Return the prompts as the template words them, and what the network gets."""
         options = {"padding": True, "return_tensors": "pt"}
         if not self.architecture.chat:
             texts = [query.text for query in queries]
@@ -231,20 +227,19 @@ class Local(AnsweringModel):
         return [{"role": "system", "content": [{"type": "text", "text": query.system}]}, user]
 
     def _picture(self, pixels: NDArray[np.uint8]) -> Image.Image:
-        """Return a radiograph as the processor gets it, padded for conventions of padded images."""
         picture, (height, width) = Image.fromarray(pixels).convert("RGB"), pixels.shape
         longest = max(width, height)
         side = {"thousand_padded": longest, "loc1000_padded512": 512}.get(self.convention.base)
         if side is None:
             return picture
         if longest != side:
-            # Rounded as the convention does.
+            # Rounded as in the convention.
             shrunk = [max(1, (2 * side * edge + longest) // (2 * longest)) for edge in (width, height)]
             picture = picture.resize((shrunk[0], shrunk[1]), Image.Resampling.BILINEAR)
         return pad_to_square(picture, side)
 
     def _shown(self, inputs: Any) -> str | None:
-        """Return the convention of an image whose answers are in pixels of the processor's image."""
+        """Return the convention of answers in pixels of the processor's image, else None."""
         if self.convention.base != "pixels_resized" or "@" in self.convention.name:
             return None
         _, rows, columns = inputs["image_grid_thw"][0].tolist()
@@ -252,7 +247,7 @@ class Local(AnsweringModel):
         return self.convention.shown(columns * patch, rows * patch).name
 
     def _yes_no_tokens(self, prompt: str) -> tuple[list[int], list[int]]:
-        """Return the tokens with which yes and no begin after a prompt, whose end decides how they are cut."""
+        """Return the tokens that begin yes and no after a prompt, whose end affects the tokenization."""
 
         def tokens(text: str) -> list[int]:
             return self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
@@ -261,17 +256,17 @@ class Local(AnsweringModel):
 
         def encode(word: str) -> list[int]:
             after = tokens(prompt + word)
-            # A word that grows together with the end of the prompt is never generated so.
+            # If the word merges with the end of the prompt, a model never generates it that way.
             return after[len(before) :] if after[: len(before)] == before else tokens(word)
 
         sides = first_tokens(encode)
         if not all(sides):
-            same = f"The tokeniser of {self.processor_source} begins yes and no with the same token"
+            same = f"The tokenizer of {self.processor_source} begins yes and no with the same token"
             raise UserError(f"{same}: leave --model.recognise out.")
         return sides
 
     def _confidence(self, output: Any) -> list[float]:
-        """Return how likely the best beams are, as AG-KD has it: one number for each answer, whatever boxes it has."""
+        """Return the likelihood of the best beams as in AG-KD, one number per answer."""
         scores = self.network.compute_transition_scores(
             output.sequences, output.scores, output.beam_indices, normalize_logits=False
         ).double()
@@ -279,24 +274,24 @@ class Local(AnsweringModel):
         return (scores.sum(1) / counted**self.network.generation_config.length_penalty).exp().clamp(0, 1).tolist()  # type: ignore[no-any-return]
 
     def _prepare(self, tokens: int) -> None:
-        """Let replies be generated greedily, with nothing of the checkpoint's own that moves a likelihood."""
+        """Configure greedy decoding without settings of the checkpoint that change likelihoods."""
         tokenizer, stored = self.processor.tokenizer, self.network.generation_config
         decodes_apart = self.network.config.is_encoder_decoder
         known = self.network.get_input_embeddings().num_embeddings
         if len(tokenizer) > known:
-            tokens_of = f"The tokeniser of {self.processor_source} knows {len(tokenizer)} tokens"
-            raise UserError(f"{tokens_of}, and the network of {self.checkpoint} {known}. Check --model.processor.")
+            tokens_of = f"The tokenizer of {self.processor_source} has {len(tokenizer)} tokens"
+            raise UserError(f"{tokens_of}, but the network of {self.checkpoint} {known}. Check --model.processor.")
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if not decodes_apart:
-            tokenizer.padding_side = "left"  # so that each answer begins where its prompt ends
+            tokenizer.padding_side = "left"  # each answer must begin where its prompt ends
         ends = tokenizer.eos_token_id if stored.eos_token_id is None else stored.eos_token_id
         self._ends = frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
         if not self._ends:
-            where = "in generation_config.json or tokeniser"
+            where = "in generation_config.json or tokenizer"
             raise UserError(f"{self.checkpoint} names no token that ends an answer, {where}. Fetch its files again.")
         kept = ["bos_token_id", "pad_token_id"]
-        # An encoder and decoder were trained to begin so; where a search stops belongs to the beams.
+        # Encoder-decoders were trained with these start tokens; the length settings belong to the beams.
         kept += ["decoder_start_token_id", "forced_bos_token_id", "length_penalty", "early_stopping"] * decodes_apart
         settings = {name: value for name in kept if (value := getattr(stored, name)) is not None}
         pad = min(self._ends) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -321,7 +316,6 @@ class Local(AnsweringModel):
 
 
 def _place(source: str, option: str) -> Path:
-    """Return the folder of a checkpoint, or of one in the cache of the Hugging Face hub."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder
@@ -330,16 +324,16 @@ def _place(source: str, option: str) -> Path:
     try:
         return Path(hf_hub_download(source, "config.json", local_files_only=True)).parent
     except (OSError, ValueError):
-        absent = f"--model.{option} {source} is no folder, and was not downloaded"
+        absent = f"--model.{option} {source} is not a folder and was not downloaded"
         raise UsageError(f"{absent}: run `hf download {source}` first.") from None
 
 
 def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any) -> Any:
-    """Return a network of transformers with its weights, every one of which must be there and be used.
+    """Return a network of transformers with its weights; raise a UserError unless they match its tensors exactly.
 
-    `advice` says what to do about weights that do not fit; `options` are more arguments of `from_pretrained`.
+    `advice` says what to do about weights that do not fit; `options` go to `from_pretrained`.
     """
-    whole = f"Weights must be safetensors and whole. {advice}"
+    whole = f"Weights must be complete and in safetensors format. {advice}"
     with explained(f"The weights in {folder} cannot be loaded as {cls.__name__}", whole):
         network, report = cls.from_pretrained(
             folder,
@@ -347,7 +341,7 @@ def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any
             trust_remote_code=False,
             use_safetensors=True,
             local_files_only=True,
-            ignore_mismatched_sizes=True,  # they are listed below, with the rest
+            ignore_mismatched_sizes=True,  # the error below lists them with the rest
             output_loading_info=True,
             **options,
         )

@@ -1,4 +1,4 @@
-"""MAIRA-2: a DINOv2 of radiographs, whose patches Vicuna reads as words."""
+"""MAIRA-2: DINOv2 encodes patches of a radiograph, which Vicuna reads as words."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from xbench.predictions.asking import Question
 from xbench.runtime.errors import UserError
 
 EXAMPLE = "microsoft/maira-2"
-IMAGE_HERE = "<image>"  # where a question shows the image
-_TENSORS = {  # names of the published tensors, as patterns, and what they are called here
+IMAGE_HERE = "<image>"  # place of the image in a question
+_TENSORS = {  # patterns of published tensor names, and the names here
     "^vision_tower": "model.vision_tower",
     "^multi_modal_projector": "model.multi_modal_projector",
     r"^language_model\.model": "model",
@@ -32,14 +32,14 @@ _TENSORS = {  # names of the published tensors, as patterns, and what they are c
 
 
 class Maira2(Local):
-    """MAIRA-2 (Microsoft): where phrases are seen on a frontal radiograph.
+    """MAIRA-2 (Microsoft), which answers where phrases are on a frontal radiograph.
 
-    It sees the square in the middle of the radiograph, and its numbers are hundredths of that square: what lies outside
-    cannot be answered. Whether a finding is there cannot be asked.
+    It sees the central square of the radiograph, and its numbers are hundredths of that square. It cannot locate what
+    lies outside, or be asked whether a finding is present.
 
     Args:
-        checkpoint: Folder as `hf download` leaves it, or the name of a checkpoint that was downloaded before.
-        **options: Those of `xbench.models.Local`; in questions of your own, `<image>` stands where the image is shown.
+        checkpoint: Folder from `hf download`, or the name of a downloaded checkpoint.
+        **options: Those of `xbench.models.Local`; in your own questions, `<image>` marks the place of the image.
     """
 
     families: ClassVar[Mapping[str, Architecture]] = {
@@ -68,7 +68,7 @@ class Maira2(Local):
 
 
 class Maira2Network(ReadsPatches, LlamaForCausalLM):
-    """Vicuna that reads the patches of an image in the place of as many tokens."""
+    """Vicuna that reads the patches of an image in place of image tokens."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
@@ -79,14 +79,13 @@ class Maira2Network(ReadsPatches, LlamaForCausalLM):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def patches(self, pixels: Tensor) -> Tensor:
-        """Return the patches of images as Vicuna reads them, without the token of the whole image."""
-        # The feature map has the last norm, which the last hidden state has not.
+        # Only the feature map has the last norm applied.
         (seen,) = self.model.vision_tower(pixels).feature_maps
         return self.model.multi_modal_projector["layers"](seen[:, 1:])  # type: ignore[no-any-return]
 
 
 class Processor(PatchProcessor):
-    """Puts turns into the words of the checkpoint's template, and cuts out the square in the middle of an image."""
+    """Applies the checkpoint's chat template to turns, and crops the central square of an image."""
 
     def __init__(self, folder: Path, image_token: int, side: int, patches: int) -> None:
         needed = "tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json"
@@ -101,7 +100,7 @@ class Processor(PatchProcessor):
         self.side, self.mark = side, self.tokenizer.convert_ids_to_tokens(image_token)
         problems = {
             f"has no token {image_token}, which stands for the image": self.mark is None,
-            "shows images of another size than the network sees": sides != {side},
+            "has another image size than the network": sides != {side},
             "has no chat template": not self.chat_template,
         }
         for problem in [text for text, there in problems.items() if there]:
@@ -114,9 +113,9 @@ class Processor(PatchProcessor):
         )
 
     def pixels(self, image: Image.Image) -> Tensor:
-        """Return the square in the middle of an image as DINOv2 gets it: (1, 3, S, S), normalised.
+        """Return DINOv2's input (1, 3, S, S), the normalized central square of an image.
 
-        Grey values are stretched to 0 to 255, and truncated; an image of one value is black.
+        Gray values are stretched to 0 to 255 and truncated; a constant image is black.
         """
         grey = np.asarray(image.convert("L"), np.float32)
         low, high = grey.min(), grey.max()
@@ -130,7 +129,6 @@ class Processor(PatchProcessor):
 
 
 def _template(folder: Path) -> str | None:
-    """Return the chat template of a processor, where it has one beside that of the tokeniser."""
     if (path := folder / "chat_template.jinja").is_file():
         return path.read_text(encoding="utf-8")
     if (path := folder / "chat_template.json").is_file():
@@ -139,7 +137,6 @@ def _template(folder: Path) -> str | None:
 
 
 def _config(folder: Path) -> LlamaConfig:
-    """Return the settings of Vicuna, with those of DINOv2 and of what lies between them."""
     advice = f"Give --model.checkpoint a folder as `hf download {EXAMPLE} --local-dir FOLDER` leaves it."
     with explained(f"{folder} has no config.json of MAIRA-2", advice):
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""AFLoc: where the cells of a radiograph resemble the vector of a whole sentence.
+"""AFLoc: similarity of the cells of a radiograph to the vector of a whole sentence.
 
-"Multi-modal vision-language model for generalizable annotation-free pathology localization and clinical
-diagnosis", Nature Biomedical Engineering 2025 (arXiv 2401.02044). The networks are those of GLoRIA. The map is the dot
-product of cells and sentence, unnormalized and smoothed by a Gaussian; the score is the cosine of image and sentence.
+"Multi-modal vision-language model for generalizable annotation-free pathology localization and clinical diagnosis",
+Nature Biomedical Engineering 2025 (arXiv 2401.02044). The networks are GLoRIA's. The map is the dot product of cells
+and sentence, unnormalized and smoothed by a Gaussian; the score is the cosine of image and sentence.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from xbench.types import ModelOutput
 
 
 class AFLoc(LocalGlobal):
-    """AFLoc, which sees the whole radiograph. Values of a map compare with each other alone.
+    """AFLoc, which sees the whole radiograph. Map values compare only within a map.
 
     Probabilities are the sigmoid of the cosine, which keeps the ranks.
 
     Args:
         checkpoint: A `.ckpt` file of the authors, or its tensors in a .safetensors file.
-        sigma: Standard deviation of the Gaussian over the map, in cells of 19 x 19; 0 leaves the map as it is.
+        sigma: Standard deviation of the Gaussian over the map, in cells of 19 x 19; 0 for none.
         **options: Those of `xbench.models.maps.gloria.LocalGlobal`.
     """
 
     title, canvas, wording = "AFLoc", 224, "Findings suggesting {}"
     saliency = "dot"
     source = (
-        "The README of github.com/YH0517/AFLoc links the folder that holds it; no licence is stated for the weights."
+        "The README of github.com/YH0517/AFLoc links the folder that contains it; the weights have no stated license."
     )
 
     def __init__(self, checkpoint: str | None = None, sigma: float = 1.5, **options: Any) -> None:
@@ -43,16 +43,15 @@ class AFLoc(LocalGlobal):
         self.map_sigma = sigma
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Return the vectors (C, 768) of one sentence per class."""
         return self.encode_tokens(*self.text_encoder.tokenise(self.one_of_each(prompts)))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode tokenised prompts (C, L) as vectors (C, 768)."""
+        """Encode tokenized prompts (C, L) as vectors (C, 768)."""
         text: Tensor = self.text_encoder(input_ids.to(self.device), attention_mask.to(self.device))
         return text[:, 0]
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, 224, 224) against sentences (C, 768): cosines, and maps (B, C, 19, 19)."""
+        """Score normalized images (B, 3, 224, 224) against sentences (C, 768): cosines, and maps (B, C, 19, 19)."""
         whole, cells = (part.float() for part in self.img_encoder(images))
         with torch.autocast(images.device.type, enabled=False):
             sentences = queries.float()

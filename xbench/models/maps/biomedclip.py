@@ -27,7 +27,7 @@ _TEXT_ENCODER = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 # The repository has had two names.
 _TEXT_ENCODERS = (_TEXT_ENCODER, _TEXT_ENCODER.replace("BiomedBERT", "PubMedBERT"))
 
-# What the authors' open_clip_config.json says; mean, standard deviation and resizing are open_clip's own.
+# The authors' open_clip_config.json; mean, standard deviation and resizing are open_clip's defaults.
 _MODEL: dict[str, Any] = {
     "embed_dim": 512,
     "vision_cfg": {
@@ -48,13 +48,13 @@ _MODEL: dict[str, Any] = {
 
 
 class BiomedCLIP(CLIP):
-    """BiomedCLIP through open_clip, with prompts that begin as the authors' do ("this is a photo of").
+    """BiomedCLIP through open_clip, with prompts that begin like the authors' ("this is a photo of").
 
     Args:
-        checkpoint: File of the authors' weights (open_clip_pytorch_model.bin, or as .safetensors), or a folder in the
-            layout of open_clip, with or without `local-dir:` before it: weights, open_clip_config.json and files of
-            the tokeniser. Without, the weights are fetched from the Hugging Face hub.
-        text_encoder: Folder, or name on the Hugging Face hub, of a BERT's config.json and tokeniser. By default those
+        checkpoint: File of the authors' weights (open_clip_pytorch_model.bin, or as .safetensors), or a folder in
+            open_clip's layout with weights, open_clip_config.json and tokenizer, with or without the prefix
+            `local-dir:`. By default the weights are downloaded from the Hugging Face hub.
+        text_encoder: Folder, or name on the Hugging Face hub, of a BERT's config.json and tokenizer. By default those
             in the folder of the checkpoint, or the authors'.
         templates: Present and absent prompt, each with `{finding}`.
         **options: Those of `xbench.models.CLIP`.
@@ -94,34 +94,33 @@ class BiomedCLIP(CLIP):
             f"Without a network, give --model.text_encoder a folder with the files of {_TEXT_ENCODER}: vocab.txt, "
             "tokenizer_config.json and config.json."
         )
-        with explained(f"The tokeniser of {self.text_source} cannot be loaded", advice):
+        with explained(f"The tokenizer of {self.text_source} cannot be loaded", advice):
             tokenizer = HFTokenizer(self.text_source, context_length=self._context_length, trust_remote_code=False)
         known, expected = len(tokenizer.tokenizer), self.model.text.config.vocab_size
         if known != expected:
             raise UserError(
-                f"The tokeniser of {self.text_source} knows {known} tokens, and BiomedCLIP was trained with "
-                f"{expected}: give --model.text_encoder the files of {_TEXT_ENCODER}."
+                f"The tokenizer of {self.text_source} has {known} tokens, but BiomedCLIP was trained with {expected}. "
+                f"Give --model.text_encoder the files of {_TEXT_ENCODER}."
             )
         return tokenizer
 
 
 def _config(folder: Path | None) -> dict[str, Any]:
-    """Return the configuration: that of the folder, or the one that belongs to the authors' weights."""
     if folder is None or not (folder / "open_clip_config.json").is_file():
         return {"model_cfg": copy.deepcopy(_MODEL), "preprocess_cfg": {}}
     config = read_config(folder, f"--model.checkpoint {folder}")
     text = config["model_cfg"].get("text_cfg", {})
     if not {"hf_model_name", "context_length"} <= text.keys():
         raise UsageError(
-            f"--model.checkpoint {folder}: its open_clip_config.json is not that of a BiomedCLIP, whose text_cfg names "
-            "a BERT (hf_model_name) and a context_length. Other models of open_clip are run by xbench.models.CLIP "
-            f"with --model.architecture local-dir:{folder}."
+            f"--model.checkpoint {folder}: the text_cfg in its open_clip_config.json lacks hf_model_name or "
+            "context_length, so it is not a BiomedCLIP. Run other open_clip models with xbench.models.CLIP and "
+            f"--model.architecture local-dir:{folder}."
         )
     return config
 
 
 def _text_config(text_encoder: str | None, configured: str, folder: Path | None, bert: str) -> str:
-    """Return where the configuration of the BERT is; the folder `bert` is there to write one to."""
+    """Return where the BERT's configuration is; write it to the folder `bert` if needed."""
     if text_encoder is not None:
         advice = f"Give a folder with the files of {_TEXT_ENCODER}, or leave the option out for the authors' own."
         with explained(f"--model.text_encoder {text_encoder}: its config.json cannot be loaded", advice):

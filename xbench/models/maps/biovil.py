@@ -1,9 +1,9 @@
-"""BioViL and BioViL-T: a ResNet-50 and CXR-BERT compare an image, and each cell of its grid, with a sentence.
+"""BioViL and BioViL-T: a ResNet-50 and CXR-BERT compare an image and its cells with a sentence.
 
 B. Boecking et al., "Making the Most of Text Semantics to Improve Biomedical Vision-Language Processing", ECCV 2022
 (BioViL); S. Bannur, S. Hyland et al., "Learning to Exploit Temporal Structure for Biomedical Vision-Language
-Processing", CVPR 2023 (BioViL-T). A head of two 1 x 1 convolutions projects every cell to 128 numbers. The score is the
-cosine of their mean with the text, the map the cosine of each cell with the text, smoothed by a Gaussian.
+Processing", CVPR 2023 (BioViL-T). Two 1 x 1 convolutions project each cell to 128 dimensions. The score is the cosine
+of their mean with the text, the map the cosine of each cell with the text, smoothed by a Gaussian.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from xbench.types import MapScale, ModelOutput
 _WIDTH, _CELL, _CHANNELS = 128, 32, 2048
 _UNUSED_TEXT = ("cls.predictions.*", "bert.embeddings.position_ids")
 
-# What the authors' example of zero-shot classification says of pneumonia, present and absent.
+# From the authors' example of zero-shot classification for pneumonia, present and absent.
 _FINDINGS = ("consistent with", "suggesting", "are most compatible with")
 _PRESENT = [*(f"Findings {words} {{finding}}" for words in _FINDINGS), "This opacity can represent {finding}"]
 _ABSENT = [f"{no} {{finding}}" for no in ("There is no", "No evidence of", "No evidence of acute", "No signs of")]
-# Text that the tokenizer would take for its own marks; the authors allow [MASK] alone.
+# The tokenizer would read these as special tokens; the authors allow only [MASK].
 _SPECIAL = ("[CLS]", "[SEP]", "[PAD]", "[UNK]")
 
 
 class BioViL(DualEncoder):
     """BioViL with the weights of its authors.
 
-    The score is the cosine of the present prompts minus that of the absent ones, of the mean of their vectors each. The
-    authors take a finding for present where it is above 0. The checkpoint has no temperature, so probabilities are near
-    0.5 unless one is given. The map is that of the present prompts.
+    The score is the cosine with the mean vector of the present prompts minus that of the absent ones. The authors call
+    a finding present above 0. The checkpoint has no temperature, so probabilities are near 0.5 by default. The map
+    belongs to the present prompts.
 
     Args:
-        checkpoint: The authors' file of the image model. Without, it is taken from where the text model is.
+        checkpoint: The authors' file of the image model; by default from the source of the text model.
         text_encoder: Text model and tokenizer: a folder, or a name on the Hugging Face hub with its revision after an
-            `@`. Image and text model must be of one release, or the cosines mean nothing.
+            `@`. Image and text model must come from the same release, or the cosines mean nothing.
         image_size: Side in pixels of the central square that the model sees, a multiple of 32.
-        resize: Pixels that the shorter side gets before the crop. By default 512 for the authors' crop, and as much
-            more than `image_size` for another.
-        sigma: Standard deviation in cells of the Gaussian that smooths the map, 0 for none.
-        saliency_upsample: How maps are enlarged to the evaluation grid: `nearest` as by default in the authors' code,
-            or `bilinear` as in their notebook.
-        temperature: What the score is divided by before the sigmoid that makes it a probability.
+        resize: Length in pixels of the shorter side before the crop. By default 512 for the authors' crop, in
+            proportion for another `image_size`.
+        sigma: Standard deviation in cells of the Gaussian that smooths the map; 0 for none.
+        saliency_upsample: How to enlarge maps to the evaluation grid: `nearest`, the authors' default, or `bilinear`,
+            as in their notebook.
+        temperature: Divisor of the score before the sigmoid.
         templates: Present and absent prompts, each with `{finding}`. Other `prompts` replace the present ones. Without
-            absent prompts the score is the cosine of the present ones.
+            absent prompts the score is the cosine with the present ones.
         **options: Those of `xbench.models.VLM`.
     """
 
@@ -69,7 +69,7 @@ class BioViL(DualEncoder):
     crop: ClassVar[int] = 480
     """Side of the authors' crop."""
     temporal: ClassVar[bool] = False
-    """Whether half of the features are about the change since an earlier image."""
+    """Whether half of the features describe the change since a prior image."""
     map_scale: MapScale = "cosine"
     saliency, checkpoint_part = "cosine", "image_model"
     stated = "checkpoint text_encoder image_size resize saliency temperature"
@@ -93,8 +93,8 @@ class BioViL(DualEncoder):
         self.resize = round(self.image_size * 512 / self.crop) if resize is None else resize
         if self.resize < self.image_size or sigma < 0 or temperature <= 0:
             raise UsageError(
-                f"--model.resize {self.resize}, sigma {sigma}, temperature {temperature}: resize must be at "
-                f"least image_size, which is {self.image_size}, sigma at least 0, and temperature above 0."
+                f"--model.resize {self.resize}, sigma {sigma}, temperature {temperature}: resize must be at least "
+                f"image_size ({self.image_size}), sigma at least 0, and temperature above 0."
             )
         self.map_sigma, self.temperature, self.templates = sigma, temperature, templates
         self.saliency_upsample = saliency_upsample
@@ -109,37 +109,38 @@ class BioViL(DualEncoder):
         fill(self.image_model, read_tensors(path), path, self.title, unused)
 
     def tokenise(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask (N, 512) of N texts, without `!`, `?` and `.` at their ends."""
+        """Return token ids and attention mask (N, 512) of N texts without final `!`, `?` and `.`."""
         for text in texts:
             if any(token in text for token in _SPECIAL):
-                raise UserError(f"The prompt {text!r} holds one of {', '.join(_SPECIAL)}, which {self.title} refuses.")
+                raise UserError(
+                    f"The prompt {text!r} contains one of {', '.join(_SPECIAL)}, which {self.title} refuses."
+                )
         tokeniser = load_tokeniser(self.text_source, kind=BertTokenizer)
         return tokenise(tokeniser, [text.rstrip("!?.") for text in texts], 512, self.title)
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode N tokenized texts, ids and mask (N, L), as vectors (N, 128) float32, not normalised."""
+        """Encode N tokenized texts, ids and mask (N, L), as vectors (N, 128) float32, not normalized."""
         text_model = self._text_model.to(self.device)
         ids, mask = (part.long().to(self.device) for part in (input_ids, attention_mask))
         return encode_in_chunks(text_model, ids, mask).float()
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
-        """Encode N texts as vectors (N, 128) float32, not normalised."""
         return self.encode_tokens(*self.tokenise(texts))
 
     def average(self, vectors: Tensor) -> Tensor:
-        # Before they are normalised.
+        # Before normalization.
         return F.normalize(vectors.mean(dim=0), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
         """Score images (B, 3, image_size, image_size) in [0, 1] against text vectors, pairs (C, 2, 128) or (C, 128).
 
         Returns:
-            Logits (B, C), cosine of present minus absent, in [-2, 2], and their sigmoid at the temperature; saliency
-            (B, C, rows, columns), cosines, smoothed.
+            Logits (B, C), cosine of present minus absent in [-2, 2], and their sigmoid at the temperature; saliency
+            (B, C, rows, columns), smoothed cosines.
         """
         cells = self.image_model(images).float()
         present = queries[:, 0] if queries.ndim == 3 else queries
-        # Half precision has too few digits to rank cosines by.
+        # Half precision has too few digits to rank cosines.
         with torch.autocast(images.device.type, enabled=False):
             logits = compare(cells.mean(dim=(2, 3)), queries)
             saliency = self.smoothed(cosine_maps(cells.permute(0, 2, 3, 1), present))
@@ -150,7 +151,7 @@ class BioViL(DualEncoder):
 
     @cached_property
     def _text_model(self) -> _TextModel:
-        # Not a submodule: its weights are not the checkpoint's.
+        # Not a submodule, because the checkpoint does not contain its weights.
         path = weights_file(self.text_source)
         tensors = read_tensors(path)
         model = _TextModel(bert_like(tensors, "bert."))
@@ -160,7 +161,7 @@ class BioViL(DualEncoder):
 
 
 class BioViLT(BioViL):
-    """BioViL-T with the weights of its authors, on single images: a learned constant stands for the prior image."""
+    """BioViL-T with the weights of its authors, on single images: a learned constant replaces the prior image."""
 
     release = "microsoft/BiomedVLP-BioViL-T@v1.0"
     file = "biovil_t_image_model_proj_size_128.pt"
@@ -170,7 +171,7 @@ class BioViLT(BioViL):
 
 
 def _image_model(temporal: bool) -> nn.Sequential:
-    """Return the image model, with the names of the authors' files: (B, 3, H, W) to (B, 128, H / 32, W / 32)."""
+    """Return the image model with the authors' names: (B, 3, H, W) to (B, 128, H / 32, W / 32)."""
     first, last = nn.Conv2d(512 if temporal else _CHANNELS, _WIDTH, 1, bias=False), nn.Conv2d(_WIDTH, _WIDTH, 1)
     head = nn.Sequential(first, nn.BatchNorm2d(_WIDTH), nn.ReLU(), last)
     return nn.Sequential(OrderedDict(encoder=_Encoder(temporal), projector=nn.Sequential(OrderedDict(model=head))))
@@ -179,13 +180,13 @@ def _image_model(temporal: bool) -> nn.Sequential:
 class _Encoder(nn.Module):
     """A ResNet-50 to the end of its last stage.
 
-    If `temporal`, compressed to 256 channels, and 256 of the change since a prior image, constant without one.
+    If `temporal`, 256 compressed channels and 256 constant ones that replace the change since a prior image.
     """
 
     def __init__(self, temporal: bool) -> None:
         super().__init__()
         self.encoder = torchvision.models.resnet50()
-        # So that it gives its last cells, flattened.
+        # Return the last cells, flattened.
         self.encoder.avgpool = self.encoder.fc = nn.Identity()
         self._temporal = temporal
         if temporal:
@@ -201,7 +202,7 @@ class _Encoder(nn.Module):
 
 
 class _TextModel(nn.Module):
-    """CXR-BERT: a BERT without a pooler, and a head on its first token."""
+    """CXR-BERT: a BERT without a pooler, with a head on its first token."""
 
     def __init__(self, bert: BertModel) -> None:
         super().__init__()

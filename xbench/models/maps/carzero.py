@@ -1,10 +1,9 @@
-"""CARZero: one cross-attention decoder lets sentence and image look at each other, in both directions.
+"""CARZero: cross-attention between sentence and image in both directions, with one decoder.
 
 H. Lai, Q. Yao, Z. Jiang, R. Wang, Z. He, X. Tao and S. K. Zhou, "CARZero: Cross-Attention Alignment for Radiology
-Zero-Shot Classification", CVPR 2024. In direction A the sentence vector of a class is the query and the 197 image
-tokens are the memory; in direction B the class token of the image is the query, and the sentence vector and 97 word
-vectors of a class are the memory. One head turns every decoded query into a number, and the score is the mean of the
-two. The map is the cross-attention of direction A.
+Zero-Shot Classification", CVPR 2024. In direction A the sentence vector of a class queries the 197 image tokens; in
+direction B the image's class token queries the sentence vector and 97 word vectors of a class. One head turns each
+decoded query into a number, and the score is the mean of the two. The map is the cross-attention of direction A.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from xbench.types import ModelOutput
 _TOKENISER = "Laihaoran/BioClinicalMPBERT"
 _WIDTH, _LAYERS, _HEADS, _PATCH = 768, 4, 4, 16
 _SOURCE = (
-    "It is CARZero_best_model.ckpt, linked from the README of github.com/laihaoran/CARZero; no licence is stated for "
-    "the weights."
+    "It is CARZero_best_model.ckpt, linked from the README of github.com/laihaoran/CARZero; the weights have no stated "
+    "license."
 )
 _UNUSED = (
     "text_encoder.model.pooler.*",
@@ -49,25 +48,24 @@ OFFICIAL_NAMES = {
     "Nodule": "Lung Nodule",
     "Pulmonary Fibrosis": "Fibrosis",
 }
-"""What the authors call a finding in their prompts for ChestX-ray14, CheXpert and ChestX-Det10, if not by its name."""
+"""The authors' names for findings in their prompts for ChestX-ray14, CheXpert and ChestX-Det10, where they differ."""
 
 TextQueries = tuple[Tensor, list[KeysValues]]
-"""What `CARZero.forward` needs of C classes: the sentence vectors (C, 768), queries of direction A, and for each layer
-keys and values (C, heads, 98, 768 / heads) of the text, the memory of direction B."""
+"""Queries of C classes: the sentence vectors (C, 768) of direction A, and the keys and values of direction B for each
+layer (C, heads, 98, 768 / heads)."""
 
 
 class CARZero(DecoderModel):
-    """CARZero with its vision transformer (ViT-B/16), its BERT and its fusion decoder, all from one checkpoint.
+    """CARZero: a vision transformer (ViT-B/16), a BERT and a fusion decoder from one checkpoint.
 
-    The official score is an unbounded number whose zero means nothing; only its rank within a class does. Probabilities
-    are its sigmoid, which keeps the ranks, so that AUROC and average precision are those of the official score.
+    The official score is unbounded, its zero means nothing, and only its rank within a class counts. Probabilities are
+    its sigmoid, which keeps the ranks and so AUROC and average precision.
 
     Args:
         checkpoint: The authors' `CARZero_best_model.ckpt`, or its tensors in a .safetensors file.
-        text_encoder: Hugging Face id or local folder of the tokeniser. The weights come from the checkpoint.
-        **options: Those of `xbench.models.networks.query_decoder.DecoderModel`. The canvas that the input is cropped
-            from grows with `image_size`. The authors repeat each value of a map 16 x 16 (`saliency_upsample` of
-            `nearest`).
+        text_encoder: Hugging Face id or local folder of the tokenizer. The weights come from the checkpoint.
+        **options: Those of `xbench.models.networks.query_decoder.DecoderModel`. The canvas around the crop grows with
+            `image_size`. The authors repeat each value of a map 16 x 16 (`nearest` as `saliency_upsample`).
     """
 
     wording, called, cleaned = "There is {}", OFFICIAL_NAMES, staticmethod(clean)
@@ -76,7 +74,7 @@ class CARZero(DecoderModel):
         path = locate(checkpoint, "CARZero", _SOURCE)
         super().__init__(path, _PATCH, (_LAYERS, _HEADS), text_encoder=text_encoder, **options)
         self.preprocessing = preprocessing(self.image_size)
-        # Official names have the module `CARZero` of the training script in front.
+        # Official names begin with the module `CARZero` of the training script.
         tensors = {name.rpartition("CARZero.")[2]: tensor for name, tensor in read_tensors(path).items()}
         first = tensors.get("fusion_module.mlp_head.0.weight")
         self.img_encoder = undrawn(lambda: nn.Sequential(OrderedDict(model=ViTB16(224, flat=True))))
@@ -86,11 +84,11 @@ class CARZero(DecoderModel):
         fill(self, tensors, path, "CARZero", _UNUSED)
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask (C, 97) of one prompt per class, cleaned."""
+        """Return token ids and attention mask (C, 97) of one cleaned prompt per class."""
         return self.text_encoder.tokenise(self.one_of_each(prompts))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> TextQueries:
-        """Encode tokenised prompts, and project what direction B attends to once for all images.
+        """Encode tokenized prompts, and project the memory of direction B once for all images.
 
         Token ids are (C, L) or (C, 1, L) int64, each row from [CLS] to [SEP] and then padded, L at most 97.
         """
@@ -98,21 +96,21 @@ class CARZero(DecoderModel):
         return text[:, 0], self.fusion_module.keys_values(text)
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the text vectors (C, 98, 768) of tokenised prompts: sentence, words, then zeros."""
+        """Return the text vectors (C, 98, 768) of tokenized prompts: sentence, words, then zeros."""
         ids, mask = (part[:, 0] for part in self.by_class(input_ids, attention_mask, 1))
         text: Tensor = self.text_encoder(ids, mask)
         return text
 
     def forward(self, images: Tensor, queries: TextQueries) -> ModelOutput:
-        """Score normalised images (B, 3, image_size, image_size) against the text of C classes, from `encode_tokens`.
+        """Score normalized images (B, 3, image_size, image_size) against the text of C classes, from `encode_tokens`.
 
-        Maps (B, C, rows, columns) are attention weights that sum to less than 1, as the class token takes its share.
+        Maps (B, C, rows, columns) are attention weights; they sum to less than 1 without the class token's share.
         """
         sentences, text_memory = queries
         fusion = self.fusion_module
         tokens = self.img_encoder(images)
         by_sentence, attention = fusion(sentences, fusion.keys_values(tokens), attention_of=self.layers)
-        # Queries do not see each other, so all images can ask one class at once: here the classes are the batch.
+        # Queries do not interact, so all images query a class at once, and the classes are the batch.
         by_image, _ = fusion(tokens[:, 0], text_memory)
         logits = (by_sentence + by_image.T) / 2
         saliency = self.mean_attention(attention)[..., 1:]
@@ -121,7 +119,7 @@ class CARZero(DecoderModel):
 
 
 class _Fusion(nn.Module):
-    """The decoder and the head that both directions share, with the names of the authors' file."""
+    """The decoder and head for both directions, with the authors' names."""
 
     def __init__(self, linear_head: bool) -> None:
         super().__init__()
@@ -131,13 +129,12 @@ class _Fusion(nn.Module):
         self.mlp_head = nn.Sequential(*chain.from_iterable(hidden), nn.Linear(widths[-1], 1))
 
     def keys_values(self, memory: Tensor) -> list[KeysValues]:
-        """Norm and project the memory (batch, N, D)."""
         return self.decoder.keys_values(self.decoder.norm(memory))
 
     def forward(
         self, queries: Tensor, memory: list[KeysValues], attention_of: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return numbers (batch, Q) float32 for queries (Q, D), and the attention weights that `QueryDecoder` gives."""
+        """Return scores (batch, Q) float32 of queries (Q, D), and the attention weights of `QueryDecoder`."""
         decoded, attention = self.decoder(self.decoder.norm(queries)[None], memory, attention_of)
         # Under autocast the head would round scores to 16 bits, too few to rank them.
         with torch.autocast(decoded.device.type, enabled=False):
@@ -146,6 +143,6 @@ class _Fusion(nn.Module):
 
 
 def preprocessing(image_size: int) -> Preprocessing:
-    """Return the authors' preprocessing: fitted on a black square canvas, of which the border is cropped away."""
+    """Return the authors' preprocessing: fitted on a black square canvas, then cropped at the border."""
     canvas = image_size + 2 * round(image_size * 16 / 224)
     return Preprocessing(on_black_canvas(canvas, image_size), mean=(0.4978,) * 3, std=(0.2449,) * 3)

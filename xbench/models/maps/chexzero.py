@@ -1,8 +1,8 @@
 """CheXzero: OpenAI's CLIP ViT-B/32, fine-tuned on radiographs and reports; an ensemble of checkpoints.
 
 E. Tiu, E. Talius, P. Patel, C. P. Langlotz, A. Y. Ng and P. Rajpurkar, "Expert-level detection of pathologies from
-unannotated chest X-ray images via self-supervised learning", Nature Biomedical Engineering 2022. The cosines are not
-scaled: the probability of a checkpoint is the softmax of the two plain cosines of a pair, so all lie near 0.5.
+unannotated chest X-ray images via self-supervised learning", Nature Biomedical Engineering 2022. The probability of a
+checkpoint is the softmax of a pair's two unscaled cosines, so all are near 0.5.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError
 from xbench.types import ModelOutput
 
-_SOURCE = "They are linked from the README of github.com/rajpurkarlab/CheXzero; MIT licence."
+_SOURCE = "They are linked from the README of github.com/rajpurkarlab/CheXzero; MIT license."
 
 
 class CheXzero(CLIP):
-    """CheXzero, one checkpoint or the mean over the probabilities and maps of several.
+    """CheXzero: one checkpoint, or the mean of several over probabilities and maps.
 
-    The authors published no maps: these are CLIP's. Logits are those of the mean probability.
+    The authors published no maps: these are CLIP's. Logits belong to the mean probability.
 
     Args:
-        checkpoint: One of the authors' files, or a folder of them, all of which are used.
-        templates: Present and absent prompt, each with `{finding}`, which is replaced by its name.
-        antialias: Whether the second resizing smooths, as with torchvision 0.17 and later. The authors' does not.
-        contrast: Whether the map of the absent prompt is subtracted.
+        checkpoint: One of the authors' files, or a folder of files to use together.
+        templates: Present and absent prompt; `{finding}` stands for the finding's name.
+        antialias: Whether the second resizing smooths, as in torchvision since 0.17. The authors' does not.
+        contrast: Whether to subtract the map of the absent prompt.
         **options: Those of `xbench.models.CLIP`. The canvas grows with `image_size`.
     """
 
@@ -68,12 +68,12 @@ class CheXzero(CLIP):
         self.preprocessing = preprocessing(self.image_size, antialias)
 
     def encode_vectors(self, input_ids: Tensor) -> Tensor:
-        """Encode token ids (N, L) as vectors of unit length, one of each of the M checkpoints: (N, M, D)."""
+        """Encode token ids (N, L) as unit vectors of each of the M checkpoints, (N, M, D)."""
         vectors = [member.encode_text(input_ids).float() for member in self.members]
         return F.normalize(torch.stack(vectors, dim=1), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, h, w) against pairs of text vectors (C, 2, M, D) of the M checkpoints."""
+        """Score normalized images (B, 3, h, w) against pairs of text vectors (C, 2, M, D) of the M checkpoints."""
         probabilities, maps = [], []
         for member, pairs in zip(self.members, queries.unbind(dim=2), strict=True):
             text = pairs.transpose(0, 1).flatten(0, 1) if self.contrast else pairs[:, 0]
@@ -94,7 +94,7 @@ class CheXzero(CLIP):
 
 
 class _ResizeLonger(PillowResize):
-    """Resize the longer side by Lanczos, with the authors' rounding: it may lose a pixel too."""
+    """Resize the longer side by Lanczos with the authors' rounding, which can lose a pixel."""
 
     def _target(self, shape: Sequence[int]) -> tuple[int, int]:
         ratio = self.size / max(shape[:2])
@@ -102,7 +102,7 @@ class _ResizeLonger(PillowResize):
 
 
 def preprocessing(image_size: int, antialias: bool) -> Preprocessing:
-    """Return the authors' preprocessing: fitted on a black canvas of 320 pixels, which is then resized to the input."""
+    """Return the authors' preprocessing: fitted on a black canvas of 320 pixels, then resized to the input."""
     canvas = round(image_size * 320 / 224)
     fitted = [_ResizeLonger(canvas, "longest", "lanczos"), A.PadIfNeeded(canvas, canvas)]
     geometry = [*fitted, TensorResize(image_size, "bicubic", antialias)]

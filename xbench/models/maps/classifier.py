@@ -1,4 +1,4 @@
-"""Supervised classifiers as a baseline: what a network gets that was trained on labels and reads no text.
+"""Supervised classifiers as a baseline: networks trained on labels, which read no text.
 
 The score of a finding is the logit of its class, the map one of `xbench.models.networks.class_maps`.
 """
@@ -32,10 +32,10 @@ from xbench.runtime.errors import UsageError
 from xbench.types import Batch, ModelOutput
 
 _INPUT = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
-# How names of torchxrayvision's files call datasets, and xbench does.
+# Datasets by their names in torchxrayvision's files.
 _DATASETS = {"nih": "chestxray14", "google": "NIH-Google", "kaggle": "rsna", "vin": "vindr", "pc": "PadChest"}
 _DATASETS |= {"chex": "CheXpert", "openi": "Open-I", "mimic_ch": "MIMIC-CXR", "mimic_nb": "MIMIC-CXR"}
-_SCALE = 1024.0  # its pixels go from -1024 to 1024
+_SCALE = 1024.0  # torchxrayvision's pixels range from -1024 to 1024
 
 
 class SupervisedModel(SaliencyModel):
@@ -44,8 +44,8 @@ class SupervisedModel(SaliencyModel):
     Args:
         method: Definition of the maps, see `xbench.models.networks.class_maps`.
         layer: Name of the layer whose output is mapped; by default the last convolutional block.
-        class_of: The class to take for a finding, where it is not the class of that name or of a synonym.
-        missing: How to treat findings without a class: `stop`, or `skip`, which leaves them out of the run.
+        class_of: Classes of findings that no class with their name or a synonym matches.
+        missing: How to treat findings without a class: `stop`, or `skip` to leave them out of the run.
     """
 
     scored_by, checkpoint_part, stated = "sigmoid", "network", "checkpoint layer scored_by"
@@ -62,12 +62,12 @@ class SupervisedModel(SaliencyModel):
         self._class_of, self._left_out = class_of or {}, list[str]()
 
     def _take(self, network: nn.Module, title: str, classes: Sequence[str | None], checkpoint: Path) -> None:
-        """Take a loaded network and the names of its K outputs, None for one that means nothing."""
+        """Store a loaded network and the names of its K outputs, None for one to ignore."""
         self.title, self.checkpoint, self.network = title, checkpoint, network
         self.classes = {name: column for column, name in enumerate(classes) if name}
         self._of_finding = {canonical(name) or name: name for name in self.classes}
         if len(self._of_finding) < sum(map(bool, classes)):
-            raise UsageError(f"{title}: two of its classes stand for one finding. Rename one in --model.classes.")
+            raise UsageError(f"{title}: two classes stand for one finding. Rename one in --model.classes.")
         for finding, name in self._class_of.items():
             if name not in self.classes:
                 raise UsageError(f"--model.class_of: {title} has no class {name!r}; it has {', '.join(self.classes)}.")
@@ -76,7 +76,6 @@ class SupervisedModel(SaliencyModel):
         self.layer = mapped_layer(network, self.network_input(blank), self.layer)
 
     def setup(self, stage: str) -> None:
-        """Find the class of each finding; a UserError if one has none, unless `missing` is `skip`."""
         super().setup(stage)
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         if problems := self.problems(self.findings):
@@ -84,7 +83,7 @@ class SupervisedModel(SaliencyModel):
         if lacking := [finding for finding in self.findings if finding not in self._of_finding]:
             data.leave_out(lacking)
             self.findings, self._left_out = tuple(data.findings), lacking
-            rank_zero_warn(f"{self.title} has no class for {', '.join(lacking)}: the run is without these findings.")
+            rank_zero_warn(f"{self.title} has no class for {', '.join(lacking)}: the run omits these findings.")
         self.columns = [self.classes[self._of_finding[finding]] for finding in self.findings]
 
     def problems(self, findings: Sequence[str]) -> list[str]:
@@ -100,11 +99,10 @@ class SupervisedModel(SaliencyModel):
         return ModelOutput(*self.scores_of(logits), maps)
 
     def network_input(self, images: Tensor) -> Tensor:
-        """Return what the network takes for normalised images (B, 3, h, w)."""
         return images
 
     def scores_of(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores and probabilities (B, C) of the findings for logits (B, K) of the classes."""
+        """Return scores and probabilities (B, C) of the findings from the logits (B, K) of the classes."""
         logits = logits[:, self.columns]
         return logits, logits.sigmoid()
 
@@ -115,18 +113,18 @@ class SupervisedModel(SaliencyModel):
 
 
 class Classifier(SupervisedModel):
-    """Any classifier of timm or torchvision that was trained on the labels of radiographs.
+    """Any classifier of timm or torchvision that was trained on labels of radiographs.
 
     Args:
-        architecture: timm's name of the network, which may be `hf-hub:ORGANISATION/NAME`; or `torchvision:NAME`.
-        classes: What the outputs mean, in their order.
-        trained_on: The datasets whose labels it was trained with, by xbench's names where there are any. Reports say
-            where this makes a comparison unfair.
+        architecture: timm's name of the network, such as `hf-hub:ORGANISATION/NAME`, or `torchvision:NAME`.
+        classes: Names of the outputs, in order.
+        trained_on: Datasets whose labels trained it, by xbench's names where they exist. Reports note where this makes
+            a comparison unfair.
         checkpoint: File of weights.
-        preprocess: What differs from the evaluation transform of the weights, in timm's words: `input_size`,
-            `interpolation` (bilinear, bicubic), `mean`, `std`, `crop_pct`, `crop_mode` (center, squash).
-        scores: `sigmoid` of each logit, or `softmax` over all, for a network that chooses one class. The score that
-            ranks images is then the logarithm of the odds of a class.
+        preprocess: Changes to the evaluation transform of the weights, in timm's words: `input_size`, `interpolation`
+            (bilinear, bicubic), `mean`, `std`, `crop_pct`, `crop_mode` (center, squash).
+        scores: `sigmoid` of each logit, or `softmax` over all for a network that chooses one class. The score that
+            ranks images is then the log-odds of a class.
         **options: Those of `xbench.models.maps.classifier.SupervisedModel`.
     """
 
@@ -143,9 +141,9 @@ class Classifier(SupervisedModel):
         super().__init__(**options)
         if not trained_on:
             raise UsageError("--model.trained_on is empty: name the datasets that the classifier was trained on.")
-        path = locate(checkpoint, architecture, "That of a network on the Hugging Face hub is its model.safetensors.")
+        path = locate(checkpoint, architecture, "For a network on the Hugging Face hub, it is model.safetensors.")
         self.trained_on, self.scored_by = tuple(trained_on), scores
-        advice = "timm.list_models() and torchvision.models.list_models() list what there is."
+        advice = "timm.list_models() and torchvision.models.list_models() list the names."
         with explained(f"--model.architecture {architecture} cannot be built", advice):
             name = architecture.removeprefix("torchvision:")
             build = timm.create_model if name == architecture else torchvision.models.get_model
@@ -163,7 +161,7 @@ class Classifier(SupervisedModel):
 
 
 def _preprocessing(of_weights: Mapping[str, Any], given: Mapping[str, Any]) -> Preprocessing:
-    """Return timm's evaluation transform; for weights that timm does not know that of torchvision's classifiers."""
+    """Return timm's evaluation transform, or torchvision's for weights that timm does not know."""
     config = resolve_data_config(pretrained_cfg={"interpolation": "bilinear", **of_weights, **given})
     (_, height, width), interpolation, mode = (config[key] for key in ("input_size", "interpolation", "crop_mode"))
     known = height == width and interpolation in ("bilinear", "bicubic") and mode in ("center", "squash")
@@ -176,15 +174,15 @@ def _preprocessing(of_weights: Mapping[str, Any], given: Mapping[str, Any]) -> P
 
 
 class TorchXRayVision(SupervisedModel):
-    """A classifier of torchxrayvision: DenseNet-121 at 224 pixels or ResNet-50 at 512; needs that package.
+    """A classifier of torchxrayvision: DenseNet-121 at 224 pixels or ResNet-50 at 512. Needs that package.
 
     J. P. Cohen et al., "TorchXRayVision: A library of chest X-ray datasets and models", MIDL 2022. Probabilities are
-    the library's: the sigmoid, stretched so that the operating point of the class lies at 0.5, which keeps the ranks.
-    Classes without an operating point had no labels in training and count as missing.
+    the library's: the sigmoid, stretched to put the operating point of the class at 0.5, which keeps the ranks. Classes
+    without an operating point had no labels in training and count as missing.
 
     Args:
         weights: The library's name of the weights.
-        checkpoint: Their file; by default the library downloads it to its own folder.
+        checkpoint: File of the weights; by default the library downloads it to its own folder.
         **options: Those of `xbench.models.maps.classifier.SupervisedModel`.
     """
 
@@ -197,7 +195,7 @@ class TorchXRayVision(SupervisedModel):
             known = [name for name in models.model_urls if "-" in name]
             raise UsageError(f"--model.weights {weights} is unknown; torchxrayvision has {', '.join(known)}.")
         labels, points, url = about["labels"], about["op_threshs"], about["weights_url"]
-        # Files are called as nih-pc-densenet121-more.pt.
+        # File names look like nih-pc-densenet121-more.pt.
         datasets, architecture, _ = re.split(r"-(densenet121|resnet50)-", url.rpartition("/")[2])
         self.trained_on = tuple(_DATASETS.get(name, name) for name in datasets.split("-"))
         with explained(f"{url} could not be downloaded", "Fetch it elsewhere and give --model.checkpoint FILE."):
@@ -206,7 +204,7 @@ class TorchXRayVision(SupervisedModel):
         network: nn.Module = undrawn(partial(build, num_classes=len(labels)))
         if architecture == "resnet50":
             network.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
-        fill(network, read_network(path), path, weights, advice=f"Give the --model.weights that they are, or {url}.")
+        fill(network, read_network(path), path, weights, advice=f"Give the matching --model.weights, or {url}.")
         self.register_buffer("points", torch.tensor(points), persistent=False)
         self.preprocessing = Preprocessing([_CropAndResize(about["input_resolution"])], (0.5,) * 3, (0.5,) * 3)
         classes = [None if math.isnan(point) else name for name, point in zip(labels, points, strict=True)]
@@ -225,7 +223,7 @@ class TorchXRayVision(SupervisedModel):
 
 @cache
 def _torchxrayvision() -> Any:
-    with warnings.catch_warnings():  # it silences all warnings of the process
+    with warnings.catch_warnings():  # the import silences all warnings of the process
         try:
             import torchxrayvision
         except ImportError as error:
@@ -234,7 +232,7 @@ def _torchxrayvision() -> Any:
 
 
 class _CropAndResize(A.DualTransform):
-    """Crop the central square and resize it, as torchxrayvision does, from uint8 to float32 in [0, 1]."""
+    """Crop the central square and resize it as torchxrayvision does, from uint8 to float32 in [0, 1]."""
 
     def __init__(self, size: int) -> None:
         super().__init__(p=1.0)

@@ -1,8 +1,7 @@
 """CLIP-style models of open_clip.
 
 A. Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021. The score is
-exp(logit_scale) times the cosine of the pooled image vector and the text vector. The map is one of
-`xbench.models.networks.clip_saliency`, by default `patch`.
+exp(logit_scale) times the cosine of image and text vector. The map is one of `xbench.models.networks.clip_saliency`.
 """
 
 from __future__ import annotations
@@ -44,30 +43,30 @@ ResizeMode = Literal["shortest", "longest", "squash"]
 class CLIP(DualEncoder):
     """A CLIP-style model of open_clip with a vision transformer as image tower.
 
-    Every finding gets a pair of prompts, present and absent: its logit is the difference of the two scaled cosines,
-    its probability their softmax, and its map that of the present prompt.
+    Each finding has a pair of prompts, present and absent. Its logit is the difference of the two scaled cosines, its
+    probability their softmax, and its map that of the present prompt.
 
     Args:
         architecture: open_clip's name of the model. OpenAI, MetaCLIP and DFN weights need the one with `-quickgelu`.
-            `local-dir:FOLDER` and `hf-hub:ORGANISATION/NAME` take configuration, weights and tokeniser from a folder or
+            `local-dir:FOLDER` and `hf-hub:ORGANISATION/NAME` load configuration, weights and tokenizer from a folder or
             from the Hugging Face hub.
-        pretrained: open_clip's tag of the weights. Left aside with `checkpoint`, `local-dir:` and `hf-hub:`.
-        checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin). open_clip's default mean,
-            standard deviation and resizing go with it, unless the architecture is a `local-dir:` or `hf-hub:` one.
-        templates: Present and absent prompt, each with `{finding}`. Other `prompts` replace the present one; of several
-            the mean direction counts.
+        pretrained: open_clip's tag of the weights. Ignored with `checkpoint`, `local-dir:` and `hf-hub:`.
+        checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin). It implies open_clip's default
+            mean, standard deviation and resizing, unless the architecture is a `local-dir:` or `hf-hub:` one.
+        templates: Present and absent prompt, each with `{finding}`. Other `prompts` replace the present one; several
+            are averaged to one direction.
         resize_mode: `shortest` resizes the shorter side and crops the longer one, `longest` resizes the longer side and
-            pads with black, `squash` stretches. By default what the weights were trained with.
-        image_size: Side of the square input in pixels, a multiple of the patch size, by default the architecture's. At
-            another size than that of training, the position embeddings are interpolated.
+            pads with black, `squash` stretches. By default as in the training of the weights.
+        image_size: Side of the square input in pixels, a multiple of the patch size; the architecture's by default.
+            Other sizes than in training interpolate the position embeddings.
         saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`.
     """
 
     stated, checkpoint_part = "architecture pretrained image_size saliency", "model"
     title: ClassVar[str | None] = None
-    """What to call the architecture, if not by the option."""
+    """Name of the architecture, if not the option."""
     advice: ClassVar[str] = "Give the --model.architecture that they were trained with."
-    """What to do if the weights do not fit."""
+    """Advice for weights that do not fit."""
 
     def __init__(
         self,
@@ -88,36 +87,35 @@ class CLIP(DualEncoder):
                 tag = _known_tag(architecture, pretrained)
         self.architecture, self.pretrained = self.title or architecture, pretrained if tag else None
         self.templates, self.saliency = ([templates[0]], [templates[1]]), saliency
-        # Products of gradients compare within a map only.
+        # Products of gradients compare only within a map.
         self.map_scale = "none" if saliency in ("grad_attention", "legrad") else "cosine"
         self.model = _build(self.architecture, folder, tag, image_size)
         visual = self.model.visual
         timm = isinstance(visual, TimmModel)
         patches = visual.trunk.patch_embed.feat_ratio(as_scalar=False) if timm else visual.patch_size
-        # A rest would be seen by no patch, and the map would be misplaced.
+        # No patch would see the remaining pixels, and the map would be misplaced.
         for side, patch in zip(visual.image_size, patches, strict=True):
             check_image_size(side, patch)
         check_saliency(visual, saliency, self.architecture)
         self.preprocessing = preprocessing(visual.preprocess_cfg, resize_mode, self.architecture)
         self.image_size = visual.image_size[0]
-        # Fetched when everything else has been checked.
+        # Download last, after all checks.
         own = None if checkpoint else _own_weights(self.architecture, folder, tag)
         self.checkpoint, self._positions = own or Path(checkpoint or "").expanduser(), image_size is not None
         self.read_weights(self.model, self.checkpoint)
 
     def read_weights(self, model: Any, path: Path) -> None:
-        """Fill a model of the architecture from a file, or raise a UserError."""
         tensors = read_tensors(path)
         if self._positions:
             _resize_positions(tensors, model.visual)
         told = f"The weights in {path}"
-        # The first is in OpenAI's own files, the second in converted ones.
+        # OpenAI's own files have the first, converted files the second.
         trained_with = "QuickGELU" if "input_resolution" in tensors else read_remarks(path).get("activation")
         if trained_with is None:
             told += ", by the tag in its name,"
             trained_with = _named_activation(path, self.architecture)
         _check_activation(self.architecture, _activation(model), told, trained_with)
-        # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
+        # OpenAI's files store three settings as weights; older transformers store a position buffer.
         settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
         fill(model, tensors, path, self.architecture, settings, self.advice)
 
@@ -125,7 +123,7 @@ class CLIP(DualEncoder):
         flat = list(texts)
         length = self._tokenizer.context_length
         input_ids = self._tokenizer(flat)
-        # open_clip cuts long prompts off silently. With twice the room a prompt that fits gains nothing but padding.
+        # open_clip truncates silently. With twice the length, a prompt that fits gains only padding.
         longer = self._tokenizer(flat, context_length=2 * length)
         padding = self._tokenizer([""], context_length=2 * length).mode().values
         cut = (longer != padding).sum(dim=1) != (input_ids != padding).sum(dim=1)
@@ -134,19 +132,19 @@ class CLIP(DualEncoder):
         return self.encode_tokens(input_ids)
 
     def remarks(self) -> Mapping[str, str]:
-        """Return the activation, QuickGELU or GELU: with the other one the weights would fit as well."""
+        """Return the activation, QuickGELU or GELU, because weights load with either."""
         return {"activation": _activation(self.model)}
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode tokenised prompts as text vectors of unit length, (C, D) or (C, 2, D) float32.
+        """Encode tokenized prompts as unit text vectors, (C, D) or (C, 2, D) float32.
 
-        Token ids are (C, L) or (C, 1, L) int64 for one prompt per class, (C, 2, L) for pairs of present and absent. The
-        mask must be that of the padding.
+        Token ids are (C, L) or (C, 1, L) int64 for one prompt per class, (C, 2, L) for pairs of present and absent. A
+        mask must equal that of the padding.
         """
         ids = input_ids[:, None] if input_ids.ndim == 2 else input_ids
         if ids.ndim != 3 or ids.shape[1] > 2:
             raise UserError(
-                f"{self.name} takes one prompt per class (C, L) or a pair of present and absent (C, 2, L), got token "
+                f"{self.name} takes one prompt per class (C, L) or a pair of present and absent (C, 2, L), not token "
                 f"ids of shape {tuple(input_ids.shape)}. Give two --model.templates."
             )
         config = getattr(getattr(self.model, "text", None), "config", None)
@@ -154,22 +152,22 @@ class CLIP(DualEncoder):
         followed = attention_mask is None or padding is None or torch.equal(attention_mask.bool(), input_ids != padding)
         if not followed:
             raise UserError(
-                f"{self.name} reads every token but padding (id {padding}), and the attention mask says otherwise. "
-                "Leave the mask out or pad with that id."
+                f"{self.name} reads all tokens except padding (id {padding}), but the attention mask differs. Omit the "
+                "mask or pad with that id."
             )
         vectors: Tensor = self.encode_vectors(ids.flatten(0, 1).to(self.device)).unflatten(0, ids.shape[:2])
         return vectors[:, 0] if ids.shape[1] == 1 else vectors
 
     def encode_vectors(self, input_ids: Tensor) -> Tensor:
-        """Encode token ids (N, L) as vectors of unit length (N, D)."""
+        """Encode token ids (N, L) as unit vectors (N, D)."""
         vectors: Tensor = self.model.encode_text(input_ids)
         return F.normalize(vectors.float(), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, h, w) against text vectors.
+        """Score normalized images (B, 3, h, w) against text vectors.
 
-        Given pairs (C, 2, D), a class is scored against its own absent prompt; given single prompts (C, D), the
-        probabilities are the softmax over the C classes, as in the CLIP paper. Maps are those of the patch grid.
+        With pairs (C, 2, D), each class is scored against its absent prompt; with single prompts (C, D), probabilities
+        are the softmax over the C classes, as in the CLIP paper. Maps have the patch grid.
         """
         present = queries[:, 0] if queries.ndim == 3 else queries
         pooled, saliency = features_and_maps(self.model, images, present, self.saliency)
@@ -181,22 +179,22 @@ class CLIP(DualEncoder):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """A tokeniser of open_clip, loaded on first use: token ids can be encoded without one."""
+        """open_clip's tokenizer, loaded on first use because token ids can be encoded without it."""
         folder = _config_folder(self.architecture)
         config = read_config(folder, "")["model_cfg"] if folder else open_clip.get_model_config(self.architecture)
-        # open_clip's own tokenisers do not know the option.
+        # open_clip's own tokenizers do not accept the option.
         of_transformers = config.get("text_cfg", {}).get("hf_tokenizer_name")
         options = {"trust_remote_code": False} if of_transformers else {}
         advice = (
             "Without a network, put its files into one folder with the model's open_clip_config.json and give "
             "--model.architecture local-dir:FOLDER."
         )
-        with explained(f"The tokeniser of {self.architecture} cannot be loaded", advice):
+        with explained(f"The tokenizer of {self.architecture} cannot be loaded", advice):
             return open_clip.get_tokenizer(self.architecture, **options)
 
 
 def read_config(folder: Path, option: str) -> dict[str, Any]:
-    """Return the open_clip_config.json of a folder that the user named by `option`, or raise a UserError."""
+    """Return the open_clip_config.json of a folder given by `option`; raise a UserError if it is unreadable."""
     file = folder / "open_clip_config.json"
     with explained(f"{option}: {file} cannot be read", "Fetch it again."):
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -206,15 +204,16 @@ def read_config(folder: Path, option: str) -> dict[str, Any]:
 
 
 def weights_in(folder: Path, option: str) -> Path:
-    """Return the one file of weights, or that of a usual name, in a folder that the user named by `option`."""
+    """Return the only file of weights, or the one with a usual name, in a folder given by `option`."""
     for usual in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
         if (folder / usual).is_file():
             return folder / usual
     files = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".pth"))
     if len(files) != 1:
         raise UserError(
-            f"{option}: the folder should hold one file of weights, as open_clip_model.safetensors, and holds "
-            f"{', '.join(file.name for file in files) or 'none'}. Put it there or give it by --model.checkpoint."
+            f"{option}: the folder should contain one file of weights, such as open_clip_model.safetensors, but "
+            f"contains {', '.join(file.name for file in files) or 'none'}. Put it there or give it by "
+            "--model.checkpoint."
         )
     return files[0]
 
@@ -224,7 +223,7 @@ def _activation(model: nn.Module) -> str:
 
 
 def _check_activation(architecture: str, computes_with: str, weights: str, trained_with: str | None) -> None:
-    """Raise if weights are known to be trained with another activation than an architecture computes with."""
+    """Raise a UserError if weights were trained with another activation than the architecture's."""
     if trained_with in (None, computes_with):
         return
     if architecture.startswith(("local-dir:", "hf-hub:")):
@@ -233,40 +232,37 @@ def _check_activation(architecture: str, computes_with: str, weights: str, train
         fitting = f"{architecture.removesuffix('-quickgelu')}{'-quickgelu' if trained_with == 'QuickGELU' else ''}"
         advice = f"Give --model.architecture {fitting}."
     raise UsageError(
-        f"{weights} were trained with the activation {trained_with}, {architecture} computes with {computes_with}, and "
-        f"the features would be wrong without any other sign. {advice}"
+        f"{weights} were trained with the activation {trained_with}, but {architecture} uses {computes_with}, so its "
+        f"features would be wrong without an error. {advice}"
     )
 
 
 def _downloaded(architecture: str, source: str, download: Callable[[], str]) -> Path:
-    """Return the file that a function of open_clip downloads, or raise a UserError."""
     advice = (
-        "Fetch it where there is a network, copy the file of weights here and give --model.checkpoint FILE; or copy "
-        "the repository and give --model.architecture local-dir:FOLDER to CLIP, or --model.checkpoint FOLDER to "
-        "BiomedCLIP."
+        "Download it on a machine with a network, then give the file of weights as --model.checkpoint FILE, or the "
+        "whole repository as --model.architecture local-dir:FOLDER to CLIP or --model.checkpoint FOLDER to BiomedCLIP."
     )
     with explained(f"{source} of {architecture} could not be downloaded", advice):
         return Path(download())
 
 
 def _from_hub(architecture: str, filename: str | None = None) -> Path:
-    """Return a file of a `hf-hub:` model, by default that of the weights, downloaded if need be."""
     name = architecture.removeprefix("hf-hub:")
     return _downloaded(architecture, f"huggingface.co/{name}", lambda: download_pretrained_from_hf(name, filename))
 
 
 def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image_size: int | None) -> Any:
-    """Build a model whose patch tokens compare with text, without its weights, and without fetching any."""
+    """Build a model whose patch tokens compare with text, without loading or downloading weights."""
     silenced, seconds_to_agree = logging.root.manager.disable, dynamic_module_utils.TIME_OUT_REMOTE_CODE
     advice = (
-        "If its text tower comes from the Hugging Face hub and there is no network, use local-dir:FOLDER and make "
-        "text_cfg.hf_model_name in its open_clip_config.json the absolute path of a folder that holds the text tower's "
+        "If its text tower is on the Hugging Face hub and there is no network, use local-dir:FOLDER and set "
+        "text_cfg.hf_model_name in its open_clip_config.json to the absolute path of a folder with the text tower's "
         "config.json."
     )
     try:
-        # open_clip cannot pass trust_remote_code on; without time to agree, transformers refuses instead of asking.
+        # open_clip cannot pass trust_remote_code; with a time limit of 0, transformers refuses instead of asking.
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
-        # open_clip warns that the model is random, as it cannot know that the weights come next.
+        # Silence open_clip's warning about random weights, because they are loaded next.
         logging.disable(max(silenced, logging.WARNING))
         with explained(f"open_clip {open_clip.__version__} cannot build {architecture}", advice):
             model = open_clip.create_model(
@@ -280,7 +276,7 @@ def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image
         logging.disable(silenced)
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds_to_agree
     visual, comparable = getattr(model, "visual", None), False
-    # Patches and pooled vector have to share norm and projection, so that both compare with text.
+    # Patches and pooled vector must share norm and projection, so that both compare with text.
     if isinstance(visual, VisionTransformer):
         comparable = visual.attn_pool is None and visual.pool_type in ("tok", "avg")
     elif isinstance(visual, TimmModel) and isinstance(trunk := visual.trunk, (TimmVisionTransformer, Eva)):
@@ -288,22 +284,22 @@ def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image
         comparable &= not hasattr(visual.head, "pool")
     if not comparable or not isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP)):
         raise UsageError(
-            f"--model.architecture {architecture} has no patch tokens that compare with text: its image tower is no "
-            "vision transformer, or pools by attention (ResNet, ConvNeXt, SigLIP, CoCa ...). Choose a plain one such "
-            "as ViT-B-16-quickgelu."
+            f"--model.architecture {architecture} has no patch tokens that compare with text, because its image tower "
+            "is not a vision transformer or pools by attention (ResNet, ConvNeXt, SigLIP, CoCa ...). Choose a plain "
+            "one such as ViT-B-16-quickgelu."
         )
     return model
 
 
 def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
-    """Interpolate the position embeddings among the weights to the patch grid of the model, as open_clip does."""
+    """Interpolate the position embeddings in the weights to the model's patch grid, as open_clip does."""
     if isinstance(visual, TimmModel):
         name, grid = "visual.trunk.pos_embed", visual.trunk.patch_embed.grid_size
         prefix = 0 if visual.trunk.no_embed_class else visual.trunk.num_prefix_tokens
     else:
         name, grid, prefix = "visual.positional_embedding", visual.grid_size, 1
     stored = tensors.get(name)
-    # Anything but a square grid is left for the check of the weights to name.
+    # Other grids fail the check of the weights, which reports them.
     if stored is not None and stored.ndim >= 2 and math.isqrt(count := stored.shape[-2] - prefix) ** 2 == count > 0:
         positions = stored.reshape(1, *stored.shape[-2:])
         resized = resample_abs_pos_embed(positions, list(grid), num_prefix_tokens=prefix)
@@ -311,12 +307,12 @@ def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
 
 
 def _named_activation(path: Path, architecture: str) -> str | None:
-    """Return the activation of the weights whose tag a path names, as `ViT-B-16-laion2b_s34b_b88k.bin`; else None."""
+    """Return the activation of the weights whose tag is in a path, such as `ViT-B-16-laion2b_s34b_b88k.bin`."""
     plain = architecture.removesuffix("-quickgelu")
     both = (plain, f"{plain}-quickgelu")
     if not {*both} <= {*open_clip.list_models()}:
         return None
-    # A file in the hub's cache is called as all others are; the folder of its repository is not.
+    # In the hub's cache all files have the same name, but the repository's folder does not.
     telling = [*path.parts[-2:], *(part for part in path.parts if part.startswith("models--"))]
     text = "/".join(telling).lower().replace("-", "_")
     tags = [(name, tag) for name in both for tag in open_clip.list_pretrained_tags_by_model(name) if tag in text]
@@ -325,7 +321,7 @@ def _named_activation(path: Path, architecture: str) -> str | None:
 
 
 class _ResizeLonger(PillowResize):
-    """Resize the longer side and round the other one, as open_clip does; for `shortest` it truncates as torchvision."""
+    """Resize the longer side and round the other one, as open_clip does only for `longest`."""
 
     def _target(self, shape: Sequence[int]) -> tuple[int, int]:
         ratio = max(shape[:2]) / self.size
@@ -333,7 +329,7 @@ class _ResizeLonger(PillowResize):
 
 
 def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, architecture: str) -> Preprocessing:
-    """Return what open_clip's evaluation transform does with `preprocess_cfg`."""
+    """Return open_clip's evaluation transform of a `preprocess_cfg`."""
     size = config["size"]
     height, width = (size, size) if isinstance(size, int) else size
     if height != width:
@@ -349,7 +345,7 @@ def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, archit
 
 
 def _config_folder(architecture: str) -> Path | None:
-    """Return the folder of a `local-dir:` or `hf-hub:` model's configuration, None for one that open_clip knows."""
+    """Return the configuration folder of a `local-dir:` or `hf-hub:` model, else None."""
     scheme, _, place = architecture.partition(":")
     if scheme not in ("local-dir", "hf-hub"):
         return None
@@ -360,25 +356,24 @@ def _config_folder(architecture: str) -> Path | None:
 
 
 def _known_architecture(architecture: str) -> str:
-    """Return the name under which open_clip knows a model, which it lets be written `ViT-B/32` too."""
+    """Return open_clip's name of a model, which may be written `ViT-B/32` too."""
     name, known = architecture.replace("/", "-"), open_clip.list_models()
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name, known, n=5, cutoff=0.4)) or "none"
         raise UsageError(
-            f"--model.architecture {architecture} is no model of open_clip {open_clip.__version__}. Nearest of its "
-            f"{len(known)}: {near}. A folder is given as local-dir:FOLDER."
+            f"--model.architecture {architecture} is not a model of open_clip {open_clip.__version__}. Similar names "
+            f"of its {len(known)}: {near}. Give a folder as local-dir:FOLDER."
         )
     return name
 
 
 def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
-    """Return open_clip's entry of a tag: where the weights are, and their mean, std and resizing."""
     tag: dict[str, Any] = open_clip.get_pretrained_cfg(architecture, pretrained) if pretrained else {}
     if not tag:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
         raise UsageError(
-            f"--model.pretrained {pretrained} is no tag of weights for {architecture}; it has: {tags}. Weights in a "
-            "file are given by --model.checkpoint."
+            f"--model.pretrained {pretrained} is not a tag of weights for {architecture}; it has: {tags}. Give weights "
+            "in a file by --model.checkpoint."
         )
     computes_with = "QuickGELU" if open_clip.get_model_config(architecture).get("quick_gelu") else "GELU"
     trained_with = "QuickGELU" if tag.get("quick_gelu") else None
@@ -387,7 +382,6 @@ def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
 
 
 def _own_weights(architecture: str, folder: Path | None, tag: Mapping[str, Any]) -> Path:
-    """Return the file of a model's own weights, downloaded if need be."""
     if architecture.startswith("hf-hub:"):
         return _from_hub(architecture)
     if folder is not None:

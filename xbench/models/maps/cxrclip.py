@@ -1,7 +1,7 @@
 """CXR-CLIP: a ResNet-50 or a Swin-T and a BERT with linear heads, trained on radiographs, reports and class labels.
 
-K. You et al., "CXR-CLIP: Toward Large Scale Chest X-ray Language-Image Pre-training", MICCAI 2023. The cosines are not
-scaled: the probability is the softmax of the two plain cosines of a pair, so all lie near 0.5.
+K. You et al., "CXR-CLIP: Toward Large Scale Chest X-ray Language-Image Pre-training", MICCAI 2023. The probability is
+the softmax of a pair's two unscaled cosines, so all are near 0.5.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from xbench.models.networks.dual_encoder import DualEncoder, compare, cosine_map
 from xbench.types import ModelOutput
 
 _SOURCE = "Archives such as r50_mcc.tar are linked from the README of github.com/kakaobrain/cxr-clip; CC BY-NC 4.0."
-# The datasets whose labels a checkpoint was trained with, by the end of the name of its file.
+# Datasets whose labels trained a checkpoint, by the end of its file name.
 _LABELS = {"mc": ("CheXpert",), "mcc": ("CheXpert", "chestxray14")}
 _UNUSED = ("logit_scale", "*.relative_position_index", "*.embeddings.position_ids")
-# Names of transformers 4 and what transformers 5 calls the same parts of a Swin.
+# Parts of a Swin: names in transformers 4, names in transformers 5.
 _RENAMED = {f"attention.self.{name}.": f"attention.{name[0]}_proj." for name in ("query", "key", "value")}
 _RENAMED["attention.self.relative_position_bias_"] = "attention.relative_position_bias.relative_position_bias_"
-_RENAMED |= {"attention.output.dense.": "attention.o_proj."}  # before the shorter one
+_RENAMED |= {"attention.output.dense.": "attention.o_proj."}  # must precede the shorter one
 _RENAMED |= {"intermediate.dense.": "mlp.fc1.", "output.dense.": "mlp.fc2."}
 
 
 class CXRCLIP(DualEncoder):
-    """CXR-CLIP, whose checkpoint says which image encoder it has.
+    """CXR-CLIP, whose checkpoint determines the image encoder.
 
-    Those trained with CheXpert (`mc`) or also ChestX-ray14 (`mcc`), as the end of the file's name tells, have seen the
-    labels of these datasets as prompts, and count as supervised.
+    Checkpoints trained with CheXpert (file name ends in `mc`) or also ChestX-ray14 (`mcc`) saw their labels as prompts,
+    and count as supervised.
 
     Args:
         checkpoint: File of the authors, or its tensors in a .safetensors file.
         text_encoder: Hugging Face id or local folder of the tokenizer. The weights come from the checkpoint.
-        templates: Present and absent prompt, each with `{finding}`, which is replaced by its name. Of several present
-            prompts the mean cosine counts.
+        templates: Present and absent prompt; `{finding}` stands for the finding's name. Several present prompts count
+            by their mean cosine.
         image_size: Side of the square input in pixels, a multiple of 32.
-        saliency: The map of the projected cells: their dot product with the text (`dot`, default of the ResNet), whose
-            mean is the score times the length of the image vector, or their cosine (`cell`, default of the Swin).
+        saliency: The map of the projected cells: their dot product with the text (`dot`, the ResNet's default), whose
+            mean is the score times the length of the image vector, or their cosine (`cell`, the Swin's default).
     """
 
     worded, stated = False, "text_source swin image_size saliency"
@@ -66,7 +66,7 @@ class CXRCLIP(DualEncoder):
         check_image_size(image_size, 32)
         self.text_source, self.image_size = text_encoder, image_size
         self.templates = [templates[0]], [templates[1]]
-        # The checkpoint's own settings, or what `convert` noted.
+        # The checkpoint's own settings, or those that `convert` noted.
         settings = {**read_settings(self.checkpoint).get("base", {}), **read_remarks(self.checkpoint)}
         self.text_length = int(settings.get("text_max_length", 256))
         self._data: str = settings.get("trained_with", self.checkpoint.stem.rpartition("_")[2])
@@ -78,7 +78,7 @@ class CXRCLIP(DualEncoder):
             tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
         self.saliency = saliency or ("cell" if self.swin else "dot")
         self.map_scale = "cosine" if self.saliency == "cell" else "none"
-        # The names of the authors' file.
+        # Names as in the authors' file.
         bert = bert_like(tensors, "text_encoder.text_encoder.")
         self.text_encoder = nn.ModuleDict({"text_encoder": bert})
         self.text_projection = nn.ModuleDict({"projection": nn.Linear(bert.config.hidden_size, 512)})
@@ -87,7 +87,7 @@ class CXRCLIP(DualEncoder):
                 encoder = {"image_encoder": SwinModel(SwinConfig(), add_pooling_layer=False)}
         else:
             encoder = {"resnet": undrawn(resnet50)}
-            # So that it gives its last cells, flattened.
+            # Return the last cells, flattened.
             encoder["resnet"].avgpool = encoder["resnet"].fc = nn.Identity()
         self.image_encoder = nn.ModuleDict(encoder)
         self.image_projection = nn.ModuleDict({"projection": nn.Linear(768 if self.swin else 2048, 512)})
@@ -100,7 +100,7 @@ class CXRCLIP(DualEncoder):
         return self.encode_tokens(*tokenise(load_tokeniser(self.text_source), texts, self.text_length, "CXR-CLIP"))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode token ids and mask (N, L) as vectors of unit length (N, 512), from the state of the last token."""
+        """Encode token ids and mask (N, L) as unit vectors (N, 512), from the state of the last token."""
 
         def last(ids: Tensor, mask: Tensor) -> Tensor:
             states = self.text_encoder["text_encoder"](ids, mask).last_hidden_state
@@ -113,7 +113,7 @@ class CXRCLIP(DualEncoder):
         return vectors.mean(dim=0)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, h, w) against pairs of text vectors (C, 2, 512); a cell is 32 pixels wide."""
+        """Score normalized images (B, 3, h, w) against pairs of text vectors (C, 2, 512); a cell is 32 pixels wide."""
         grid = (images.shape[-2] // 32, -1)
         if self.swin:
             cells = self.image_encoder["image_encoder"](images).last_hidden_state.unflatten(1, grid)

@@ -1,9 +1,8 @@
-"""DeViDe, re-implemented from a description: its authors published neither code nor weights.
+"""DeViDe, re-implemented from its description, because its authors published neither code nor weights.
 
 H. Luo, Z. Zhou, C. Royer, A. Sekuboyina and B. Menze, "DeViDe: Faceted medical knowledge for improved medical
-vision-language pre-training", arXiv 2404.03618, 2024. What the paper's public description leaves open follows KAD, on
-which it builds, or is a choice of this package, and every such choice is an option. Numbers of this model are not
-numbers of the authors' DeViDe.
+vision-language pre-training", arXiv 2404.03618, 2024. Where the paper is silent, the model follows KAD, on which it
+builds, or a choice of this package; each choice is an option. Its numbers are not those of the authors' DeViDe.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from xbench.runtime.errors import UsageError, UserError
 
 _SOURCE = (
     "DeViDe needs weights: give --model.checkpoint FILE. Its authors (arXiv 2404.03618) published neither code nor "
-    "weights, so for this re-implementation they come from your own training, or from the authors themselves."
+    "weights, so train this re-implementation yourself, or ask the authors."
 )
 _ADVICE = (
-    "There is no official layout: --model.key_map renames what is in your file, and image_encoder_norm, "
+    "There is no official layout: --model.key_map renames the tensors of your file, and image_encoder_norm, "
     "description_pooling, head_outputs and decoder_* change the network."
 )
 
@@ -33,28 +32,27 @@ _EPS = "image_encoder_eps"
 
 
 class DeViDe(KEBERTModel):
-    """A re-implementation of DeViDe: KAD's decoder over a ViT-B/16, with queries made of any number of descriptions.
+    """A re-implementation of DeViDe: KAD's decoder over a ViT-B/16, with any number of descriptions per query.
 
-    The authors published neither code nor weights, so nothing here could be compared with theirs. In a checkpoint
-    the vision transformer may be named as by timm, Hugging Face or pytorch_pretrained_vit (with or without `vit.`),
-    and weights of the image projection, an identity unless trained, may be absent.
+    The authors published neither code nor weights, so this could not be compared with theirs. The vision transformer
+    may have the names of timm, Hugging Face or pytorch_pretrained_vit (with or without `vit.`). A checkpoint without
+    weights of the image projection uses an identity.
 
     Args:
         checkpoint: File of weights: the state dicts `image_encoder`, `text_encoder` and `model`, or one with these as
-            prefixes, if need be after `key_map`.
-        description_pooling: How the vectors of a finding's descriptions become its query: their plain `mean`, or the
-            mean after a trained two-layer `mlp`.
+            prefixes, after `key_map`.
+        description_pooling: How the vectors of a finding's descriptions become its query: their `mean`, or the mean
+            after a trained two-layer `mlp`.
         head_outputs: 2 for logits of absent and present with a softmax, 1 for a single logit with a sigmoid.
-        image_encoder_norm: Whether the image encoder's last norm is applied.
-        image_encoder_eps: Epsilon of the image encoder's norms; by default that of the implementation whose names
-            they have, 1e-12 for Hugging Face and 1e-6 otherwise, or as `convert` noted it in its file. Give it with a
-            Hugging Face one that was renamed otherwise.
+        image_encoder_norm: Whether to apply the image encoder's last norm.
+        image_encoder_eps: Epsilon of the image encoder's norms. By default as `convert` noted, else by the names: 1e-12
+            for Hugging Face and 1e-6 otherwise. Give it for a renamed Hugging Face encoder.
         decoder_layers: Number of decoder layers.
-        decoder_heads: Attention heads of the decoder, which the shapes of its weights do not tell.
+        decoder_heads: Attention heads of the decoder, which its weights do not show.
         decoder_feedforward: Width of the decoder's hidden layers.
-        ask: What is asked together, on which each score depends: the findings of the `dataset`, or a list of names with
-            these among them.
-        key_map: What the beginnings of names in the file become, the longest that fits; null drops a name.
+        ask: Findings to ask together, on which each score depends: those of the `dataset`, or a list of names that
+            includes them.
+        key_map: New beginnings of names by those in the file; the longest match counts, and null drops a name.
         **options: Those of `xbench.models.networks.query_decoder.DecoderModel`.
     """
 
@@ -110,17 +108,14 @@ class DeViDe(KEBERTModel):
         }
 
     def remarks(self) -> Mapping[str, str]:
-        """Return the epsilon, which names as those of timm do not tell any more."""
+        """Return the epsilon, because converted names no longer show it."""
         return {_EPS: repr(self.design[_EPS])}
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode descriptions, ids and mask (N, L), as vectors (N, 768)."""
         return cast(Tensor, self.model.description_proj(super().encode_text(input_ids, attention_mask)))
 
 
 class _Model(QueryModel):
-    """KAD's decoder behind a linear layer for image tokens, with an optional projection of descriptions."""
-
     def __init__(self, pooling: str, outputs: int, layers: int, heads: int, feedforward: int) -> None:
         super().__init__(outputs, layers, heads, feedforward)
         self.image_proj = nn.Linear(WIDTH, WIDTH)
@@ -139,8 +134,8 @@ def _renamed(tensors: Mapping[str, Tensor], key_map: Mapping[str, str | None], p
         new += name.removeprefix(beginning)
         if new in renamed:
             raise UserError(
-                f"--model.key_map makes {new} of two names in {path}, {name} being the second: map one of them to "
-                "null, which drops it, or elsewhere."
+                f"--model.key_map gives two names in {path} the name {new}, the second being {name}. Map one of them "
+                "to null, which drops it, or to another name."
             )
         renamed[new] = tensor
     return renamed

@@ -1,8 +1,8 @@
-"""GLoRIA: words of a sentence look for the cells of a radiograph that they are about.
+"""GLoRIA: words of a sentence attend to the cells of a radiograph.
 
 S.-C. Huang, L. Shen, M. P. Lungren and S. Yeung, "GLoRIA: A Multimodal Global-Local Representation Learning Framework
 for Label-efficient Medical Image Recognition", ICCV 2021. The score is the mean of the cosine of image and sentence and
-of a local similarity, for which every word attends to the cells. The map is that attention. AFLoc shares the networks.
+a local similarity from the attention of each word to the cells. The map is that attention. AFLoc shares the networks.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from xbench.runtime.errors import UserError
 from xbench.types import MapScale, ModelOutput
 
 _TOKENISER = "emilyalsentzer/Bio_ClinicalBERT"
-# Side of the input in pixels, and to what the network enlarges it.
+# Side of the input in pixels, and side to which the network enlarges it.
 _INPUT, _ENLARGED = 224, 299
 _UNUSED = (
     "text_encoder.model.embeddings.position_ids",
-    # AFLoc's further projections, for training.
+    # AFLoc's projections for training.
     "img_encoder.local2_embedder.weight",
     "img_encoder.local_f_embedder.weight",
 )
 
 
 class LocalGlobal(VLM):
-    """The networks of GLoRIA and AFLoc, from one checkpoint: a ResNet whose third stage gives cells, and a BERT.
+    """The networks of GLoRIA and AFLoc from one checkpoint: a BERT, and a ResNet whose third stage gives the cells.
 
-    A radiograph is fitted on a black square and enlarged to 299 x 299 inside the network: 19 x 19 cells.
+    A radiograph is fitted on a black square and enlarged to 299 x 299 in the network, which gives 19 x 19 cells.
 
     Args:
         checkpoint: File of the authors, or its tensors in a .safetensors file.
-        text_encoder: Hugging Face id or local folder of the tokeniser. The weights come from the checkpoint.
+        text_encoder: Hugging Face id or local folder of the tokenizer. The weights come from the checkpoint.
         **options: Those of `xbench.models.VLM`.
     """
 
@@ -56,12 +56,12 @@ class LocalGlobal(VLM):
         self.checkpoint = locate(checkpoint, self.title, self.source)
         self.text_source = text_encoder
         self.preprocessing = Preprocessing(on_black_canvas(self.canvas, _INPUT), mean=(0.5,) * 3, std=(0.5,) * 3)
-        # Official names have the module of the training script in front.
+        # Official names begin with the module of the training script.
         prefix = f"{self.title.lower()}."
         tensors = {name.rpartition(prefix)[2]: tensor for name, tensor in read_tensors(self.checkpoint).items()}
         self.img_encoder = undrawn(lambda: _ImageEncoder(tensors))
         self.text_encoder = ReportText(tensors, text_encoder, self.title, _TOKENISER)
-        # Without the names of the training script, the two have the same tensors.
+        # Without the training script's prefix, the two models have the same names.
         converted = read_remarks(self.checkpoint).get("model", "")
         if converted in ("gloria", "afloc") and converted != self.title.lower():
             raise UserError(f"{self.checkpoint} was converted from a file of {converted}, not of {self.title}.")
@@ -69,25 +69,25 @@ class LocalGlobal(VLM):
 
 
 class GLoRIA(LocalGlobal):
-    """GLoRIA. A finding may have several prompts: score and map are those of the one that fits an image best.
+    """GLoRIA. A finding may have several prompts: score and map are those of the best match to the image.
 
-    The authors standardise scores over the images of a batch; here a score does not depend on other images.
-    Probabilities are the sigmoid of the score, which keeps the ranks.
+    The authors standardize scores over a batch; here a score does not depend on other images. Probabilities are the
+    sigmoid of the score, which keeps the ranks.
 
     Args:
         checkpoint: The authors' `chexpert_resnet50.ckpt` or `chexpert_resnet18.ckpt`, or its tensors in a .safetensors
             file.
         saliency: The map: mean or maximum of the words' attention, or the dot product of cells and sentence (`dot`).
-        count: What tells how many rows of the table of words take part: the `words`, or the `characters` of the prompt,
-            as in the authors' code, so that rows without a word take part too.
+        count: Number of rows of the word table to use: the `words`, or the `characters` of the prompt, as in the
+            authors' code, which includes rows without a word.
         **options: Those of `xbench.models.maps.gloria.LocalGlobal`.
     """
 
     title, canvas, wording = "GLoRIA", 256, "There is {}"
     stated = "count"
     source = (
-        "It is chexpert_resnet50.ckpt, linked from the README of github.com/marshuang80/gloria; no licence is stated "
-        "for the weights."
+        "It is chexpert_resnet50.ckpt, linked from the README of github.com/marshuang80/gloria; the weights have "
+        "no stated license."
     )
 
     def __init__(
@@ -102,7 +102,7 @@ class GLoRIA(LocalGlobal):
         self.map_scale: MapScale = "attention" if saliency == "attention_mean" else "none"
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Return vectors (C, P, 97, 768): each prompt's sentence, then its words, and NaN in place of further ones."""
+        """Return vectors (C, P, 97, 768): each prompt's sentence and words, padded with NaN."""
         flat = [prompt for of_class in prompts for prompt in of_class]
         counts = [len(prompt) - prompt.count("[") for prompt in flat] if self.count == "characters" else None
         if counts and max(counts) >= TOKENS:
@@ -112,17 +112,17 @@ class GLoRIA(LocalGlobal):
         return nn.utils.rnn.pad_sequence(text.split([*map(len, prompts)]), batch_first=True, padding_value=torch.nan)
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-        """Encode tokenised prompts (N, L): sentence and words (N, 97, 768), NaN from the given count of words on."""
+        """Encode tokenized prompts (N, L) as sentence and words (N, 97, 768), NaN after the given count of words."""
         text = self.text_encoder(input_ids.to(self.device), attention_mask.to(self.device))
-        # All rows but those of [CLS] and [SEP].
+        # All rows except those of [CLS] and [SEP].
         words = (text[:, 1:] != 0).any(-1).sum(-1) - 2 if counts is None else torch.tensor(counts, device=text.device)
         beyond = torch.arange(TOKENS - 1, device=text.device) >= words[:, None]
         return torch.cat([text[:, :1], text[:, 2:].masked_fill(beyond[..., None], torch.nan)], dim=1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, 224, 224) against the prompts of C classes, from `encode_prompts`.
+        """Score normalized images (B, 3, 224, 224) against the prompts of C classes, from `encode_prompts`.
 
-        Logits (B, C) lie between -3 and 3. Maps are (B, C, 19, 19); of `attention_mean` each sums to 1.
+        Logits (B, C) are between -3 and 3. Maps are (B, C, 19, 19), and sum to 1 each for `attention_mean`.
         """
         whole, cells = (part.float() for part in self.img_encoder(images))
         with torch.autocast(images.device.type, enabled=False):
@@ -156,7 +156,7 @@ class GLoRIA(LocalGlobal):
 
 
 class _ImageEncoder(nn.Module):
-    """A ResNet without its last layer, and what projects its stages, with the names of the authors' files."""
+    """A ResNet without its last layer, and the projections of its stages, with the authors' names."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _ImageEncoder(nn.Module):
         self.local_embedder = nn.Conv2d(width // 2, 768, 1, bias=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return vectors (B, 768) of images and vectors (B, 768, 19, 19) of their cells, not normalised."""
+        """Return vectors (B, 768) of images and (B, 768, 19, 19) of their cells, not normalized."""
         net = self.model
         seen = F.interpolate(images, (_ENLARGED, _ENLARGED), mode="bilinear", align_corners=True)
         seen = net.maxpool(net.relu(net.bn1(net.conv1(seen))))

@@ -2,7 +2,7 @@
 
 SigLIP (X. Zhai et al., "Sigmoid Loss for Language Image Pre-Training", ICCV 2023) has no class token: a learned probe
 attends to the patches. Its map is LeGrad (W. Bousselham et al., "LeGrad: An Explainability Method for Vision
-Transformers via Feature Formation Sensitivity", ICCV 2025), in the form that the authors' code has for this head.
+Transformers via Feature Formation Sensitivity", ICCV 2025), as in the authors' code for this head.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _MAPS: dict[str, tuple[Saliency, ...]] = {"siglip": ("legrad", "legrad_corrected
 
 
 class HFDual(DualEncoder):
-    """A SigLIP or CLIP of Hugging Face transformers, with the tokenizer and the image settings of its repository.
+    """A SigLIP or CLIP of Hugging Face transformers, with the tokenizer and image settings of its repository.
 
     Args:
-        checkpoint: Folder as `hf download` leaves it, the file of weights in one, or a name on the Hugging Face hub.
+        checkpoint: Folder from `hf download`, the file of weights in one, or a name on the Hugging Face hub.
         title: Short name of the model in results and run folders.
         templates: Present and absent prompt, each with `{finding}`.
         pairs: Whether the logit is the lead over the absent prompt, and the probability the softmax of the two.
-            Otherwise the probability is SigLIP's sigmoid. By default a CLIP is scored in pairs and a SigLIP is not.
+            Otherwise the probability is SigLIP's sigmoid. By default true for a CLIP and false for a SigLIP.
         saliency: CLIP: `patch`, the cosine of each patch after final norm and projection. SigLIP: `legrad`;
-            `legrad_corrected`, as the authors' code does by default: cells that "a photo of a" marks with more than 0.8
-            of its range become 0, then each map is stretched from 0 to 1; `value`, unpublished, the cosine of each
-            patch sent alone through the pooling head.
-        legrad_blocks: How many of the last blocks LeGrad sums over.
-        legrad_norm: Whether the final norm comes before the pooling head, as in the model. LeGrad's code omits it.
+            `legrad_corrected`, the default of the authors' code, which zeroes cells where "a photo of a" exceeds 0.8 of
+            its range, then stretches each map to [0, 1]; `value`, unpublished, the cosine of each patch sent alone
+            through the pooling head.
+        legrad_blocks: Number of last blocks that LeGrad sums over.
+        legrad_norm: Whether to apply the final norm before the pooling head, as in the model. LeGrad's code omits it.
         image_size: Side of the square input in pixels, by default that of training. Positions are interpolated.
         resize: `file` follows preprocessor_config.json. `tensorflow` stretches bilinearly without antialiasing, as
             Google does for MedSigLIP.
@@ -91,7 +91,7 @@ class HFDual(DualEncoder):
         family = "Siglip" if self.kind == "siglip" else "CLIP"
         with explained(f"The settings of {checkpoint} are not those of a {self.kind} model", "Fetch them again."):
             settings = getattr(transformers, f"{family}Config")(**config)
-            # In float32, whatever the settings say.
+            # Always in float32, regardless of the settings.
             self.model: Any = undrawn(lambda: getattr(transformers, f"{family}Model")(settings)).float()
             of_images = self._settings("preprocessor_config.json")
             processor = getattr(transformers, f"{family}ImageProcessor").from_dict(of_images)
@@ -99,7 +99,7 @@ class HFDual(DualEncoder):
             self.preprocessing = preprocessing(processor, self.image_size, resize == "tensorflow")
         check_image_size(self.image_size, settings.vision_config.patch_size)
         for tower in (self.model.text_model, self.model.vision_model):
-            # Buffers that no file of weights holds.
+            # Files of weights do not contain these buffers.
             tower.embeddings.position_ids.copy_(torch.arange(tower.embeddings.position_ids.shape[1])[None])
         self.checkpoint = file if file.is_file() else weights_file(self.source, "checkpoint")
         network, tensors = f"the {self.kind} model of config.json", read_tensors(self.checkpoint)
@@ -107,13 +107,13 @@ class HFDual(DualEncoder):
         fill(self.model, tensors, self.checkpoint, network, ("*.embeddings.position_ids",), advice)
         if not self.pairs and not getattr(self.model, "logit_bias", None):
             raise UserError(
-                f"--model.checkpoint {checkpoint} has no logit_bias, or one of 0, so the sigmoid of a single prompt is "
-                "no probability. Give --model.pairs true."
+                f"--model.checkpoint {checkpoint} has no logit_bias, or a logit_bias of 0, so the sigmoid of a single "
+                "prompt is not a probability. Give --model.pairs true."
             )
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
         if self.kind == "siglip":
-            # As its tokenizer does: lower case, no punctuation, single spaces.
+            # Like SigLIP's tokenizer: lower case, no punctuation, single spaces.
             plain = str.maketrans("", "", string.punctuation)
             texts = [" ".join(text.lower().translate(plain).split()) for text in texts]
         length = self.model.config.text_config.max_position_embeddings
@@ -121,16 +121,16 @@ class HFDual(DualEncoder):
 
     @torch.no_grad()
     def encode_tokens(self, input_ids: Tensor) -> Tensor:
-        """Encode token ids (N, L) int64 as vectors of unit length (N, D) float32, without a mask.
+        """Encode token ids (N, L) int64 as unit vectors (N, D) float32, without a mask.
 
-        SigLIP was trained to see its padding: L must be the full length. CLIP never looks behind the end token.
+        SigLIP was trained with visible padding, so L must be the full length. CLIP ignores what follows the end token.
         """
         return F.normalize(self.model.get_text_features(input_ids.to(self.device)).pooler_output.float(), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, h, w) against text vectors, with maps of the patch grid.
+        """Score normalized images (B, 3, h, w) against text vectors, with maps of the patch grid.
 
-        Given pairs (C, 2, D), a class is scored against its absent prompt. Given single prompts (C, D), probabilities
+        With pairs (C, 2, D), each class is scored against its absent prompt. With single prompts (C, D), probabilities
         are sigmoids for a SigLIP, and the softmax over the C classes for a CLIP.
         """
         model, vision = self.model, self.model.vision_model
@@ -156,13 +156,13 @@ class HFDual(DualEncoder):
         return self.encode_texts(["a photo of a"])
 
     def _relevance(self, states: Sequence[Tensor], text: Tensor) -> Tensor:
-        """Sum LeGrad's maps (B, C, N) over the last of the states (B, N, width) behind the blocks."""
+        """Sum LeGrad's maps (B, C, N) over the last of the states (B, N, width) after the blocks."""
         (count, norm), vision = self._legrad, self.model.vision_model
         corrected = self.saliency == "legrad_corrected"
         maps = torch.zeros((), device=text.device)
-        # Gradients where the test loop forbids them, in the precision of the weights and not of autocast.
+        # The test loop disables gradients; autocast would lower their precision.
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(text.device.type, enabled=False):
-            # Copies, because what the test loop computed may not take part in a gradient.
+            # Copies, because tensors from inference mode cannot take part in a gradient.
             text = torch.cat([text, self.empty.to(text.device)]) if corrected else text.clone()
             for state in states[-count:]:
                 state = state.to(vision.head.probe.dtype, copy=True)
@@ -180,7 +180,7 @@ class HFDual(DualEncoder):
     def _tokenizer(self) -> Any:
         if self.kind == "clip":
             return load_tokeniser(self.source, "checkpoint")
-        # SigLIP's own class needs the library of SentencePiece. T5's has the same rules.
+        # SigLIP's own class needs the SentencePiece library; T5's has the same rules.
         model = parse_sentencepiece(find_file(self.source, "spiece.model", option="checkpoint"), "Fetch it again.")
         rules = {"_spm_precompiled_charsmap": model.normalizer_spec.precompiled_charsmap or None, "extra_ids": 0}
         pieces = [(piece.piece, piece.score) for piece in model.pieces]
@@ -188,7 +188,7 @@ class HFDual(DualEncoder):
 
 
 def preprocessing(processor: Any, side: int, tensorflow: bool) -> Preprocessing:
-    """Return what an image processor of transformers does with Pillow, for a square input of so many pixels."""
+    """Return the steps of an image processor of transformers, for a square input of `side` pixels."""
     size, crop = processor.size, processor.crop_size if getattr(processor, "do_center_crop", None) else None
     interpolation: Any = {1: "lanczos", 2: "bilinear", 3: "bicubic"}[processor.resample]
     geometry: list[A.BasicTransform] = [PillowResize(side, "both", interpolation)]
@@ -201,7 +201,7 @@ def preprocessing(processor: Any, side: int, tensorflow: bool) -> Preprocessing:
 
 
 def _attend(head: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the probe of a pooling head receives of tokens (B, N, width), and their values (B, heads, N, d)."""
+    """Return what the probe of a pooling head attends to in tokens (B, N, width), and their values (B, heads, N, d)."""
     own, inputs = head.attention, (head.probe.expand(len(tokens), -1, -1), tokens, tokens)
     parts = zip(inputs, own.in_proj_weight.chunk(3), own.in_proj_bias.chunk(3), strict=True)
     queries, keys, values = (F.linear(*part).unflatten(-1, (own.num_heads, -1)).transpose(1, 2) for part in parts)
@@ -209,18 +209,18 @@ def _attend(head: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pool(head: Any, received: Tensor) -> Tensor:
-    """Send what was received (..., heads, N, d) through the rest of the pooling head to vectors (..., N, width)."""
+    """Send attended tokens (..., heads, N, d) through the rest of the pooling head to vectors (..., N, width)."""
     joined = head.attention.out_proj(received.transpose(-3, -2).flatten(-2))
     return joined + head.mlp(head.layernorm(joined))  # type: ignore[no-any-return]
 
 
 def _legrad(head: Any, tokens: Tensor, text: Tensor) -> Tensor:
-    """Return the positive gradients of the cosines with respect to the probe's attention, mean over heads, (B, C, N).
+    """Return the positive gradients of the cosines by the probe's attention, averaged over heads, (B, C, N).
 
-    The gradient for the weight of a token is that for what the probe receives, times the value of the token.
+    The gradient of a token's weight is the gradient of the attended vector times the token's value.
     """
     received, values = _attend(head, tokens)
-    # Every text has a copy of what the probe receives, so that one backward gives all gradients.
+    # One copy of the attended vector per text, so that a single backward gives all gradients.
     received = received.expand(len(text), *received.shape).detach().requires_grad_()
     vectors = F.normalize(_pool(head, received).squeeze(-2).float(), dim=-1)
     (gradient,) = torch.autograd.grad((vectors * text[:, None]).sum(), received)

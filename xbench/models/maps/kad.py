@@ -36,20 +36,19 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
 _SOURCE = (
-    "The README of github.com/xiaoman-zhang/KAD links folders that hold KAD_512/best_valid.pt and "
-    "KAD_1024/best_valid.pt."
+    "The README of github.com/xiaoman-zhang/KAD links folders with KAD_512/best_valid.pt and KAD_1024/best_valid.pt."
 )
 
-# Of BERT, of the queries and of the image tokens.
+# Width of BERT, queries and image tokens.
 WIDTH = 768
-# The networks in a checkpoint, one state dict each.
+# Networks in a checkpoint, one state dict each.
 SECTIONS = ("image_encoder", "text_encoder", "model")
 _UNUSED = ("text_encoder.logit_scale", "text_encoder.bert_model.embeddings.position_ids", "model.logit_scale")
-# The authors' scripts read the first; their early settings, and those of others who build on KAD, have the second.
+# The authors' scripts read the first; their early settings, and those of derived models, have the second.
 _SIZES = ("img_res", "image_res")
 
 Ask = Literal["official", "dataset"] | list[str]
-"""What is asked together with the dataset's findings."""
+"""What to ask together with the dataset's findings."""
 
 
 def class_name(finding: str) -> str:
@@ -64,12 +63,12 @@ def class_name(finding: str) -> str:
 
 
 def projection() -> nn.Sequential:
-    """Return the two linear layers with a GELU between them that follow BERT's pooler."""
+    """Return the two linear layers with a GELU that follow BERT's pooler."""
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
 
 
 class _TextEncoder(nn.Module):
-    """Med-KEBERT, a BERT-base, with the projection that comes after its pooler."""
+    """Med-KEBERT, a BERT-base with a projection after its pooler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class _TextEncoder(nn.Module):
 
 
 class QueryModel(nn.Module):
-    """A decoder of queries, with a head of 2 outputs (logits of absent and present) or 1 (a logit of present)."""
+    """A query decoder with a head of 2 outputs (logits of absent and present) or 1 (a logit of present)."""
 
     def __init__(self, outputs: int = 2, layers: int = 4, heads: int = 4, feedforward: int = 1024) -> None:
         super().__init__()
@@ -91,10 +90,10 @@ class QueryModel(nn.Module):
         self.mlp_head = nn.Sequential(nn.Linear(WIDTH, outputs))
 
     def forward(self, tokens: Tensor, queries: Tensor, attention_of: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Ask image tokens (B, N, 768) about queries (C, 768), which attend to one another.
+        """Decode queries (C, 768), which attend to one another, over image tokens (B, N, 768).
 
         Returns:
-            Logits (B, C, outputs) float32, and the attention (B, heads, C, N) of each layer that is asked for.
+            Logits (B, C, outputs) float32, and the attention (B, heads, C, N) of each requested layer.
         """
         memory = self.decoder.keys_values(self.decoder.norm(tokens))
         decoded, attention = self.decoder(self.decoder.norm(queries)[None], memory, attention_of)
@@ -102,22 +101,22 @@ class QueryModel(nn.Module):
 
 
 class KEBERTModel(DecoderModel):
-    """A model that asks image tokens about texts that Med-KEBERT encodes, as KAD and DeViDe do.
+    """Base class of KAD and DeViDe, which query image tokens with texts that Med-KEBERT encodes.
 
-    Queries attend to one another, so a score depends on what is asked with it: `encode_tokens` takes all that is asked,
-    in any order, and `score` returns the dataset's findings.
+    Queries attend to one another, so a score depends on the others: `encode_tokens` takes all of them, in any order,
+    and `score` returns the dataset's findings.
 
     Args:
-        image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). Like `model`, the decoder and its
-            head, it is on the device `meta` and gets its weights here.
-        ask: What is asked together with the dataset's findings, see `xbench.models.KAD`.
-        mean: Of the pixels in [0, 1], per channel.
+        image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). It and `model`, the decoder with
+            its head, are on the device `meta` and get their weights here.
+        ask: What to ask together with the dataset's findings, see `xbench.models.KAD`.
+        mean: Mean of the pixels in [0, 1], per channel.
         std: Standard deviation, per channel.
-        text_encoder: Hugging Face id or local folder of the tokeniser; the weights are in the checkpoint.
+        text_encoder: Hugging Face id or local folder of the tokenizer; the weights are in the checkpoint.
 
     Attributes:
-        official_lists: What the authors' scripts ask together, a list for each set of classes.
-        ask: Resolved option `ask`, and `together`, what is asked with its prompts, in order; known from `setup` on.
+        official_lists: Classes that the authors' scripts ask together, one list per set of classes.
+        ask: Resolved option `ask`; `together` maps all names to their prompts, in order. Both are set by `setup`.
     """
 
     official_lists: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -147,7 +146,7 @@ class KEBERTModel(DecoderModel):
         self.model = model.to_empty(device="cpu")
         tensors = with_first_names(tensors, {"model.decoder_norm.": "model.decoder.norm."})
         fill(self, tensors, checkpoint, type(self).__name__, _UNUSED, advice)
-        # Stretched to a square with Pillow's bicubic filter, as the official scripts do.
+        # The official scripts stretch to a square with Pillow's bicubic filter.
         self.preprocessing = Preprocessing([PillowResize(self.image_size, "both", "bicubic")], mean, std)
 
     def setup(self, stage: str) -> None:
@@ -164,15 +163,15 @@ class KEBERTModel(DecoderModel):
         if lacking or len({*names}) < len(names):
             problem = f"lacks {', '.join(lacking)} of the dataset" if lacking else "has a name twice"
             raise UsageError(
-                f"--model.ask {self._asks} {problem}. Give every finding of the dataset once, and whatever else is to "
-                "be asked with them."
+                f"--model.ask {self._asks} {problem}. Give each finding of the dataset once, and any others to ask "
+                "together with them."
             )
         worded = dict(zip(self.findings, self.prompts, strict=True))
         self.together = {}
         for name in names:
             self.together[name] = worded.get(name) or self.default_prompts(name)
             if name not in worded:
-                # Of a finding that the dataset lacks, a file of prompts may have none.
+                # A file of prompts may lack findings that are not in the dataset.
                 with suppress(UserError):
                     self.together[name] = list(self.prompts_of(name))
         self.columns = [names.index(finding) for finding in self.findings]
@@ -184,7 +183,7 @@ class KEBERTModel(DecoderModel):
         return [class_name(finding)]
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask (C, K, 256) of up to K texts per class; the rest is masked throughout."""
+        """Return token ids and attention mask (C, K, 256) of up to K texts per class; missing texts are masked."""
         texts = [text for of_class in prompts for text in of_class]
         ids, mask = tokenise(load_tokeniser(self.text_source), texts, 256, self.name)
         counts = [len(of_class) for of_class in prompts]
@@ -202,15 +201,14 @@ class KEBERTModel(DecoderModel):
         return torch.stack([of_class.mean(dim=0) for of_class in vectors.split(counts)])
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode texts, ids and mask (N, L), as vectors (N, 768), which are not normalised."""
         return cast(Tensor, self.text_encoder(input_ids, attention_mask))
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, H, W) against queries (C, 768) that are asked together.
+        """Score normalized images (B, 3, H, W) against queries (C, 768) that are asked together.
 
         Returns:
-            Logits (B, C), present minus absent, and the probabilities of present; saliency (B, C, rows, columns), the
-            attention of each query to the image tokens, mean over `layers` and `heads`. Each map sums to 1.
+            Logits (B, C), present minus absent, and probabilities of present; saliency (B, C, rows, columns), the mean
+            attention of each query to the image tokens over `layers` and `heads`. Each map sums to 1.
         """
         tokens = self.image_encoder(images)
         queries = queries.to(self.model.decoder.norm.weight.dtype)
@@ -225,24 +223,24 @@ class KEBERTModel(DecoderModel):
 
 
 class KAD(KEBERTModel):
-    """KAD with whichever image encoder its checkpoint holds.
+    """KAD with the image encoder of its checkpoint.
 
-    In the released files that is a ResNet-50 of stride 32; the authors' code also trains one of stride 16 (for images
-    of 224 pixels) and a DenseNet-121, and tests a ViT-B/16.
+    The released files have a ResNet-50 of stride 32. The authors' code also trains one of stride 16 (for images of 224
+    pixels) and a DenseNet-121, and tests a ViT-B/16.
 
     Args:
         checkpoint: File of weights, such as `best_valid.pt`. The knowledge encoder's file is not needed.
         image_size: Side in pixels of the square that the radiograph is stretched to. By default `img_res` of the
-            checkpoint's own settings, as in the authors' scripts, or 224.
-        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`, of which
-            all `heads` count.
-        ask: What is asked together, on which each score depends: `official` asks all classes of the authors' script for
-            a dataset (the 14 of ChestX-ray14), or those of the dataset without one; `dataset` asks the findings that
-            are scored; a list of names asks these, the dataset's findings among them.
+            checkpoint's settings, as in the authors' scripts, or 224.
+        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`, with all
+            `heads`.
+        ask: Findings to ask together, on which each score depends: `official` asks the classes of the authors' script
+            for a dataset (the 14 of ChestX-ray14), or those of the dataset if there is no script; `dataset` asks the
+            scored findings; a list of names must include the dataset's findings.
         **options: Those of `xbench.models.networks.query_decoder.DecoderModel`.
     """
 
-    # In the order of the authors' script. Their lists for CheXpert and ChestX-Det10 are the classes of the datasets.
+    # In the order of the authors' script. Their lists for CheXpert and ChestX-Det10 are the datasets' classes.
     official_lists = (CHESTXRAY14_CLASSES,)
 
     def __init__(
@@ -255,7 +253,7 @@ class KAD(KEBERTModel):
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "KAD", _SOURCE)
-        # The checkpoint's own settings, or what `convert` noted of them.
+        # The checkpoint's own settings, or those that `convert` noted.
         settings = {**read_settings(path), **read_remarks(path)}
         size = next((str(settings[name]) for name in _SIZES if name in settings), "")
         trained_size = int(size) if size.isdecimal() and int(size) else None
@@ -267,7 +265,7 @@ class KAD(KEBERTModel):
         self.encoder_name, self.trained_size = name, trained_size
 
     def remarks(self) -> Mapping[str, str]:
-        """Return the image size that the checkpoint's own settings say, which are not converted."""
+        """Return the image size in the checkpoint's settings, which are not converted."""
         return {} if self.trained_size is None else {_SIZES[0]: str(self.trained_size)}
 
     def provenance(self) -> dict[str, Any]:
@@ -275,7 +273,7 @@ class KAD(KEBERTModel):
 
 
 class _Convolutional(nn.Module):
-    """The token grid of a convolutional network: the official ModelRes512, ModelRes or ModelDense, by its names."""
+    """Token grid of a convolutional network, the official ModelRes512, ModelRes or ModelDense, with its names."""
 
     def __init__(self, name: str, features: nn.Module, channels: int) -> None:
         super().__init__()
@@ -289,26 +287,26 @@ class _Convolutional(nn.Module):
 
 
 def _image_encoder(tensors: Mapping[str, Tensor]) -> tuple[str, nn.Module, int, dict[str, Tensor]]:
-    """Return name, network and stride of the image encoder in a checkpoint, and its tensors by the network's names."""
+    """Return name, network, stride and renamed tensors of the image encoder in a checkpoint."""
     if "image_encoder.dense_l1.weight" in tensors:
         named = with_first_names(tensors, {"image_encoder.densenet.features.": "image_encoder.dense_features."})
-        # No ReLU follows its last batch norm.
+        # No ReLU follows the last batch norm.
         encoder = _Convolutional("dense", torchvision.models.densenet121().features, 1024)
         return "DenseNet-121, stride 32", encoder, 32, without(named, "image_encoder.densenet.classifier.")
     implementation = implementation_of(tensors)
-    # Our own names, timm's, are those of a converted file.
+    # A converted file has timm's names, as the networks here do.
     if implementation in ("pytorch_pretrained_vit", "timm"):
         named = with_timm_names(tensors)
         side = side_of(named)
-        # The official module has a final norm and never applies it.
+        # The official module never applies its final norm.
         if implementation == "pytorch_pretrained_vit":
             named = without(named, "image_encoder.norm.")
         return f"ViT-B/16 of {side} pixels", ViTB16(side, final_norm=False), 16, named
     first = tensors.get("image_encoder.res_l1.weight")
     stride = 16 if first is not None and len(first) == 1024 else 32
-    # Of stride 16 it is without the last stage, which files still have under its other name.
+    # Stride 16 omits the last stage, which files still contain under its other name.
     tensors = without(tensors, "image_encoder.resnet.fc.", *(["image_encoder.resnet.layer4."] if stride == 16 else []))
-    # Positions 2 and 3 are without parameters: ReLU and max-pooling.
+    # Positions 2 and 3, ReLU and max-pooling, have no parameters.
     children = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7}
     first_names = {f"image_encoder.resnet.{name}.": f"image_encoder.res_features.{i}." for name, i in children.items()}
     kept, channels = (8, 2048) if stride == 32 else (7, 1024)

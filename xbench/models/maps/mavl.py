@@ -1,9 +1,9 @@
-"""MAVL: MedKLIP with nine texts on every finding, of which each gets its own query.
+"""MAVL: MedKLIP with nine texts per finding, each with its own query.
 
 V. M. H. Phan, Y. Xie, Y. Qi, L. Liu, L. Liu, B. Zhang, Z. Liao, Q. Wu, M.-S. To, J. W. Verjans, "Decomposing Disease
 Descriptions for Enhanced Pathology Detection: A Multi-Aspect Vision-Language Pre-Training Framework", CVPR 2024. The
-score is that of a linear layer on the nine decoded queries of a finding side by side; the map is the mean over four of
-them of their attention to the patches, mean over the decoder's four layers and four heads.
+score comes from a linear layer on the concatenated decoded queries of a finding. The map is the mean attention of four
+of them to the patches, over the decoder's four layers and four heads.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
 _SOURCE = (
-    "README.md of github.com/HieuPhan33/MAVL links the folder that holds checkpoint_full_46.pth, for classification, "
-    "and checkpoint_full_40.pth, for grounding; no licence is given."
+    "README.md of github.com/HieuPhan33/MAVL links the folder with checkpoint_full_46.pth, for classification, and "
+    "checkpoint_full_40.pth, for grounding; no license is stated."
 )
 
 _NORMAL = {"normal", "clear", "clear lungs"}
@@ -33,19 +33,20 @@ _NORMAL = {"normal", "clear", "clear lungs"}
 class MAVL(BookModel):
     """MAVL with the weights of its authors.
 
-    The nine texts of a finding are its explanation and then statements on border, fluid, location, opacity, other,
-    patterns, shape and texture. The book works as for `xbench.models.MedKLIP`.
+    The nine texts of a finding are its explanation, then statements on border, fluid, location, opacity, other,
+    patterns, shape and texture. The book works as in `xbench.models.MedKLIP`.
 
     Args:
         checkpoint: A file of the authors (`checkpoint_full_46.pth`), or its tensors as safetensors.
-        concepts: File with the eight further texts on every entry of `book`, in the order above; needed with it.
-        mode: Where the score comes from. `feature`: from the decoded queries. `text`: from the cosines of the whole
-            image with the queries themselves, each compared with those of the first two entries, a normal radiograph
-            and clear lungs; the authors use it for COVID-19 and for rare findings.
-        aspects: Texts, from 0, the explanation, whose attention makes the map.
-        merge: How: `avg` and `max` over `aspects`, or `global`, which takes the explanation alone.
-        **options: Those of `xbench.models.maps.medklip.BookModel`. Of a finding's prompts, nine replace its texts,
-            eight all but the explanation, one the explanation.
+        concepts: File with the eight further texts on each entry of `book`, in the order above. The two options need
+            each other.
+        mode: Source of the score. `feature`: the decoded queries. `text`: the cosines of the whole image with the
+            queries themselves, each compared with those of the first two entries, a normal radiograph and clear lungs;
+            the authors use it for COVID-19 and for rare findings.
+        aspects: Texts whose attention makes the map; 0 is the explanation.
+        merge: How to combine them: `avg` or `max` over `aspects`, or `global` for only the explanation.
+        **options: Those of `xbench.models.maps.medklip.BookModel`. Nine prompts of a finding replace its texts, eight
+            all but the explanation, one the explanation.
     """
 
     stated = "mode"
@@ -62,7 +63,7 @@ class MAVL(BookModel):
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "MAVL", _SOURCE)
-        # The authors' scripts take this word out wherever it stands.
+        # The authors' scripts remove this string wherever it occurs.
         tensors = {name.replace("module.", ""): tensor for name, tensor in read_tensors(path).items()}
         classifier = tensors.get("classifier.weight")
         texts = 9 if classifier is None else max(1, classifier.shape[-1] // WIDTH)
@@ -70,8 +71,8 @@ class MAVL(BookModel):
         fill(model, tensors, path, "MAVL", ignored=("temp",))
         if (book is None) != (concepts is None):
             raise UsageError(
-                "MAVL's book is two files, and only one is given: --model.book with the explanations and "
-                "--model.concepts with the other texts on the same entries."
+                "MAVL's book is two files: give both --model.book with the explanations and --model.concepts with the "
+                "other texts on the same entries."
             )
         super().__init__(model, path, texts=texts, concepts=concepts, book=book, **options)
         self.mode, self.merge = mode, merge
@@ -81,8 +82,8 @@ class MAVL(BookModel):
             self.map_scale = "none"
         if mode == "text" and not {name.lower() for name in list(self._entries)[:2]} <= _NORMAL:
             raise UsageError(
-                f"--model.mode text compares every finding with a normal radiograph and with clear lungs: the first "
-                f"two entries of {book} must be normal and clear."
+                "--model.mode text compares each finding with a normal radiograph and clear lungs, so the first two "
+                f"entries of {book} must be normal and clear."
             )
 
     def setup(self, stage: str) -> None:
@@ -90,16 +91,16 @@ class MAVL(BookModel):
         records = getattr(self.trainer.datamodule, "records", ())  # type: ignore[attr-defined]
         if self.mode == "text" and any(query.text for record in records for query in record.queries or ()):
             raise UsageError(
-                "--model.mode text compares findings with two entries of the book, and this dataset has phrases, which "
-                "are asked without the book. Leave it out."
+                "--model.mode text compares findings with two entries of the book, but the phrases of this dataset are "
+                "asked without the book. Leave the option out."
             )
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, H, W) against queries (C, 9, 256) that are asked together.
+        """Score normalized images (B, 3, H, W) against queries (C, 9, 256) that are asked together.
 
         Returns:
             Logits (B, C), in mode `feature` present minus absent, and the probabilities of present, their sigmoid;
-            saliency (B, C, rows, columns). Maps of single texts, and their mean, sum to 1. All float32.
+            saliency (B, C, rows, columns). Maps of single texts, and their mean, sum to 1. All are float32.
         """
         features = self.model.backbone(images)
         decoded, attention = self.decode(self.model.image_tokens(features), queries)
@@ -122,27 +123,24 @@ class MAVL(BookModel):
 
 
 class _Network(BookNetwork):
-    """MAVL's network under the names of the authors' file."""
-
     def __init__(self, texts: int) -> None:
         super().__init__(head_inputs=texts * WIDTH)
         self.backbone = trunk()
         self.res_l1 = nn.Sequential(nn.Conv2d(TRUNK_WIDTH, TRUNK_WIDTH, 1), nn.PReLU())
         self.res_l2 = nn.Conv2d(TRUNK_WIDTH, WIDTH, 1)
         self.pool = _AttentionPool(14, TRUNK_WIDTH, 8, WIDTH)
-        # Of use in training alone, but every file of the authors has it.
+        # Used only in training, but every file of the authors contains it.
         self.location_emb = nn.Conv1d(WIDTH, 768, kernel_size=texts, stride=texts)
 
     def image_tokens(self, features: Tensor) -> Tensor:
-        """Turn features of the trunk (B, 1024, h, w) into tokens (B, 256, h, w)."""
+        """Turn trunk features (B, 1024, h, w) into tokens (B, 256, h, w)."""
         return cast(Tensor, self.res_l2(self.res_l1(features)))
 
 
 class _AttentionPool(AttentionPool2d):  # type: ignore[misc]
-    """CLIP's: the mean of all positions looks at itself and at every one of them. Here for any grid."""
+    """CLIP's attention pool for any grid: the mean of all positions attends to itself and to each of them."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """Turn features (B, 1024, h, w) into one vector per image (B, 256)."""
         grid = list(features.shape[2:])
         positions = resample_abs_pos_embed(self.positional_embedding[None], grid, antialias=False)
         tokens = features.flatten(2).transpose(1, 2)

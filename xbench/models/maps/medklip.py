@@ -1,11 +1,11 @@
-"""MedKLIP: a decoder asks the patches of a radiograph about explanations of findings, all entries of a book together.
+"""MedKLIP: a decoder queries the patches of a radiograph with explanations of findings, the entries of a book.
 
 C. Wu, X. Zhang, Y. Zhang, Y. Wang, W. Xie, "MedKLIP: Medical Knowledge Enhanced Language-Image Pre-Training for X-ray
-Diagnosis", ICCV 2023. The score is that of a linear layer on the decoded query; the map is the attention of the query
-to the patches, mean over the decoder's four layers and four heads.
+Diagnosis", ICCV 2023. The score comes from a linear layer on the decoded query; the map is the query's mean attention
+to the patches over the decoder's four layers and four heads.
 
-Queries attend to one another, so the score of a finding depends on the rest of the book. As the authors do, all entries
-are decoded and the columns of the dataset picked. MAVL reads its book, with more texts an entry, by the same code.
+Queries attend to one another, so a finding's score depends on the rest of the book. Like the authors, this decodes all
+entries and selects the dataset's columns. MAVL shares this code.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
 _SOURCE = (
-    "checkpoints/README.md of github.com/MediaBrain-SJTU/MedKLIP links the folder that holds checkpoint_final.pth; no "
-    "licence is given."
+    "checkpoints/README.md of github.com/MediaBrain-SJTU/MedKLIP links the folder with checkpoint_final.pth; no "
+    "license is stated."
 )
 
-# Widths of queries and image tokens, and of the third stage of a ResNet-50.
+# Width of queries and image tokens, and of the third stage of a ResNet-50.
 WIDTH, TRUNK_WIDTH = 256, 1024
 
 _NAMES = """
@@ -47,12 +47,12 @@ crowd infiltrate obscure deformity hernia drainage distention shift stent pressu
 hardware dilation chf redistribution aspiration tail_abnorm_obs excluded_obs
 """
 OFFICIAL_ENTRIES = tuple(_NAMES.split())
-"""Names of the entries of the authors' book, in class order."""
+"""Entries of the authors' book, in class order."""
 
-# Entries of findings that are not called the same, from the authors' scripts: ChestX-ray14 (both models), RSNA, SIIM,
-# CheXpert and COVID-rural (MAVL). `calcification` is the one entry that no script of theirs asks about. Aortic
-# Enlargement, Clavicle Fracture, Diffuse Nodule, Enlarged PA, ILD, Lung Cavity, Lung Cyst, Mediastinal Shift,
-# Nodule/Mass, Other Lesion, Rib Fracture and Tuberculosis have none.
+# Entries with other names than the finding, from the authors' scripts: ChestX-ray14 (both models), RSNA, SIIM,
+# CheXpert and COVID-rural (MAVL). None of the scripts asks about `calcification`. Aortic Enlargement, Clavicle
+# Fracture, Diffuse Nodule, Enlarged PA, ILD, Lung Cavity, Lung Cyst, Mediastinal Shift, Nodule/Mass, Other Lesion,
+# Rib Fracture and Tuberculosis have no entry.
 _ENTRY_OF = {
     "COVID-19": "covid19",
     "Enlarged Cardiomediastinum": "enlarge",
@@ -67,7 +67,7 @@ _ENTRY_OF = {
 }
 
 Entries = Mapping[str, Sequence[str]]
-"""Texts by name of the entry, in class order: the explanation, and for MAVL one text on each aspect after it."""
+"""Texts by entry, in class order: the explanation, and for MAVL one text on each aspect after it."""
 
 
 @dataclass(frozen=True)
@@ -80,24 +80,24 @@ class Book:
 
 
 def own_texts(finding: str, texts: int) -> list[str]:
-    """Return the package's texts on a finding: its description, then its aspects if an entry has several texts."""
+    """Return the package's texts on a finding: its description, and its aspects if an entry has several texts."""
     return [*prompts_in_style("description", finding), *(prompts_in_style("aspects", finding) if texts > 1 else ())]
 
 
 def own_entries(texts: int) -> Entries:
-    """Return the book in the words of the package: a normal radiograph, clear lungs, then every finding."""
+    """Return the package's book: a normal radiograph, clear lungs, then all findings."""
     return {name: own_texts(name, texts) for name in (*wordings("normal"), *wordings("findings"))}
 
 
 def read_entries(book: str, concepts: str | None, texts: int) -> Entries:
-    """Read the authors' book: by entry an explanation and, from `concepts`, the other texts; or raise a UserError."""
+    """Read the authors' book of explanations and, from `concepts`, other texts; raise a UserError if it is invalid."""
     explanations = {}
     for name, value in read_prompts(book).items():
         if len(value) != 1:
-            raise UserError(f"--model.book {book} gives {name} {len(value)} texts: an entry has one explanation.")
-        # MedKLIP's file has lost a letter, which does no harm where entries are told by their position.
+            raise UserError(f"--model.book {book} gives {name} {len(value)} texts, but an entry has one explanation.")
+            # MedKLIP's file lacks a letter, which is harmless in the authors' code, where only the position counts.
         explanations["pneumonia" if name == "eumonia" else name] = value
-    # Files for some datasets append entries, on which scores would depend; the authors ask them there alone.
+    # Entries that files add for some datasets come last; the authors ask them only there.
     if {*OFFICIAL_ENTRIES} <= {*explanations}:
         explanations = {name: explanations[name] for name in (*OFFICIAL_ENTRIES, *explanations)}
     if concepts is None:
@@ -106,14 +106,14 @@ def read_entries(book: str, concepts: str | None, texts: int) -> Entries:
     for name in explanations:
         if len(aspects.get(name, ())) != texts - 1:
             raise UserError(
-                f"--model.concepts {concepts} has {len(aspects.get(name, ()))} texts on {name} of the book {book}: the "
-                f"weights need {texts - 1} for every entry. Give the two files that belong together."
+                f"--model.concepts {concepts} has {len(aspects.get(name, ()))} texts on {name} of the book {book}, but "
+                f"the weights need {texts - 1} for each entry. Give two files that belong together."
             )
     return {name: [*explanation, *aspects[name]] for name, explanation in explanations.items()}
 
 
 def entry_of(finding: str, entries: Entries) -> str | None:
-    """Return the name of a finding's entry in a book: that of the authors' scripts, or one of the same name."""
+    """Return the entry of a finding in a book: that of the authors' scripts, or one with its name."""
     official = _ENTRY_OF.get(finding, finding.lower())
     if official in entries:
         return official
@@ -123,9 +123,8 @@ def entry_of(finding: str, entries: Entries) -> str | None:
 def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[Sequence[str]]) -> Book:
     """Make the book of a run from entries and the prompts of each finding of the dataset.
 
-    A finding's prompts replace its entry, or are appended if the book has none, as the authors of MAVL do. They are all
-    texts that an entry has, or the explanation alone, or the aspects alone: the others stay as they are. Of a book with
-    the 75 official entries, others stay out unless they belong to a finding.
+    A finding's prompts replace the texts of its entry: all, only the explanation, or only the aspects. Without an entry
+    they are appended, as the authors of MAVL do. A book with the 75 official entries keeps others only for findings.
     """
     entry = {finding: entry_of(finding, entries) for finding in findings}
     official = {*OFFICIAL_ENTRIES} <= {*entries}
@@ -141,8 +140,8 @@ def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[S
             asked[name] = [*given, *usual[1:]] if len(given) == 1 else [usual[0], *given]
         else:
             raise UsageError(
-                f"{finding} has {len(given)} prompts; the model takes {texts} of each finding"
-                + (f", or the explanation alone, or the {texts - 1} aspects alone." if texts > 1 else ".")
+                f"{finding} has {len(given)} prompts, but the model takes {texts} per finding"
+                + (f", only the explanation, or only the {texts - 1} aspects." if texts > 1 else ".")
             )
     added = tuple(finding for finding in findings if entry[finding] is None)
     return Book(asked, tuple(entry[finding] or finding for finding in findings), added)
@@ -154,13 +153,13 @@ def trunk() -> nn.Sequential:
 
 
 def preprocessing(image_size: int, equalise: bool) -> Preprocessing:
-    """Return the preprocessing of both models: equalise if wanted, then stretch to a square."""
+    """Return the preprocessing of both models: equalize if requested, then stretch to a square."""
     geometry = [*([HistogramEqualisation()] if equalise else []), PillowResize(image_size, "both", "bilinear")]
     return Preprocessing(geometry, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class BookNetwork(nn.Module):
-    """The parts that both networks share, under the names of the authors' files."""
+    """The common parts of both networks, with the authors' names."""
 
     def __init__(self, head_inputs: int) -> None:
         super().__init__()
@@ -170,16 +169,16 @@ class BookNetwork(nn.Module):
 
 
 class BookModel(DecoderModel):
-    """A model that reads every image with a book; `texts` is the number of texts of an entry.
+    """A model that queries each image with a book of `texts` texts per entry.
 
     Args:
         text_encoder: Bio_ClinicalBERT: its name on the Hugging Face hub, or a folder with config.json, vocab.txt (or
             tokenizer.json) and model.safetensors (or pytorch_model.bin).
-        book: File with an explanation of every entry, as JSON or YAML.
-        equalise: Equalise the histogram before resizing, as the authors of MedKLIP do for RSNA alone.
-        **options: Those of `xbench.models.networks.query_decoder.DecoderModel` and of every vision-language model.
-            Training was at an `image_size` of 224. The authors of MedKLIP enlarge maps by repeating every cell
-            (`saliency_upsample` of `nearest`), those of MAVL bilinearly between corners (`corners`).
+        book: File with an explanation of each entry, as JSON or YAML.
+        equalise: Equalize the histogram before resizing, as the authors of MedKLIP do only for RSNA.
+        **options: Those of `xbench.models.networks.query_decoder.DecoderModel` and of `xbench.models.VLM`. Training
+            used an `image_size` of 224. The authors of MedKLIP enlarge maps by repeating cells (`nearest` as
+            `saliency_upsample`), those of MAVL bilinearly between corners (`corners`).
     """
 
     model: Any
@@ -204,7 +203,7 @@ class BookModel(DecoderModel):
         self.preprocessing = preprocessing(self.image_size, equalise)
 
     def default_prompts(self, finding: str) -> list[str]:
-        """Return the texts of the finding's entry in the book, or those of the package if it has none."""
+        """Return the texts of the finding's entry in the book, or the package's if it has none."""
         name = entry_of(finding, self._entries)
         return own_texts(finding, self.texts) if name is None else list(self._entries[name])
 
@@ -215,14 +214,13 @@ class BookModel(DecoderModel):
         self.columns = [list(self.book.entries).index(column) for column in self.book.columns]
 
     def phrase_prompts(self, text: str) -> list[str]:
-        """Return the phrase in the place of each text of an entry."""
         return [text] * self.texts
 
     def asked(self) -> Sequence[Sequence[str]]:
         return list(self.book.entries.values())
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask (C, K, 64) of the texts of C classes, cut off as the authors do."""
+        """Return token ids and attention mask (C, K, 64) of the texts of C classes, truncated as the authors do."""
         counts = {len(of_class) for of_class in prompts}
         if counts != {self.texts}:
             raise UserError(
@@ -234,7 +232,7 @@ class BookModel(DecoderModel):
 
     @torch.no_grad()
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode the K tokenised texts of each class, [CLS] first, as queries (C, K, 256) float32."""
+        """Encode K tokenized texts per class, [CLS] first, as queries (C, K, 256) float32."""
         ids, mask = (part.flatten(0, 1) for part in self.by_class(input_ids, attention_mask, self.texts))
         bert = self._bert.to(self.device)
         first = encode_in_chunks(lambda *chunk: bert(*chunk).last_hidden_state[:, 0], ids, mask)
@@ -267,7 +265,7 @@ class BookModel(DecoderModel):
 
     @cached_property
     def _bert(self) -> Any:
-        # Not a submodule: its weights are not the checkpoint's.
+        # Not a submodule, because the checkpoint does not contain its weights.
         return load_bert(self.text_source)
 
 
@@ -292,25 +290,23 @@ class MedKLIP(BookModel):
         super().__init__(model, path, texts=1, concepts=None, **options)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, H, W) against queries (C, 1, 256) that are asked together.
+        """Score normalized images (B, 3, H, W) against queries (C, 1, 256) that are asked together.
 
         Returns:
             Logits (B, C), present minus absent, and the probabilities of present, their sigmoid; saliency (B, C, rows,
-            columns), the attention of each query to the image. Each map sums to 1. All float32.
+            columns), the attention of each query to the image. Each map sums to 1. All are float32.
         """
         decoded, attention = self.decode(self.model.image_tokens(images), queries)
         return absent_or_present(classify(self.model.classifier, decoded.squeeze(2)), attention.squeeze(2))
 
 
 class _Network(BookNetwork):
-    """MedKLIP's network under the names of the authors' file."""
-
     def __init__(self) -> None:
         super().__init__(head_inputs=WIDTH)
         self.res_features = trunk()
         self.res_l1 = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
         self.res_l2 = nn.Linear(TRUNK_WIDTH, WIDTH)
-        # Of use in training alone, but every file of the authors has it.
+        # Used only in training, but every file of the authors contains it.
         self.cl_fc = nn.Linear(WIDTH, 768)
 
     def image_tokens(self, images: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""RadZero: the similarity of a sentence with every patch is the map, and weights the patches for the score.
+"""RadZero: a sentence's similarity to each patch is the map, and weights the patches for the score.
 
 "RadZero: Similarity-Based Cross-Attention for Explainable Vision-Language Alignment in Chest X-ray with Zero-Shot
 Multi-Task Capability", NeurIPS 2025, arXiv 2504.07416. A DINOv2 trained on radiographs, with two more layers, gives the
-image tokens; an MPNet gives the sentence vector. One layer norm is shared by both, and every similarity is a cosine
-divided by one learned temperature.
+image tokens; an MPNet gives the sentence vector. Both share a layer norm. A similarity is a cosine divided by a learned
+temperature.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _PATCH, _PADDING, _TOKENS = 14, 1, 512
 _VISION: dict[str, Any] = {"patch_size": _PATCH, "use_mask_token": False}
 _TEXT: dict[str, Any] = {"vocab_size": 30527, "max_position_embeddings": 514, "layer_norm_eps": 1e-5}
 _UNUSED = ("vision_model.embeddings.mask_token", "text_model.pooler.*", "text_model.embeddings.position_ids")
-# What transformers 4, which wrote the released file, calls the projections of attention, and transformers 5.
+# Projections of attention: names in transformers 4, which wrote the released file, and names in transformers 5.
 _ATTENTION = {f"attention.attention.{name}.": f"attention.{name[0]}_proj." for name in ("query", "key", "value")}
 _ATTENTION["attention.output.dense."] = "attention.o_proj."
-# In training they belong to the loss function. Names in the released file may or may not begin with it.
+# Parts of the loss function in training; some names in the released file have a prefix.
 _OF_LOSS = ("layer_norm.weight", "layer_norm.bias", "loss_temperature")
 
 
 class RadZero(VLM):
-    """RadZero. Its maps compare between images: their sigmoid is a probability for every patch.
+    """RadZero. Its maps compare between images: their sigmoid is a probability for each patch.
 
     Args:
-        checkpoint: The authors' `model.safetensors`, or a folder with it. By default it is downloaded from the Hugging
-            Face hub.
-        text_encoder: Hugging Face id or local folder with the tokeniser and `preprocessor_config.json`. By default the
-            folder of the checkpoint if it has a tokeniser, otherwise the authors' repository.
+        checkpoint: The authors' `model.safetensors`, or a folder with it; downloaded from the Hugging Face hub by
+            default.
+        text_encoder: Hugging Face id or local folder with the tokenizer and `preprocessor_config.json`. By default the
+            folder of the checkpoint if it has a tokenizer, otherwise the authors' repository.
         image_size: Side in pixels of the square that the radiograph is stretched to; by default the authors' (518).
-        positions: Bicubic interpolation of the position embeddings from their grid of S x S to N x N patches: by the
-            factor (N + 0.1) / S (`scale`), as in transformers 4.39, with which the model was trained, or to the size N
-            (`size`), as in newer versions.
+        positions: Bicubic interpolation of the position embeddings from S x S to N x N patches: by the factor (N + 0.1)
+            / S (`scale`), as in transformers 4.39, which trained the model, or to the size N (`size`), as in newer
+            versions.
         **options: Those of `xbench.models.VLM`.
     """
 
@@ -82,14 +82,14 @@ class RadZero(VLM):
         self.settings, self.positions = _settings(self.checkpoint, self.text_source), positions
         self.image_size: int = self.settings["size"] if image_size is None else image_size
         check_image_size(self.image_size, _PATCH)
-        # As in the official script for ChestX-Det10: grey values stretched to 0..255, then the radiograph to a square.
+        # As in the official script for ChestX-Det10.
         resize = PillowResize(self.image_size, "both", self.settings["interpolation"])
         self.preprocessing = Preprocessing([MinMax(), resize], self.settings["mean"], self.settings["std"])
         tensors = read_tensors(self.checkpoint)
         for name, network in undrawn(lambda: _networks(tensors)).items():
             self.add_module(name, network)
         self.loss_temperature = nn.Parameter(torch.zeros(1))
-        # The names of the file, by those of the networks.
+        # Names in the file, by names in the networks.
         self._names = {_own_name(name, self.state_dict()): name for name in tensors}
         fill(self, {own: tensors[name] for own, name in self._names.items()}, self.checkpoint, "RadZero", _UNUSED)
 
@@ -98,7 +98,7 @@ class RadZero(VLM):
         return self.encode_tokens(*tokenise(tokeniser, self.one_of_each(prompts), _TOKENS, self.name))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode tokenised prompts (C, L) int64 as sentence vectors (C, 768), the mean of their tokens."""
+        """Encode tokenized prompts (C, L) int64 as sentence vectors (C, 768), the mean of their tokens."""
         mask = input_ids != _PADDING if attention_mask is None else attention_mask
         return encode_in_chunks(self._mean_state, input_ids.to(self.device), mask.long().to(self.device))
 
@@ -115,14 +115,14 @@ class RadZero(VLM):
         return cast(Tensor, vision.layernorm(vision.encoder(torch.cat(tokens, dim=1) + positions).last_hidden_state))
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalised images (B, 3, h, w) against sentence vectors (C, 768).
+        """Score normalized images (B, 3, h, w) against sentence vectors (C, 768).
 
-        Maps (B, C, rows, columns) are similarities of patches with the sentence: cosines divided by the temperature.
-        The logit is the similarity of the sum of all tokens, weighted by the softmax of theirs; the class token counts.
+        Maps (B, C, rows, columns) are similarities of patches and sentence. The logit is the similarity of the sum of
+        all tokens, class token included, weighted by the softmax of their similarities.
         """
         tokens = self.align_transformer.transformer_layers(self.image_tokens(images)).last_hidden_state
         tokens, sentences = self.layer_norm(tokens), self.layer_norm(queries)
-        # Under autocast the products below would fall back to 16 bits, too few to rank cosines.
+        # Under autocast the products would fall back to 16 bits, too few to rank cosines.
         with torch.autocast(images.device.type, enabled=False):
             tokens, sentences = F.normalize(tokens.float(), dim=-1), F.normalize(sentences.float(), dim=-1)
             temperature = self.loss_temperature.float().exp()
@@ -136,7 +136,7 @@ class RadZero(VLM):
         return {self._names[name]: tensor for name, tensor in self.state_dict().items()}
 
     def remarks(self) -> Mapping[str, str]:
-        """Return the settings of the preprocessing, which the authors keep in a file beside the weights."""
+        """Return the settings of the preprocessing, which the authors keep in a separate file."""
         return {"preprocessing": json.dumps(self.settings)}
 
     def _position_embeddings(self, rows: int, columns: int) -> Tensor:
@@ -152,11 +152,11 @@ class RadZero(VLM):
 
 
 def _settings(checkpoint: Path, source: str) -> dict[str, Any]:
-    """Return how images are resized and normalised: what `convert` noted, or what the authors' file has."""
+    """Return the image settings that `convert` noted, or those of the authors' file."""
     if noted := read_remarks(checkpoint).get("preprocessing"):
         return cast(dict[str, Any], json.loads(noted))
     file = find_file(source, "preprocessor_config.json")
-    with explained(f"{file} is no preprocessor_config.json of RadZero", f"Take the file of {_HUB}."):
+    with explained(f"{file} is not a preprocessor_config.json of RadZero", f"Take the file of {_HUB}."):
         found = json.loads(file.read_text(encoding="utf-8"))
         (size,) = {found["size"]["height"], found["size"]["width"]}
         interpolation = {2: "bilinear", 3: "bicubic"}[found.get("resample", 3)]
@@ -164,7 +164,6 @@ def _settings(checkpoint: Path, source: str) -> dict[str, Any]:
 
 
 def _networks(tensors: Mapping[str, Tensor]) -> nn.ModuleDict:
-    """Return the networks by their names in the file, without weights, with as many positions as the file has."""
     stored = tensors.get("vision_model.embeddings.position_embeddings", torch.empty(1, 257, 0))
     vision = Dinov2Model(Dinov2Config(**_VISION, image_size=_PATCH * isqrt(stored.shape[1] - 1)))
     align = Dinov2Encoder(Dinov2Config(**_VISION | {"num_hidden_layers": 2}))
@@ -174,7 +173,7 @@ def _networks(tensors: Mapping[str, Tensor]) -> nn.ModuleDict:
 
 
 def _own_name(name: str, known: Collection[str]) -> str:
-    """Return the name of the networks for a tensor of the file; the file's own if they have none."""
+    """Return the networks' name for a tensor of the file, or its own name if they have none."""
     for old, new in _ATTENTION.items():
         name = next((own for own in (name.replace(old, new), name.replace(new, old)) if own in known), name)
     return next((own for own in _OF_LOSS if name.endswith(own)), name)

@@ -1,4 +1,4 @@
-"""BERT as text encoder, from a folder, the Hugging Face hub or a checkpoint, and its tokenisers."""
+"""BERT as text encoder, from a folder, the Hugging Face hub or a checkpoint, and its tokenizers."""
 
 from __future__ import annotations
 
@@ -22,32 +22,29 @@ from xbench.runtime.errors import UserError
 
 
 def load_bert(source: str) -> BertModel:
-    """Load a BERT without its pooler, frozen, from a folder or hub repository, or raise a UserError."""
+    """Load a BERT without its pooler, frozen, from a folder or hub repository."""
     file = find_file(source, "config.json")
-    with explained(f"--model.text_encoder {source}: {file} is no configuration of a BERT", "Fetch it again."):
+    with explained(f"--model.text_encoder {source}: {file} is not a BERT's configuration", "Fetch it again."):
         config = BertConfig.from_json_file(file)
     bert, path = empty_bert(config, pooler=False), weights_file(source)
-    # Files converted from TensorFlow have its names of the weights of a layer norm.
+    # Files converted from TensorFlow use its names for layer norms.
     tensors = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in with_first_names(read_tensors(path), {"bert.": ""}).items()
     }
     unused = ("cls.*", "pooler.*", "embeddings.position_ids")
-    advice = "Give --model.text_encoder the folder, or name on the Hugging Face hub, of the BERT that belongs to it."
+    advice = "Give --model.text_encoder the matching folder or name on the Hugging Face hub."
     fill(bert, tensors, path, f"the text encoder {source}", unused, advice)
     return bert
 
 
 def weights_file(source: str, option: str = "text_encoder") -> Path:
-    """Return the weights of a folder or a repository on the hub, downloaded if need be, or raise a UserError."""
+    """Return the weights in a folder or hub repository, downloaded if necessary; raise a UserError if it has none."""
     return find_file(source, "model.safetensors", "pytorch_model.bin", option=option)
 
 
 def bert_like(tensors: Mapping[str, Tensor], prefix: str) -> BertModel:
-    """Return a BERT in the sizes of those tensors whose names begin so, yet to be filled; frozen, for inference.
-
-    What they do not tell is as in BERT-base; a head is 64 wide.
-    """
+    """Return an empty BERT, frozen, in the sizes of the tensors with a prefix; otherwise BERT-base, heads 64 wide."""
 
     def size(name: str, dimension: int, usual: int) -> int:
         tensor = tensors.get(prefix + name)
@@ -83,21 +80,21 @@ def encode_in_chunks(
 
 
 def tokenise(tokeniser: Any, texts: Sequence[str], length: int, model: str) -> tuple[Tensor, Tensor]:
-    """Tokenise N texts to ids and mask, each (N, length) int64; see `too_long` about texts that are longer."""
+    """Tokenize N texts to ids and mask, each (N, length) int64; `too_long` handles longer texts."""
     padding = {"padding": "max_length", "truncation": True, "return_attention_mask": True, "return_tensors": "pt"}
-    # One more than the model reads shows which texts the tokeniser cuts off.
+    # One extra token shows which texts the tokenizer truncates.
     tokens = tokeniser(list(texts), **padding, max_length=length + 1)
     if (longer := tokens["attention_mask"][:, length]).any():
         too_long(texts[int(longer.argmax())], length, model)
-        # The end token comes last.
+        # The end token must come last.
         tokens = tokeniser(list(texts), **padding, max_length=length)
     return tokens["input_ids"][:, :length], tokens["attention_mask"][:, :length]
 
 
 def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 64) -> tuple[Tensor, Tensor]:
-    """Tokenise N texts as the authors of MedKLIP do: ids and mask (N, length) int64.
+    """Tokenize N texts to ids and mask (N, length) int64 as the authors of MedKLIP do.
 
-    Their tokeniser adds no [SEP], lower-cases although the vocabulary is cased, and cuts longer texts off silently.
+    Their tokenizer adds no [SEP], lower-cases although the vocabulary is cased, and truncates silently.
     """
     ids = vocabulary(source)
     tokeniser = BertWordPieceTokenizer(ids, lowercase=True, strip_accents=True)
@@ -115,9 +112,9 @@ def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 
 
 @cache
 def vocabulary(source: str) -> dict[str, int]:
-    """Return the ids of a tokeniser's tokens, by token, from a folder or hub repository, or raise a UserError."""
+    """Return the ids of a tokenizer's tokens, from a folder or hub repository."""
     file = find_file(source, "vocab.txt", "tokenizer.json")
-    with explained(f"{file} is no vocabulary of a BERT", "Fetch it again."):
+    with explained(f"{file} is not a BERT's vocabulary", "Fetch it again."):
         text = file.read_text(encoding="utf-8")
         words = text.removesuffix("\n").split("\n")
         listed = {word: number for number, word in enumerate(words)}
@@ -128,9 +125,9 @@ def vocabulary(source: str) -> dict[str, int]:
 
 
 def empty_bert(config: BertConfig, pooler: bool) -> BertModel:
-    """Return a BERT yet to be filled with weights; frozen, for inference."""
+    """Return an empty BERT, frozen, for inference."""
     bert = undrawn(lambda: BertModel(config, add_pooling_layer=pooler))
-    # The two buffers that no file of weights holds.
+    # Files of weights do not contain these two buffers.
     bert.embeddings.position_ids.copy_(torch.arange(config.max_position_embeddings)[None])
     bert.embeddings.token_type_ids.zero_()
     return bert.eval().requires_grad_(False)  # type: ignore[no-any-return]
@@ -138,35 +135,34 @@ def empty_bert(config: BertConfig, pooler: bool) -> BertModel:
 
 @cache
 def load_tokeniser(source: str, option: str = "text_encoder", kind: Any = AutoTokenizer) -> Any:
-    """Load a tokeniser from a folder or hub repository that the user named by an option, or raise a UserError.
+    """Load a tokenizer from a folder or hub repository that `option` names; raise a UserError if that fails.
 
-    `kind` is its class, by default what the files name; a class of their own would be refused.
+    `kind` is its class, by default the one in the files; code in the files is refused.
     """
-    with explained(f"The tokeniser of {source} cannot be loaded", _offline(source, option)):
+    with explained(f"The tokenizer of {source} cannot be loaded", _offline(source, option)):
         place, revision = (str(folder), "main") if (folder := _folder(source, option)) else _on_hub(source)
         return kind.from_pretrained(place, revision=revision, trust_remote_code=False)
 
 
 def _on_hub(source: str) -> tuple[str, str]:
-    """Return repository and revision of a source on the hub, `REPOSITORY` or `REPOSITORY@REVISION`."""
     repository, _, revision = source.partition("@")
     return repository, revision or "main"
 
 
 def parse_sentencepiece(path: Path, advice: str) -> Any:
-    """Return the protocol buffer of a SentencePiece model, read without that library, or raise a UserError."""
+    """Return the protocol buffer of a SentencePiece model, read without that library."""
     model = import_protobuf().ModelProto()
-    with explained(f"The tokeniser {path} cannot be read", advice):
+    with explained(f"The tokenizer {path} cannot be read", advice):
         try:
             model.ParseFromString(path.read_bytes())
-        except Exception as error:  # protobuf's own class among them
+        except Exception as error:  # including protobuf's own class
             raise ValueError(error) from error
     return model
 
 
 def find_file(source: str, *names: str, option: str = "text_encoder") -> Path:
-    """Return the first of several files that a folder or a repository on the hub has, or raise a UserError."""
-    folder, reason, unreachable = _folder(source, option), "it holds none of them", False
+    """Return the first of several files in a folder or hub repository; raise a UserError if there is none."""
+    folder, reason, unreachable = _folder(source, option), "not in the folder", False
     for name in names:
         if folder is None:
             repository, revision = _on_hub(source)
@@ -174,11 +170,11 @@ def find_file(source: str, *names: str, option: str = "text_encoder") -> Path:
                 return Path(hf_hub_download(repository, name, revision=revision, local_files_only=unreachable))
             except (OSError, ValueError, RuntimeError) as error:
                 reason = first_line(error)
-                # A hub that is out of reach is tried for half a minute, which once is enough.
+                # An unreachable hub takes half a minute to fail, so try it only once.
                 unreachable = unreachable or isinstance(error, LocalEntryNotFoundError)
         elif (folder / name).is_file():
             return folder / name
-    raise UserError(f"No {' or '.join(names)} of {source} can be had ({reason}). {_offline(source, option, *names)}")
+    raise UserError(f"No {' or '.join(names)} of {source} found ({reason}). {_offline(source, option, *names)}")
 
 
 def _folder(source: str, option: str) -> Path | None:
@@ -194,6 +190,6 @@ def _offline(source: str, option: str, *names: str) -> str:
     usual = "config.json, vocab.txt or tokenizer.json, and model.safetensors or pytorch_model.bin"
     files = ", ".join([*(name for name in names if name not in usual), usual])
     return (
-        f"Without a network, fetch {files} of {source if _folder(source, option) is None else 'the model'} from "
-        f"huggingface.co elsewhere, put them into one folder and give --model.{option} FOLDER."
+        f"Without a network, download {files} of {source if _folder(source, option) is None else 'the model'} from "
+        f"huggingface.co on another machine, put them into one folder and give --model.{option} FOLDER."
     )

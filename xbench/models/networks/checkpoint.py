@@ -1,4 +1,4 @@
-"""Files of weights: read without running anything in them, and fitted to a network by name and shape."""
+"""Files of weights, read without running their code, and fitted to a network by name and shape."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
-    """Return the path of a checkpoint that the user has to bring, or raise a UserError that names its source."""
+    """Return the path of a checkpoint that the user must supply; raise a UserError that names its source."""
     if not checkpoint:
         need = f"{model} needs the weights of its authors: give --model.checkpoint FILE."
         raise UsageError(f"{need} {source}")
@@ -35,17 +35,17 @@ def locate(checkpoint: str | None, model: str, source: str) -> Path:
 
 
 def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
-    """Read a file of weights, safetensors or what torch.save wrote; a UserError if it holds no plain weights.
+    """Read a file of weights from safetensors or torch.save; raise a UserError for anything else.
 
-    Names lose the prefixes of parallel and compiled training (`module.`, `_orig_mod.`), tensors come out of the dict
-    (`state_dict`, `model`) that they are wrapped in. Nothing else in the file is kept. `sections` are the keys of an
-    official file that keeps its networks in several dicts: they come in front of the names
-    (`image_encoder.conv1.weight`), as a file without sections must have them already.
+    Names lose the prefixes of parallel and compiled training (`module.`, `_orig_mod.`). Tensors come from the wrapping
+    dict (`state_dict`, `model`); the rest of the file is dropped. `sections` are the keys of several dicts in an
+    official file. They become prefixes of the names (`image_encoder.conv1.weight`), which a file without sections must
+    have already.
     """
     _check_file(path)
     content = _load(path, sections)
     found = [key for key in sections if isinstance(content, dict) and isinstance(content.get(key), dict)]
-    # `model` alone is as likely the usual wrapper.
+    # `model` alone is more likely the usual wrapper.
     if set(found) - {"model", "state_dict"}:
         content = {f"{key}.{_bare(str(name))}": tensor for key in found for name, tensor in content[key].items()}
     else:
@@ -55,14 +55,14 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
     ):
-        raise UserError(f"{path} holds no state dict: names of tensors and the tensors, alone or under `state_dict`.")
+        raise UserError(f"{path} has no state dict: names of tensors and the tensors, alone or under `state_dict`.")
     return {_bare(name): tensor for name, tensor in content.items()}
 
 
 def read_network(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a network that was pickled as a whole, without its classes, or those of `read_tensors`."""
+    """Read the tensors of a network pickled as a whole, without its classes, or those of `read_tensors`."""
     _check_file(path)
-    # About classes whose source is another today.
+    # Ignore warnings about classes whose source has changed.
     with warnings.catch_warnings(action="ignore"):
         content = None if path.suffix == ".safetensors" else _load(path, plain=False)
     return dict(_tensors_of(content)) if isinstance(content, _Inert) else read_tensors(path)
@@ -76,14 +76,14 @@ def _tensors_of(part: _Inert, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
-    """Return the settings that a training script left beside the weights, under `config`; empty without any."""
+    """Return the settings under `config` that a training script stored with the weights; empty if there are none."""
     content = None if path.suffix == ".safetensors" else _load(path)
     settings = content.get("config") if isinstance(content, dict) else None
     return settings if isinstance(settings, dict) else {}
 
 
 def read_remarks(path: Path) -> Mapping[str, str]:
-    """Return what the command `convert` wrote beside the tensors; empty for any other file."""
+    """Return what the command `convert` stored with the tensors; empty for any other file."""
     if path.suffix != ".safetensors":
         return {}
     with safe_open(path, framework="pt") as file:
@@ -91,17 +91,14 @@ def read_remarks(path: Path) -> Mapping[str, str]:
 
 
 def undrawn(build: Callable[[], T]) -> T:
-    """Build a network for `fill`, without drawing random weights."""
+    """Build a network for `fill` without drawing random weights."""
     with torch.device("meta"):
         network = build()
     return network.to_empty(device="cpu")
 
 
 def with_first_names(tensors: Mapping[str, Tensor], first_of: Mapping[str, str]) -> dict[str, Tensor]:
-    """Rename tensors that have a second name, by how second names and their first ones begin.
-
-    Of a tensor that a file has by both names, that of the first one stays.
-    """
+    """Replace beginnings of names by those in `first_of`; a tensor that already has the new name takes precedence."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         second = next((beginning for beginning in first_of if name.startswith(beginning)), None)
@@ -113,7 +110,7 @@ def with_first_names(tensors: Mapping[str, Tensor], first_of: Mapping[str, str])
 
 
 def without(tensors: Mapping[str, Tensor], *beginnings: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin otherwise."""
+    """Return the tensors whose names do not have these beginnings."""
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(beginnings)}
 
 
@@ -125,22 +122,22 @@ def fill(
     ignored: Sequence[str] = (),
     advice: str = "",
 ) -> None:
-    """Give a network its weights, every name that it has and no other, each in its shape; and freeze it, for inference.
+    """Load weights into a network, exactly its names and shapes, and freeze it for inference.
 
-    Counters of batch normalisation may be missing, and are then 0, or too many: nothing at test time depends on them.
+    Missing counters of batch normalization become 0 and extra ones are dropped, because inference does not use them.
 
     Args:
-        ignored: Patterns (`*` for anything) of names that the file may have although the network does not.
+        ignored: Patterns (`*` for anything) of names to drop from the file.
         advice: What to do about a misfit; by default to give the authors' file of this model.
 
     Raises:
-        UserError: The file does not fit, with counts and examples and what it looks like instead.
+        UserError: The file does not fit, with counts, examples and the model that it resembles.
     """
     wanted = network.state_dict()
     found = {}
     for name, tensor in tensors.items():
         if name in wanted:
-            # A lone number is stored as (), (1,) or (1, 1), depending on the version that wrote it.
+            # Scalars are stored as (), (1,) or (1, 1), depending on the version that wrote them.
             lone = tensor.numel() == wanted[name].numel() == 1
             found[name] = tensor.reshape(wanted[name].shape) if lone else tensor
     absent = [name for name in wanted if name not in found]
@@ -171,7 +168,7 @@ def fill(
 
 @contextmanager
 def explained(problem: str, advice: str) -> Iterator[None]:
-    """Turn what libraries raise of files that are missing or damaged into a UserError: `problem (cause). advice`."""
+    """Turn errors of libraries about missing or damaged files into a UserError: `problem (cause). advice`."""
     try:
         yield
     except _BROKEN as error:
@@ -189,7 +186,7 @@ _BROKEN = (
 )
 _COUNTER = "*num_batches_tracked"
 
-# Endings of names by which a released file is recognised, special ones first.
+# Endings of names that identify a released file, special ones first.
 _TELL_TALES = (
     ("CARZero", ("fusion_module.mlp_head.0.weight",)),
     ("MedKLIP", ("res_features.0.weight", "disease_embedding_layer.weight")),
@@ -221,28 +218,28 @@ def _bare(name: str) -> str:
 
 
 def _check_file(path: Path, source: str = "") -> None:
-    """Raise unless a path is a file; of a folder, name the files of weights in it."""
+    """Raise a UserError unless a path is a file; for a folder, list the files of weights in it."""
     if path.is_dir():
         suffixes = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
         inside = sorted(str(file) for pattern in ("*", "*/*") for file in path.glob(pattern) if file.suffix in suffixes)
-        advice = f"Give one of the files in it: {', '.join(inside[:5])}." if inside else f"It holds none. {source}"
-        raise UserError(f"--model.checkpoint {path} is a folder and no file of weights. {advice}".rstrip())
+        advice = f"Give a file in it: {', '.join(inside[:5])}." if inside else f"It contains no weights. {source}"
+        raise UserError(f"--model.checkpoint {path} is a folder, not a file of weights. {advice}".rstrip())
     if not path.is_file():
         raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint. {source}".rstrip())
 
 
 def _check_no_text(path: Path) -> None:
-    """Raise for a pointer of Git LFS, and for a web page in the place of the file."""
+    """Raise a UserError for a Git LFS pointer or a web page in place of the file."""
     with path.open("rb") as file:
         start = file.read(4096)
     if start.startswith(b"version https://git-lfs.github.com/"):
-        raise UserError(f"{path} is no file of weights but a pointer of Git LFS: run `git lfs pull` where it lies.")
+        raise UserError(f"{path} is a Git LFS pointer, not a file of weights: run `git lfs pull` in its folder.")
     if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml)", start, re.IGNORECASE):
         title = re.search(rb"<title[^>]*>\s*(.{1,100}?)\s*<", start, re.IGNORECASE | re.DOTALL)
         raise UserError(
-            f"{path} is no file of weights but a web page"
-            + (f" with the title {title[1].decode(errors='replace')!r}" if title else "")
-            + ": file hosts send one in the place of a large file. Open the link in a browser and download it again."
+            f"{path} is a web page, not a file of weights"
+            + (f" (title {title[1].decode(errors='replace')!r})" if title else "")
+            + ": file hosts send one in place of a large file. Open the link in a browser and download it again."
         )
 
 
@@ -256,21 +253,21 @@ def _load(path: Path, sections: Sequence[str] = (), plain: bool = True) -> Any:
             if zipped:
                 _check_archive(path)
             with torch.serialization.safe_globals(_STAND_INS):
-                # Mapped, the state of an optimiser, often twice as large as the weights, is never read.
+                # Mapped, so that the optimizer's state, often twice as large as the weights, is never read.
                 unpickler = {} if plain else {"pickle_module": _TENSORS_ALONE}
                 return torch.load(path, map_location="cpu", weights_only=plain, mmap=zipped, **unpickler)
     except pickle.UnpicklingError as error:
         culprit = re.search(r"GLOBAL (\S+)", str(error))
         parts = list(dict.fromkeys((*sections, "model", "state_dict")))
         raise UserError(
-            f"{path} is no file of plain weights{f' (it holds a {culprit[1]})' if culprit else ''}, and reading it "
-            "further could run code hidden in it. If you trust the file, keep its weights alone: torch.save({key: part "
+            f"{path} is not a file of plain weights{f' (it contains a {culprit[1]})' if culprit else ''}, and it could "
+            "run code when loaded. If you trust the file, save only its weights: torch.save({key: part "
             f"for key, part in torch.load(FILE, weights_only=False).items() if key in {parts}}}, NEW_FILE)."
         ) from error
 
 
 def _check_archive(path: Path) -> None:
-    """Raise for a program, and for an archive that unpacks to many times its bytes, before memory is taken."""
+    """Raise a UserError for a program, and for an archive that would unpack to many times its size."""
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
     unpacked = sum(entry.file_size for entry in entries)
@@ -281,16 +278,16 @@ def _check_archive(path: Path) -> None:
         )
     if any(entry.filename.endswith("/constants.pkl") for entry in entries):
         raise UserError(
-            f"{path} is a TorchScript archive, as OpenAI published CLIP: a program, which is not run here. Leave "
-            "--model.checkpoint out where plain weights can be fetched, or, if you trust the file, keep its "
-            "weights alone: torch.save(torch.jit.load(FILE, map_location='cpu').state_dict(), NEW_FILE)."
+            f"{path} is a TorchScript archive, like OpenAI's CLIP: a program, which is not run here. Omit "
+            "--model.checkpoint if plain weights can be downloaded. If you trust the file, save only its weights: "
+            "torch.save(torch.jit.load(FILE, map_location='cpu').state_dict(), NEW_FILE)."
         )
 
 
 class _Inert:
-    """Stands for an object of a checkpoint that is neither tensor nor plain value: keeps attributes, runs nothing."""
+    """Replaces other objects of a checkpoint: keeps attributes, runs nothing."""
 
-    dump_patches = False  # torch.load of files before PyTorch 1.6 looks for it
+    dump_patches = False  # torch.load reads it for files from before PyTorch 1.6
 
     def __new__(cls, *args: object) -> Any:
         return super().__new__(cls)
@@ -300,13 +297,13 @@ class _Inert:
 
 
 class _InertMapping:
-    """The same for classes of dicts, which are filled entry by entry: torch does that to its own few classes only."""
+    """Replaces classes of dicts, which torch fills entry by entry only for a few classes."""
 
     def __new__(cls, *args: object) -> Any:
         return OrderedDict()
 
 
-# Classes that the authors' training scripts left in their files beside the weights: settings, scores, paths.
+# Classes in the authors' files besides the weights: settings, scores, paths.
 _VALUES = """
 builtins.bool builtins.float builtins.int builtins.list builtins.object builtins.str builtins.tuple
 typing.Any argparse.Namespace

@@ -1,11 +1,11 @@
-"""Maps of a classifier: where the output of a layer raises the logit of a class, by two published definitions.
+"""Maps of a classifier: where the output of a layer raises the logit of a class.
 
 - `gradcam`: activations times the mean gradient of their channel, summed over channels, positive part (R. R. Selvaraju
   et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization", ICCV 2017).
 - `hirescam`: activations times their own gradients, summed over channels (R. L. Draelos and L. Carin, "Use HiResCAM
-  instead of Grad-CAM for faithful explanations of convolutional neural networks", 2020). Where pooling or flattening
-  and one linear layer follow, the cells add up to the logit without its bias, so that it highlights only what the
-  network used; Grad-CAM, which averages gradients, may highlight other places.
+  instead of Grad-CAM for faithful explanations of convolutional neural networks", 2020). If only pooling or flattening
+  and one linear layer follow, its cells sum to the logit without bias, so it highlights only what the network used.
+  Grad-CAM averages gradients and may highlight other places.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Method = Literal["gradcam", "hirescam"]
 def logits_and_maps(
     network: nn.Module, layer: str, images: Tensor, classes: Sequence[int], method: Method
 ) -> tuple[Tensor, Tensor]:
-    """Return logits (B, K) of all classes and maps (B, C, rows, columns) of some, float32, from one forward.
+    """Return logits (B, K) of all classes and maps (B, C, rows, columns) of some, float32, from one forward pass.
 
-    Each class takes a backward to the output of the layer and no further; images of a batch may not meet on the way.
+    Each class takes a backward pass to the layer's output. The images of a batch must not interact after it.
     """
     outputs: list[Tensor] = []
 
     def cut(module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
         outputs.append(output.detach().requires_grad_())
-        # A copy, because the next layer may change it in place, as the ReLU of DenseNet does.
+        # A copy, because the next layer may change it in place, like DenseNet's ReLU.
         return outputs[-1].clone()
 
-    # Gradients where the test loop forbids them; what it computed may not take part in one.
+    # The test loop disables gradients, and tensors from inference mode cannot take part in one.
     with network.get_submodule(layer).register_forward_hook(cut), torch.inference_mode(False), torch.enable_grad():
         logits = network(images.clone())
         gradients = [torch.autograd.grad(logits[:, one].sum(), outputs[-1], retain_graph=True)[0] for one in classes]
@@ -49,7 +49,7 @@ def logits_and_maps(
 
 
 def _grid(output: Tensor, network: nn.Module) -> Tensor:
-    """Return the output of a layer as (B, D, rows, columns) float32; `output_fmt` is timm's, and patches come last."""
+    """Return a layer's output as (B, D, rows, columns) float32; `output_fmt` is timm's, and patches come last."""
     if output.ndim == 4:
         return (output.permute(0, 3, 1, 2) if getattr(network, "output_fmt", "") == "NHWC" else output).float()
     side = math.isqrt(output.shape[1])
@@ -58,10 +58,10 @@ def _grid(output: Tensor, network: nn.Module) -> Tensor:
 
 @torch.no_grad()
 def mapped_layer(network: nn.Module, images: Tensor, name: str | None) -> str:
-    """Return the name of the layer whose output is mapped, or raise a UserError.
+    """Return the name of the layer to map, by default the last one with a grid of more than one cell.
 
-    By default that is the last one with a grid of more than one cell. In a transformer whose classifier reads a class
-    token, the patches behind the last attention have no gradient: there it is the norm before it.
+    If a transformer's classifier reads a class token, the patches after the last attention have no gradient, so the
+    default is the norm before it. Raises a UserError if no layer fits.
     """
     shapes, names = dict[str, Any](), {module: path for path, module in network.named_modules()}
 

@@ -1,24 +1,24 @@
 """Maps of CLIP-style vision transformers: where in an image a text is, by six published definitions.
 
-All of them take the text vectors of C classes at once and none lets one class change another's map:
+Each takes the text vectors of C classes at once, and no class changes another's map:
 
 - `patch`: cosine of the text with each patch token of the last block, after the final norm and projection.
-- `maskclip`: the same with the values of the last block in place of its tokens, sent through the attention's output
-  layer: queries, keys, residual and MLP are left out (C. Zhou et al., "Extract Free Dense Labels from CLIP", ECCV 2022.
-  The authors' code for transformers adds the residual and the MLP; the form without them is the usual one since).
-- `vv`: the same with a second path beside the last six blocks: each block's attention of its values to themselves,
-  without MLP, added to what entered the first of them (Y. Li et al., "CLIP Surgery for Better Explainability with
-  Enhancement in Open-Vocabulary Tasks", 2023, architecture surgery alone: feature surgery mixes the classes).
-- `gem`: that path with the mean of self-self attention among queries, keys and values, all normalised, iterated once,
-  with a temperature from the size of the tokens (W. Bousselham et al., "Grounding Everything: Emerging Localization
-  Properties in Vision-Language Transformers", CVPR 2024).
-- `grad_attention`: what the class token attends to in the last block, times the gradient of the class's cosine with
-  respect to that attention; positive part, mean over heads (H. Chefer et al., "Generic Attention-Model Explainability
-  for Interpreting Bi-Modal and Encoder-Decoder Transformers", ICCV 2021, on CLIP, where the authors use one block).
-- `legrad`: the gradient alone, with respect to all attention of a block, of the cosine with the average token behind
-  that block; positive part, mean over heads and queries, mean over the last two blocks as in the authors' code
-  (W. Bousselham et al., "LeGrad: An Explainability Method for Vision Transformers via Feature Formation Sensitivity",
-  ICCV 2025).
+- `maskclip`: `patch` with the last block's values, sent through the attention's output layer, in place of its tokens:
+  queries, keys, residual and MLP are omitted (C. Zhou et al., "Extract Free Dense Labels from CLIP", ECCV 2022; the
+  authors' code for transformers adds residual and MLP, later work does not).
+- `vv`: `patch` with a second path beside the last six blocks: each block's attention of its values to themselves,
+  without MLP, added to the input of the first of them (Y. Li et al., "CLIP Surgery for Better Explainability with
+  Enhancement in Open-Vocabulary Tasks", 2023; only architecture surgery, because feature surgery mixes the classes).
+- `gem`: `vv` with the mean of self-self attention among normalized queries, keys and values, iterated once, with a
+  temperature from the size of the tokens (W. Bousselham et al., "Grounding Everything: Emerging Localization Properties
+  in Vision-Language Transformers", CVPR 2024).
+- `grad_attention`: the class token's attention in the last block, times the gradient of the class's cosine with respect
+  to that attention; positive part, mean over heads (H. Chefer et al., "Generic Attention-Model Explainability for
+  Interpreting Bi-Modal and Encoder-Decoder Transformers", ICCV 2021, where the authors use one block of CLIP).
+- `legrad`: the gradient, with respect to all attention of a block, of the cosine with the average token after that
+  block; positive part, mean over heads and queries, mean over the last two blocks as in the authors' code (W.
+  Bousselham et al., "LeGrad: An Explainability Method for Vision Transformers via Feature Formation Sensitivity", ICCV
+  2025).
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from xbench.runtime.errors import UsageError
 
 Saliency = Literal["patch", "maskclip", "vv", "gem", "grad_attention", "legrad"]
 
-# How many of the last blocks are taken apart: the numbers of the authors' code.
+# Number of last blocks to take apart, as in the authors' code.
 _BLOCKS: dict[Saliency, int] = {"maskclip": 1, "vv": 6, "gem": 6, "grad_attention": 1, "legrad": 2}
 
 
 def check_saliency(visual: Any, saliency: Saliency, architecture: str) -> None:
-    """Raise a UserError if an image tower is not built as a definition needs it."""
+    """Raise a UserError if an image tower does not fit a definition."""
     if saliency == "patch":
         return
     blocks, advice = _blocks(visual), ""
     pooled = visual.trunk.global_pool if isinstance(visual, TimmModel) else visual.pool_type
     if len(blocks) < 2 or not all(_is_plain(block) for block in blocks):
         advice = (
-            "takes the blocks of the image tower apart, and they are not plain (it normalises queries and keys, turns "
-            "them by position, gates the attention, or has a single block). Use --model.saliency patch."
+            "needs plain blocks, but the image tower normalizes queries and keys, rotates them by position, gates the "
+            "attention, or has a single block. Use --model.saliency patch."
         )
     elif saliency == "grad_attention" and "tok" not in str(pooled):
         advice = (
-            "reads what the class token attends to, and the image tower averages its patches instead. Use "
-            "--model.saliency legrad."
+            "reads what the class token attends to, but the image tower averages its patches. Use --model.saliency "
+            "legrad."
         )
     if advice:
         raise UsageError(f"--model.saliency {saliency} with {architecture}: it {advice}")
 
 
 def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Saliency) -> tuple[Tensor, Tensor]:
-    """Encode square, normalised images (B, 3, h, w) and map the classes of vectors of unit length (C, D) in one pass.
+    """Encode square, normalized images (B, 3, h, w), and map the classes of unit vectors (C, D) in one pass.
 
-    Returns image vectors (B, D) as the model gives them, and maps (B, C, rows, columns) of the patch grid, float32.
+    Return image vectors (B, D) as the model gives them, and maps (B, C, rows, columns) of the patch grid, float32.
     """
     visual = model.visual
     if saliency == "patch":
@@ -78,17 +78,17 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
     grid = (math.isqrt(count), -1)
     if saliency in ("grad_attention", "legrad"):
         relevance = _grad_attention if saliency == "grad_attention" else _legrad
-        # Gradients where the test loop forbids them, in the precision of the weights and not of autocast.
+        # The test loop disables gradients; autocast would lower their precision.
         device = images.device.type
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device, enabled=False):
-            # Copies, for what the test loop computed may not take part in a gradient.
+            # Copies, because tensors from inference mode cannot take part in a gradient.
             tokens = [part.to(blocks[0].in_weight.dtype, copy=True) for part in tokens]
             maps = relevance(visual, blocks, tokens, text.clone())
         return features, maps[..., -count:].unflatten(-1, grid)
     if saliency == "maskclip":
         path = blocks[-1].out(blocks[-1].queries_keys_values(tokens[-1])[2])
     else:
-        # Each block's other attention, computed from what the block really reads, adds to what the first one reads.
+        # Add each block's other attention, computed from the block's real input, to the input of the first block.
         attend = _self_self if saliency == "gem" else _value_value
         path = tokens[0]
         for block, read in zip(blocks, tokens, strict=True):
@@ -97,7 +97,7 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
 
 
 def _project(visual: Any, tokens: Tensor, normed: bool = False) -> Tensor:
-    """Send tokens (..., width) of the last block the way of the class token to the joint space (..., D)."""
+    """Project tokens (..., width) of the last block to the joint space (..., D), like the class token."""
     if isinstance(visual, TimmModel):
         tokens = tokens if normed else visual.trunk.norm(tokens)
         return cast(Tensor, visual.head(visual.trunk.head(visual.trunk.fc_norm(tokens))))
@@ -105,8 +105,8 @@ def _project(visual: Any, tokens: Tensor, normed: bool = False) -> Tensor:
 
 
 def _last_blocks(model: Any, images: Tensor, count: int) -> tuple[Tensor, list[_Block], list[Tensor], int]:
-    """Return image vectors, the last blocks, the tokens (B, N, width) each reads, and how many of these are patches."""
-    # Without the first block: open_clip does not return what that one reads.
+    """Return image vectors, the last blocks, their inputs (B, N, width), and the number of patches among the N."""
+    # open_clip does not return the input of the first block.
     blocks = [_Block(block) for block in _blocks(model.visual)[1:]][-count:]
     seen = model.forward_intermediates(
         image=images,
@@ -115,7 +115,7 @@ def _last_blocks(model: Any, images: Tensor, count: int) -> tuple[Tensor, list[_
         image_output_fmt="NLC",
         image_output_extra_tokens=True,
     )
-    # A block reads what the one before it gave.
+    # A block's input is the output of the block before it.
     tokens = seen["image_intermediates"][:-1]
     patches = tokens[0].shape[1]
     if "image_intermediates_prefix" in seen:
@@ -125,16 +125,14 @@ def _last_blocks(model: Any, images: Tensor, count: int) -> tuple[Tensor, list[_
 
 
 def _value_value(block: _Block, tokens: Tensor) -> Tensor:
-    """Attend from values to values, as CLIP Surgery does."""
     _, _, values = block.queries_keys_values(tokens)
     return F.scaled_dot_product_attention(values, values, values)
 
 
 def _self_self(block: _Block, tokens: Tensor) -> Tensor:
-    """Attend from queries to queries, keys to keys and values to values, and average, as GEM does."""
     features = block.queries_keys_values(tokens)
     values = features[2]
-    # GEM divides by a temperature: here is its inverse, one number per image.
+    # The inverse of GEM's temperature, one number per image.
     sharpness = block.norm_1(tokens).norm(dim=-1).mean(dim=1) * values.shape[-1] ** -0.5
     sharpness = sharpness.to(values.dtype)[:, None, None, None]
     attended = torch.zeros_like(values)
@@ -147,10 +145,10 @@ def _self_self(block: _Block, tokens: Tensor) -> Tensor:
 
 
 def _grad_attention(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], text: Tensor) -> Tensor:
-    """Weigh the class token's attention in the last block by its gradient; (B, C, N).
+    """Multiply the class token's attention in the last block by its gradient, (B, C, N).
 
-    Behind its attention to the others, the class token goes through the block alone. So every class can have its own
-    copy of that one token, and a single backward of the sum gives all gradients.
+    After its attention, the class token passes through the block alone. So each class has its own copy of that token,
+    and one backward pass of the sum gives all gradients.
     """
     block, read = blocks[-1], tokens[-1]
     queries, keys, values = block.queries_keys_values(read)
@@ -164,11 +162,11 @@ def _grad_attention(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tens
 
 
 def _legrad(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], text: Tensor) -> Tensor:
-    """Average the positive gradients with respect to the attention in each block; (B, C, N).
+    """Average the positive gradients with respect to the attention in each block, (B, C, N).
 
-    Every class needs a backward through the block, in which the images of the batch do not meet. The attention itself
-    is never formed: the gradient with respect to the weight of token j in head h for token i is the product of the
-    gradient with respect to what i receives in h with the value of j.
+    Each class takes a backward pass through the block, in which images do not interact. The attention is never formed:
+    the gradient for the weight of token j in head h for token i is the product of the gradient for what i receives in h
+    with the value of j.
     """
     layers = []
     for block, read in zip(blocks, tokens, strict=True):
@@ -185,8 +183,6 @@ def _legrad(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], tex
 
 
 class _Block:
-    """A block of either kind of tower, taken apart."""
-
     def __init__(self, block: Any) -> None:
         attention = block.attn
         self.heads, self.mlp_layers = attention.num_heads, block.mlp
@@ -199,16 +195,16 @@ class _Block:
             self.norm_1, self.norm_2, self.scale_1, self.scale_2 = block.ln_1, block.ln_2, block.ls_1, block.ls_2
 
     def queries_keys_values(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        """Split tokens (B, N, width) into queries, keys and values, each (B, heads, N, d)."""
+        """Return queries, keys and values, each (B, heads, N, d), of tokens (B, N, width)."""
         joint = F.linear(self.norm_1(tokens), self.in_weight, self.in_bias)
         return cast(tuple[Tensor, ...], joint.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind())
 
     def out(self, attended: Tensor) -> Tensor:
-        """Join heads (..., heads, N, d) to what the attention adds to the tokens (..., N, width)."""
+        """Return what attended heads (..., heads, N, d) add to the tokens (..., N, width)."""
         return cast(Tensor, self.scale_1(self.out_layer(attended.transpose(-3, -2).flatten(-2))))
 
     def mlp(self, tokens: Tensor) -> Tensor:
-        """Give tokens behind the attention (..., N, width) what the rest of the block gives them."""
+        """Apply the rest of the block to tokens (..., N, width) after the attention."""
         return cast(Tensor, tokens + self.scale_2(self.mlp_layers(self.norm_2(tokens))))
 
 

@@ -1,7 +1,6 @@
-"""The transformer decoder of MedKLIP, MAVL, KAD, DeViDe and CARZero, in which text queries look at image tokens.
+"""Transformer decoder of MedKLIP, MAVL, KAD, DeViDe and CARZero: text queries attend to image tokens.
 
-Parameters have the names of the authors' files. Attention weights are computed explicitly in the layers that a saliency
-map is read from; everywhere else attention is fused.
+Parameters have the authors' names. Attention is fused except in the layers whose weights make the map.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 class QueryDecoder(nn.Module):
-    """Pre-norm decoder layers of width D with a final layer norm, which some models apply to their inputs as well.
+    """Pre-norm decoder layers of width D, and a final layer norm that some models also apply to their inputs.
 
-    With `self_attention`, queries attend to one another before they look at the memory.
+    With `self_attention`, queries first attend to one another.
     """
 
     def __init__(
@@ -41,17 +40,18 @@ class QueryDecoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def keys_values(self, memory: Tensor) -> list[KeysValues]:
-        """Project the memory (B, N, D) for every layer; it can serve many queries."""
+        """Project the memory (B, N, D) for each layer, for any number of queries."""
         return [layer.multihead_attn.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
         self, queries: Tensor, memory: Sequence[KeysValues], attention_of: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Decode queries (B, Q, D), or (1, Q, D) for the same ones on every image; the memory is from `keys_values`.
+        """Decode queries (B, Q, D), or (1, Q, D) if all images have the same, with memory from `keys_values`.
 
         Returns:
-            Decoded queries (B, Q, D), and for each layer of `attention_of`, in ascending order, the cross-attention
-            weights (B, heads, Q, N), which sum to 1 over N.
+            Decoded queries (B, Q, D), and the cross-attention weights (B, heads, Q, N) of each layer in `attention_of`,
+                in
+            ascending order, which sum to 1 over N.
         """
         attention = []
         for number, (layer, keys_values) in enumerate(zip(self.layers, memory, strict=True)):
@@ -82,7 +82,7 @@ class _Layer(nn.Module):
 
 
 class _Attention(nn.MultiheadAttention):
-    """PyTorch's attention, whose keys and values are projected once for many queries."""
+    """PyTorch's attention with keys and values that are projected once for many queries."""
 
     def keys_values(self, tokens: Tensor) -> KeysValues:
         width = self.embed_dim
@@ -93,7 +93,7 @@ class _Attention(nn.MultiheadAttention):
     def forward(  # type: ignore[override]
         self, queries: Tensor, memory: KeysValues, wanted: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend with queries (B, Q, D); where wanted, weights (B, heads, Q, N) come with the result."""
+        """Attend with queries (B, Q, D); if `wanted`, also return weights (B, heads, Q, N)."""
         (keys, values), width, weights = memory, self.embed_dim, None
         projected = F.linear(queries, self.in_proj_weight[:width], self.in_proj_bias[:width])
         split = projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).expand(len(keys), -1, -1, -1)
@@ -106,16 +106,16 @@ class _Attention(nn.MultiheadAttention):
 
 
 class DecoderModel(VLM):
-    """A model whose decoder asks image tokens about texts, and whose maps are what the texts attend to.
+    """A model whose decoder queries image tokens with texts, and whose maps are the texts' attention.
 
     Args:
-        cell: Side in pixels of the square that an image token stands for.
-        decoder: Numbers of layers and of heads of the decoder.
-        text_encoder: Hugging Face id or local folder of the text encoder, by default for the tokeniser alone.
+        cell: Side of an image token in pixels.
+        decoder: Numbers of layers and heads of the decoder.
+        text_encoder: Hugging Face id or local folder of the text encoder; by default only its tokenizer is used.
         image_size: Side of the square input in pixels. Position embeddings of another size are interpolated.
         layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`.
-        heads: Attention heads, from 0, whose mean the map is; all by default.
-        saliency_upsample: How maps are enlarged to the evaluation grid.
+        heads: Attention heads, from 0, to average for the map; all by default.
+        saliency_upsample: How to enlarge maps to the evaluation grid.
     """
 
     map_scale: MapScale = "attention"
@@ -135,7 +135,7 @@ class DecoderModel(VLM):
     ) -> None:
         super().__init__(**options)
         check_image_size(image_size, cell)
-        # `text_encoder` is the name of the network in some checkpoints.
+        # Some checkpoints have a network named `text_encoder`.
         self.checkpoint, self.text_source, self.image_size = checkpoint, text_encoder, image_size
         self.layers = choose("layers", layers, decoder[0])
         self.heads = choose("heads", heads, decoder[1])
@@ -148,40 +148,40 @@ class DecoderModel(VLM):
 
     @abstractmethod
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
-        """Encode tokenised prompts, (C, L) or (C, K, L), whose mask is by default 0 where the id is."""
+        """Encode tokenized prompts, (C, L) or (C, K, L); the default mask is 0 where the id is."""
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
         return self.encode_tokens(*self.tokenise(prompts))
 
     def by_class(self, input_ids: Tensor, attention_mask: Tensor | None, texts: int | None) -> tuple[Tensor, Tensor]:
-        """Return token ids and mask as (C, K, L) int64 on the model's device; raise unless K is `texts`, if given."""
+        """Return ids and mask as (C, K, L) int64 on the model's device; raise a UserError if K is not `texts`."""
         mask = input_ids != 0 if attention_mask is None else attention_mask
         ids = input_ids[:, None] if input_ids.ndim == 2 else input_ids
         if ids.ndim != 3 or input_ids.shape != mask.shape or texts not in (None, ids.shape[1]):
             raise UserError(
-                f"{self.name} takes token ids and attention mask of one shape, (C, {texts or 'K'}, L), got "
+                f"{self.name} takes token ids and attention mask of shape (C, {texts or 'K'}, L), not "
                 f"{tuple(input_ids.shape)} and {tuple(mask.shape)}."
             )
         return ids.long().to(self.device), mask.reshape(ids.shape).long().to(self.device)
 
     def mean_attention(self, attention: Sequence[Tensor]) -> Tensor:
-        """Average the attention of the chosen layers (B, heads, Q, N) over these and the heads: (B, Q, N) float32."""
+        """Average the attention (B, heads, Q, N) of the chosen layers over these and the heads, (B, Q, N) float32."""
         return torch.stack([weights[:, self.heads] for weights in attention]).float().mean(dim=(0, 2))
 
 
 def classify(head: nn.Linear, decoded: Tensor) -> Tensor:
-    """Return the logits of a linear head in float32: half precision has too few digits to rank by."""
+    """Return the logits of a linear head in float32, because half precision has too few digits to rank them."""
     with torch.autocast(decoded.device.type, enabled=False):
         return F.linear(decoded.float(), head.weight.float(), head.bias.float())
 
 
 def absent_or_present(logits: Tensor, saliency: Tensor) -> ModelOutput:
-    """Return the output of a model with logits of absent and present (B, C, 2): their difference and softmax."""
+    """Return the output for logits of absent and present (B, C, 2): their difference and softmax."""
     return ModelOutput(logits[..., 1] - logits[..., 0], logits.softmax(dim=-1)[..., 1], saliency)
 
 
 def choose(option: str, given: str | Sequence[int] | None, count: int) -> list[int]:
-    """Return what an option names of `count` layers, heads or the like, ascending and checked; None stands for all."""
+    """Return the numbers, ascending, that an option selects from `count` layers or heads; None selects all."""
     everything = list(range(count))
     named = {"all": everything, "last": everything[-1:]}
     numbers = everything if given is None else named.get(given, []) if isinstance(given, str) else sorted(given)

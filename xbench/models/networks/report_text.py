@@ -1,4 +1,4 @@
-"""Text as GLoRIA and its descendants, CARZero and AFLoc, read it: cleaned, and word pieces made words again."""
+"""Text processing of GLoRIA, CARZero and AFLoc: cleaning, and joining word pieces to words."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from xbench.models.networks.bert import bert_like, encode_in_chunks, load_tokeni
 from xbench.runtime.errors import UserError
 
 TOKENS = 97
-"""Length to which every prompt is padded, and rows of its table of words."""
+"""Length to which prompts are padded, and number of rows of a table of words."""
 
 
 class ReportText(nn.Module):
-    """A BERT, under the name `model` as in the authors' files, that gives sentences and words.
+    """A BERT, named `model` as in the authors' files, that returns sentence and word vectors.
 
     Args:
-        tensors: Those of the checkpoint; the BERT gets the sizes of those that begin with `text_encoder.model.`.
-        source: Hugging Face id or local folder of the tokeniser.
-        title: What messages call the model.
-        official: The tokeniser that the model was trained with.
-
-    Attributes:
-        word_pieces: Which tokens make a word, read from the tokeniser on first use; assign one to do without.
+        tensors: Tensors of the checkpoint; those with the prefix `text_encoder.model.` determine the BERT's sizes.
+        source: Hugging Face id or local folder of the tokenizer.
+        title: The model's name in messages.
+        official: The tokenizer of the training.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], source: str, title: str, official: str) -> None:
@@ -37,19 +34,20 @@ class ReportText(nn.Module):
         self.source, self._title, self._official = source, title, official
 
     def tokenise(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask (C, 97) of prompts, cleaned."""
+        """Return token ids and attention mask (C, 97) of cleaned prompts."""
         cleaned = [*map(clean, prompts)]
         if "" in cleaned:
             raise UserError(
-                f"{self._title} drops sentences of a single word, and of the prompt {prompts[cleaned.index('')]!r} "
-                'nothing is left. Write a sentence, such as "There is Edema".'
+                f"{self._title} drops sentences of a single word, which leaves nothing of the prompt "
+                f"{prompts[cleaned.index('')]!r}. "
+                'Write a sentence, such as "There is Edema".'
             )
         return tokenise(load_tokeniser(self.source), cleaned, TOKENS, self._title)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return vectors (C, 98, D) of tokens (C, L): the sentence, the words from [CLS] to [SEP], then zeros.
 
-        The states of the last four layers count alike.
+        States are the sum of the last four layers.
         """
         pieces = self._pieces(input_ids, attention_mask)
         pieces.check(input_ids)
@@ -61,7 +59,7 @@ class ReportText(nn.Module):
         return encode_in_chunks(encode, input_ids, attention_mask)
 
     def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
-        """Return the vocabulary's word pieces; without a vocabulary, every token is a word and the last one `[SEP]`."""
+        """Return the vocabulary's word pieces; without one, each token is a word and the last one `[SEP]`."""
         if self.word_pieces is not None:
             return self.word_pieces
         continues = torch.zeros(self.model.config.vocab_size, dtype=torch.bool)
@@ -69,25 +67,24 @@ class ReportText(nn.Module):
 
     @cached_property
     def word_pieces(self) -> WordPieces | None:
-        """Return the vocabulary's word pieces; None, with a warning, without a vocabulary."""
+        """The vocabulary's word pieces, read on first use; None, with a warning, without a vocabulary."""
         try:
             pieces = WordPieces.of(vocabulary(self.source))
         except UserError as error:
-            # Only reached with token ids from elsewhere: to make them from prompts takes the same files.
-            rank_zero_warn(f"{self._title} cannot tell which tokens make a word, and takes each for one. {error}")
+            # Happens only with given token ids, because prompts need the same files for tokenization.
+            rank_zero_warn(f"{self._title} does not know which tokens form a word, and takes each for one. {error}")
             return None
         known = self.model.config.vocab_size
         if len(pieces.continues) > known:
             raise UserError(
-                f"The tokeniser of {self.source} has {len(pieces.continues)} tokens and the BERT of {self._title} "
-                f"{known}: they do not belong together. Give --model.text_encoder the tokeniser that the model was "
-                f"trained with, {self._official}."
+                f"The tokenizer of {self.source} has {len(pieces.continues)} tokens, but the BERT of {self._title} "
+                f"{known}. Give --model.text_encoder the tokenizer of the training, {self._official}."
             )
         return pieces
 
 
 def clean(prompt: str) -> str:
-    """Return a prompt's sentences of at least two words, in lower case, ASCII, without punctuation.
+    """Return a prompt's sentences of at least two words, in lower-case ASCII without punctuation.
 
     >>> clean("There is Pleural Effusion."), clean("Edema"), clean("There is a 2.5 cm nodule")
     ('there is pleural effusion', '', 'there is a 5 cm nodule')
@@ -106,36 +103,33 @@ class WordPieces:
 
     @classmethod
     def of(cls, vocabulary: Mapping[str, int]) -> WordPieces:
-        """Read the vocabulary of a BERT, ids by token."""
         continues = torch.zeros(max(vocabulary.values()) + 1, dtype=torch.bool)
         continues[[number for token, number in vocabulary.items() if token.startswith("##")]] = True
         return cls(continues, vocabulary["[SEP]"])
 
     def check(self, input_ids: Tensor) -> None:
-        """Raise a UserError if prompts (C, L) have no `[SEP]`, or are too long."""
+        """Raise a UserError if prompts (C, L) lack `[SEP]` or are too long."""
         if bool(input_ids[:, TOKENS:].any()):
-            raise UserError(f"The model reads {TOKENS} tokens, and these prompts have {input_ids.shape[1]}.")
+            raise UserError(f"The model reads {TOKENS} tokens, but these prompts have {input_ids.shape[1]}.")
         without = ~(input_ids == self.separator).any(dim=1)
         if without.any():
             raise UserError(
-                f"The token ids of class {int(without.int().argmax())} lack [SEP] (id {self.separator}), with which a "
-                "prompt ends."
+                f"The token ids of class {int(without.int().argmax())} lack the final [SEP] (id {self.separator})."
             )
 
 
 def aggregate(states: Tensor, input_ids: Tensor, pieces: WordPieces) -> Tensor:
-    """Turn the states of word pieces into a sentence vector and a table of words.
+    """Return the sentence vector and table of words (C, 1 + TOKENS, D) of states (C, L, D) of word pieces.
 
-    A word is the sum of its pieces; `[CLS]` and the first `[SEP]` count as words, what follows does not count. Other
-    rows are zero, and the sentence vector is the mean over all rows. States (C, L, D) of ids (C, L) become
-    (C, 1 + TOKENS, D): the sentence vector, then the words.
+    A word is the sum of its pieces. `[CLS]` and the first `[SEP]` count as words; the rows after them are zero. The
+    sentence vector is the mean over all rows.
     """
     is_separator = input_ids == pieces.separator
     counts = is_separator.cumsum(dim=1) - is_separator.long() == 0
     opens = ~pieces.continues.to(input_ids.device)[input_ids]
     opens[:, 0] = True
     word = opens.cumsum(dim=1) - 1
-    # (C, L, TOKENS): a product with it adds up in one order on every device, which scatter_add does not.
+    # A product with (C, L, TOKENS) sums in the same order on every device, unlike scatter_add.
     belongs = (word[..., None] == torch.arange(TOKENS, device=word.device)) & counts[..., None]
     words = belongs.transpose(1, 2).to(states.dtype) @ states
     return torch.cat([words.mean(dim=1, keepdim=True), words], dim=1)

@@ -1,4 +1,4 @@
-"""ViT-B/16 as KAD and DeViDe use it, and the names that three implementations give its parameters."""
+"""ViT-B/16 of KAD and DeViDe, and the names of its parameters in three implementations."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-# What the names of an image encoder start with in a checkpoint.
+# Prefix of the image encoder in a checkpoint.
 PREFIX = "image_encoder."
 
 _PATCH = 16
 
 
 class ViTB16(VisionTransformer):
-    """ViT-B/16 that gives its tokens; parameters have the names of timm's `vit_base_patch16_224`, less the head.
+    """ViT-B/16 that returns its tokens, with the parameter names of timm's `vit_base_patch16_224` without the head.
 
-    Position embeddings are for images of `image_size` pixels, and interpolated for others. Without the final norm there
-    are no parameters for it either.
+    Position embeddings fit `image_size` and are interpolated for other sizes. Without `final_norm` it has no
+    parameters.
     """
 
     def __init__(self, image_size: int, *, norm_eps: float = 1e-6, final_norm: bool = True, flat: bool = False) -> None:
@@ -38,20 +38,20 @@ class ViTB16(VisionTransformer):
         self._flat = flat
 
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
-        """Return patch tokens of images (B, 3, H, W) as (B, H / 16, W / 16, 768), or if `flat` all (B, 1 + N, 768)."""
+        """Return patch tokens (B, H / 16, W / 16, 768) of images (B, 3, H, W), or all (B, 1 + N, 768) if `flat`."""
         tokens: Tensor = self.forward_features(images)
         grid = (images.shape[-2] // _PATCH, images.shape[-1] // _PATCH)
         return tokens if self._flat else tokens[:, 1:].unflatten(1, grid)
 
 
 def side_of(tensors: Mapping[str, Tensor]) -> int:
-    """Return the side in pixels of the images that position embeddings, named as timm does, were learned on."""
+    """Return the side in pixels of the images for which position embeddings with timm's name were trained."""
     embeddings = tensors.get(f"{PREFIX}pos_embed")
     return 224 if embeddings is None or embeddings.ndim != 3 else _PATCH * isqrt(max(embeddings.shape[1] - 1, 1))
 
 
 def implementation_of(tensors: Mapping[str, Tensor]) -> str | None:
-    """Return whose vision transformer a checkpoint's image encoder is by its names: a key of `_TELL_TALES`, or None."""
+    """Return the key of `_TELL_TALES` that fits the names of a checkpoint's image encoder, or None."""
     for implementation, tell_tale in _TELL_TALES.items():
         if {f"{PREFIX}{tell_tale}", f"{PREFIX}vit.{tell_tale}"} & tensors.keys():
             return implementation
@@ -59,13 +59,13 @@ def implementation_of(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the image encoder of a checkpoint as timm does, and put its queries, keys and values together.
+    """Rename a checkpoint's image encoder to timm's names, and join its queries, keys and values.
 
-    Names of a classifier or a pooler are left out, unknown names kept. KAD's files have most names with and without
-    `vit.` in front: the class token counts with it, as the official module reads it last, all else without.
+    Drops classifier and pooler, and keeps unknown names. KAD's files have most tensors with and without `vit.`: the
+    class token with it counts, because the official module reads it last, all others without it.
     """
     renamed: dict[str, Tensor] = {}
-    # Of two names for one tensor, the one that counts comes last.
+    # Of two names for one tensor, the last one counts.
     for name in sorted(tensors, key=lambda name: name.startswith(f"{PREFIX}vit.") == name.endswith(".class_token")):
         if not name.startswith(PREFIX):
             renamed[name] = tensors[name]
@@ -77,7 +77,7 @@ def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             renamed[PREFIX + own] = tensors[name]
     for query in [name for name in renamed if ".attn.q." in name]:
         names = [query.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
-        # An odd set cannot be put together; without the name, loading says what is missing.
+        # An incomplete set stays, so that loading reports the missing names.
         if {*names} <= {*renamed} and len({renamed[name].shape for name in names}) == 1:
             renamed[query.replace(".attn.q.", ".attn.qkv.")] = torch.cat([renamed.pop(name) for name in names])
     return renamed
@@ -88,9 +88,9 @@ _TELL_TALES = {
     "huggingface": "embeddings.patch_embeddings.projection.weight",
     "pytorch_pretrained_vit": "patch_embedding.weight",
 }
-# Beginnings of names in Hugging Face's and in pytorch_pretrained_vit's files, and what they are in timm's, in turn.
+# Beginnings of names in the files of Hugging Face and pytorch_pretrained_vit, and in timm's.
 _NAMES = (
-    # `layers` is what transformers 5 made of `encoder.layer`.
+    # `layers` in transformers 5 was `encoder.layer`.
     (r"^(encoder\.layer|layers|transformer\.blocks)\.", "blocks."),
     (r"^(blocks\.\d+)\.(attention\.attention\.query|attention\.q_proj|attn\.proj_q)\b", r"\1.attn.q"),
     (r"^(blocks\.\d+)\.(attention\.attention\.key|attention\.k_proj|attn\.proj_k)\b", r"\1.attn.k"),
