@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
         assert run.status == 2, run.output + run.errors
         assert said in run.errors and len(run.errors.splitlines()) == 1, run.errors
 
-    refused(*start, said="--frame whole, or what was done")
+    refused(*start, said="--frame whole, or the preprocessing")
     refused(*start, "--frame", "crop:480", said="--frame crop:480")
     refused(*start, "--frame", "shortest:224,crop:256", said="must end in one square")
     shutil.copy(first / "Nodule.npy", first / "Something.npy")
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     for image in (tmp_path / "maps").iterdir():
         (image / "Nodule.npy").unlink(missing_ok=True)
     before = sorted((tmp_path / "runs").rglob("*"))
-    refused(*whole, "--missing", "skip", said="none is left: Nodule has no map.")
+    refused(*whole, "--missing", "skip", said="no image is left: Nodule has no map.")
     assert not [path for path in {*(tmp_path / "runs").rglob("*")} - {*before} if path.name == "results.json"]
 
 
@@ -246,8 +246,8 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
     own = ("--data.root", official.root, "--data.split", "val", "--data.grid", "native", "--data.cache", "false")
     asked = ("score", "--config", "chexlocalize", "--name", "gradcam", *own, "--predictions", maps, *words, *QUIET[2:])
     refused = command(*asked)
-    assert refused.status == 2 and "of which nothing is said" in refused.errors
-    with pytest.warns(UserWarning, match="says nothing of Fracture, Pleural Other, Pneumonia: the run is without"):
+    assert refused.status == 2 and "findings without any prediction" in refused.errors
+    with pytest.warns(UserWarning, match="has nothing about Fracture, Pleural Other, Pneumonia: the run omits"):
         run = command(*asked, "--missing", "skip")
     assert run.status == 0, run.errors
     assert run.results["findings"] == ["Lung Opacity", *TASKS[1:]]
@@ -346,7 +346,7 @@ def test_probabilities_come_in_batches_of_many_images(command, tmp_path, monkeyp
     scores = [f"phantom-0-{number:06d},{number / 200}" for number in range(130)]
     (tmp_path / "scores.csv").write_text("\n".join(["image,Nodule", *scores]))
     few = ("--missing", "skip", "--data.images", "130", "--data.size", "32", "--data.batch_size", "1")
-    with pytest.warns(UserWarning, match="without these findings"):
+    with pytest.warns(UserWarning, match="omits these findings"):
         run = command(*SCORE, *few, "--predictions", "scores.csv")
     assert run.status == 0, run.errors
     assert run.results["counts"]["images"] == 130 and run.results["provenance"]["data"]["batch_size"] == 8
@@ -363,11 +363,11 @@ def test_a_table_of_probabilities_that_does_not_fit_is_refused(command, made, tm
         taken = command(*asked, some, "--missing", "skip", "--extra", "ignore")
     assert taken.status == 0 and len(taken.results["counts"]["skipped"]) == 1, taken.errors
     (one := tmp_path / "one.csv").write_text("\n".join(row for row in rows if FINDINGS[0] in row or row == rows[0]))
-    with pytest.warns(UserWarning, match="the run is without these findings"):
+    with pytest.warns(UserWarning, match="the run omits these findings"):
         taken = command(*asked, one, "--missing", "skip")
     assert taken.results["findings"] == [FINDINGS[0]]
-    assert "--frame says nothing about probabilities" in command(*asked, one, "--frame", "whole").errors
-    assert "there is no such file" in command(*asked, tmp_path / "none.csv").errors
+    assert "--frame does not apply to probabilities" in command(*asked, one, "--frame", "whole").errors
+    assert "no such file" in command(*asked, tmp_path / "none.csv").errors
 
 
 def human(official, folder):

@@ -96,12 +96,12 @@ def test_no_box_is_a_miss_and_a_box_on_a_negative_an_alarm(command, truth, tmp_p
     ("text", "options", "said"),
     [
         ("image,finding,x0,y0,x1,y1\na,Nodule,0,0,1,1\n", ["--frame", "fraction_whole"], "--extra ignore"),
-        ("image,finding,x0,y0,x1,y1\n", ["--frame", "fraction_whole"], "not one pair"),
+        ("image,finding,x0,y0,x1,y1\n", ["--frame", "fraction_whole"], "no pair of image"),
         ("image,finding,x0,y0,x1\na,b,1,2,3\n", ["--frame", "fraction_whole"], "cannot be read"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", [], "give --frame"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", ["--frame", "whole"], "whole"),
-        ("image,finding,x0,y0,x1,y1\n", ["--scores", "none"], "--scores says nothing about boxes"),
-        ("image,text\n", ["--family", "report", "--missing", "flat"], "--missing flat says nothing about reports"),
+        ("image,finding,x0,y0,x1,y1\n", ["--scores", "none"], "--scores does not apply to boxes"),
+        ("image,text\n", ["--family", "report", "--missing", "flat"], "--missing flat does not apply to reports"),
         ("image,text\nphantom-0-000000.png,\nphantom-0-000000,\n", ["--family", "report"], "two entries, phantom-0"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_file_that_is_cut_off_is_said(command, truth, tmp_path):
     silent = {image for image, _ in unnamed} - {image for image, _ in [*boxes][: len(boxes) // 2]}
     (note,) = (one for one in run.results["counts"]["notes"] if "incomplete" in one["note"])
     assert note["count"] == len({image for image, _ in unnamed})
-    assert f"gives no box for {len(unnamed)} of {len(boxes)} pairs" in note["note"]
+    assert f"has no box for {len(unnamed)} of {len(boxes)} pairs" in note["note"]
     assert silent and f"does not mention {len(silent)} of these images" in note["note"]
     assert note["note"].split()[0] in run.output
     assert command("report", run.folder, "--out", "said").status == 0

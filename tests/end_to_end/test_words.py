@@ -286,4 +286,4 @@ def test_lateral_views_are_not_scored(reported):
 @pytest.mark.parametrize("option", ["--model.recognise=true", "--model.repeats=2", "--data.interventions=[mean]"])
 def test_options_of_boxes_are_refused(address, option, tmp_path, capsys):
     assert main(served(tmp_path, f"{address}/refused:ok/v1", "where", option)) == 2
-    assert "go with --model.ask boxes" in capsys.readouterr().err
+    assert "need --model.ask boxes" in capsys.readouterr().err

@@ -184,4 +184,4 @@ def test_check_finds_what_there_are_no_words_for(tmp_path):
 
 def test_predict_is_refused(command):
     refused = command("predict", "--config", "answer_oracle_phantom", "--data.limit", "2", "--data.num_workers", "0")
-    assert refused.status == 2 and "predict writes maps" in refused.errors
+    assert refused.status == 2 and "draws no maps" in refused.errors

@@ -126,7 +126,7 @@ def test_tokeniser_of_another_model(bert_folder: Path, tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(bert_folder / name)
     (tmp_path / "vocab.txt").write_text(f"{(bert_folder / 'vocab.txt').read_text()}\ncardiomegaly")
     model = BiomedCLIP(checkpoint=str(bert_folder), text_encoder=str(tmp_path))
-    with pytest.raises(UserError, match=r"knows 14 tokens, and BiomedCLIP was trained with 13"):
+    with pytest.raises(UserError, match=r"has 14 tokens, but BiomedCLIP was trained with 13"):
         model.encode_prompts(PAIRS)
 
 

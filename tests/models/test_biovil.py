@@ -180,7 +180,7 @@ def test_prompts_and_temperature(files: dict[str, str]) -> None:
 
 def test_what_is_refused(files: dict[str, str], tmp_path: Path) -> None:
     for options in ({"resize": 479}, {"sigma": -1.0}, {"temperature": 0.0}):
-        with pytest.raises(UsageError, match=r"resize must be at least image_size, which is 480"):
+        with pytest.raises(UsageError, match=r"resize must be at least image_size \(480\)"):
             BioViL(**files, **options)
     model = BioViL(**files)
     for prompts, message in (

@@ -171,7 +171,7 @@ def test_words_of_pieces(rows: list[list[int]], continuing: set[int]) -> None:
 def test_text_that_cannot_be_encoded(model: CARZero) -> None:
     ids, _ = token_ids(READ)
     for prompts, message in (
-        ([["There is a mass"], ["Edema"]], "'Edema' nothing is left"),
+        ([["There is a mass"], ["Edema"]], "leaves nothing of the prompt 'Edema'"),
         ([["There is a mass", "No mass is seen"]], "exactly one prompt per finding"),
         ([["There is a mass"], ["a lung " * 20]], "'a lung .* longer than the 97 tokens"),
     ):

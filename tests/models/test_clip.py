@@ -198,7 +198,7 @@ def test_unknown_tag_names_the_known() -> None:
     with pytest.raises(UserError, match=r"opanai.*ViT-B-32-quickgelu.*openai.*metaclip_400m.*--model\.checkpoint"):
         CLIP("ViT-B/32-quickgelu", pretrained="opanai")
     # Random weights are refused.
-    with pytest.raises(UserError, match="no tag"):
+    with pytest.raises(UserError, match="not a tag"):
         CLIP("ViT-B-32", pretrained=None)
 
 

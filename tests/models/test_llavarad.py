@@ -225,7 +225,7 @@ def test_what_is_missing(folders: tuple[Path, Path], own: tuple[Path, Path]) -> 
     with pytest.raises(UserError, match=r"--model.base .*lmsys/vicuna-7b-v1.5"):
         LLaVARad(str(own[0]))
     (own[1] / "tokenizer.model").write_bytes(b"\x0a\x90")
-    with pytest.raises(UserError, match=r"tokeniser .* cannot be read"):
+    with pytest.raises(UserError, match=r"tokenizer .* cannot be read"):
         model(own)
     (own[0] / "adapter_model.bin").unlink()
     shutil.copy(folders[1] / "tokenizer.model", own[1])

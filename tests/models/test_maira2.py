@@ -116,7 +116,7 @@ def test_the_square_in_the_middle_is_shown(folder, size):
         (lambda m: spoil_weights(m, lambda t: t.pop("vision_tower.layernorm.weight")), "1 missing"),
         (lambda m: (m / "tokenizer.json").unlink(), "tokenizer.json"),
         (lambda m: (m / "preprocessor_config.json").unlink(), "preprocessor_config.json"),
-        (lambda m: spoil(m, "preprocessor_config.json", size={"shortest_edge": 50}), "another size"),
+        (lambda m: spoil(m, "preprocessor_config.json", size={"shortest_edge": 50}), "another image size"),
         (lambda m: (m / "chat_template.json").unlink(), "no chat template"),
     ],
 )

@@ -65,7 +65,7 @@ def test_prompts_become_tokens(medklip: dict[str, str]) -> None:
     assert largest(model.encode_tokens(ids[:, None], (ids != 0).long()[:, None]), queries) < 1e-5
     with pytest.raises(UserError, match="takes 1 prompts per class, got 2"):
         model.encode_prompts([["a", "heart"]])
-    with pytest.raises(UserError, match=r"\(C, 1, L\), got \(2, 2, 32\)"):
+    with pytest.raises(UserError, match=r"\(C, 1, L\), not \(2, 2, 32\)"):
         model.encode_tokens(ids.reshape(2, 2, 32))
     with pytest.raises(UserError, match=r"\(C, 1, L\), got \(2, 64\) and \(2, 32\)"):
         model.encode_tokens(ids, torch.ones(2, 32))

@@ -89,7 +89,6 @@ def batch(model: SaliencyModel) -> Iterator[Batch]:
     """Four phantoms as model input, after everything that precedes the first batch of a run."""
     keep = _KeepBatch()
     trainer = _trainer(keep)
-    # The tests report errors in the output one by one.
     with suppress(UserError):
         trainer.test(model, datamodule=_Films(limit=4, batch_size=4, num_workers=0, cache=False), verbose=False)
     model.eval()
@@ -189,7 +188,6 @@ def test_the_map_changes_where_the_image_does(model: SaliencyModel, batch: Batch
         noisy.images[quarter] += 0.3 * batch.images.std() * noise[quarter]
         maps = (_score(model, noisy).saliency.float() - output.saliency.float()).abs().mean(dim=1)
         moved.append(upsample(maps, (height, width)))
-    # (quarter with noise, quarter of the map, image)
     change = torch.stack([torch.stack([maps[quarter].mean(dim=(1, 2)) for quarter in quarters]) for maps in moved])
     assert (change.amax(dim=(0, 1)) > 0).all(), "noise in the image changes no map"
     # Sums of logarithms over all four quarters cancel a livelier quarter and a stronger noise.

@@ -108,8 +108,7 @@ def places_on_axis(
     """Map the P grid pixels of one axis that a view [low, high] shows to its cells.
 
     Return the first pixel whose center lies in the view, the cell at or before each center (P,), and the fraction of
-    the way to the next cell, a multiple of 2**-24 in [0, 1) (P,). Computed in float64 on the CPU, so that all devices
-    use the same places.
+    the way to the next cell, a multiple of 2**-24 (P,). Computed in float64 on the CPU, so that all devices agree.
     """
     first, last = max(0, math.ceil(pixels * low - 0.5)), min(pixels - 1, math.floor(pixels * high - 0.5))
     if first > last:

@@ -1,7 +1,7 @@
 """Hide a region of a radiograph, or a control of the same shape, in its 8-bit gray pixels.
 
-The same rule fills both, so the difference in score is due to the content of the region and not to the hole. Blur and
-inpainting use floats, so another build of OpenCV may round a gray level differently.
+Both are filled by the same rule, so the difference in score is due to the content of the region and not to the hole.
+Blur and inpainting use floats, so another build of OpenCV may round a gray level differently.
 """
 
 from __future__ import annotations
@@ -24,13 +24,9 @@ Mask = NDArray[np.bool_]
 
 
 def dilated(region: Mask) -> Mask:
-    """Return the pixels within 2% of the shorter side of a region (H, W) bool, not empty.
-
-    Squared distances are integers and therefore exact. Below 50 pixels the radius is 0.
-    """
+    """Return the pixels within 2% of the shorter side of a region (H, W) bool, not empty; exact, in integers."""
     side, result = min(region.shape), np.zeros_like(region)
     box = _box(region, side // 50)
-    # OpenCV measures the distance to the nearest zero.
     distance = cv2.distanceTransform((~region[box]).view(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
     result[box] = np.rint(np.square(distance, dtype=np.float64)) * 2500 <= side**2
     return result
@@ -83,18 +79,16 @@ def image_digest(image: Image) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Hiding:
-    """Changed versions of one radiograph. All pixels of the mask count as hidden, whatever the fill.
+    """Changed versions of one radiograph (H, W) uint8, whose name seeds the noise.
 
-    Args:
-        image: The radiograph (H, W) uint8.
-        name: The image's name, which seeds the noise.
+    All pixels of the mask count as hidden, whatever the fill.
     """
 
     image: Image
     name: str
 
     def fill(self, mask: Mask, hidden: Mask, fill: Fill) -> Image:
-        """Return the image (H, W) with the pixels of a mask replaced.
+        """Return the image (H, W) with the pixels of a mask (H, W) bool replaced.
 
         - `mean`: mean gray outside `hidden`.
         - `blur`: the image blurred with a sigma of 1/20 of its shorter side, blended in through the mask softened with
@@ -104,12 +98,8 @@ class Hiding:
           pixels outside if there are none.
         - `black`: 0.
 
-        If no pixel is outside, `inpaint` and `noise` equal `mean`, the mean gray of the whole image.
-
-        Args:
-            mask: The pixels to replace (H, W) bool: `hidden` or its control.
-            hidden: The dilated region (H, W) bool, not empty.
-            fill: What replaces the pixels.
+        If no pixel is outside, `inpaint` and `noise` equal `mean`, the mean gray of the whole image. The mask is the
+        dilated region `hidden` or its control.
         """
         result, outside = self.image.copy(), ~(hidden | mask)
         if fill == "black":
@@ -142,7 +132,6 @@ class Hiding:
         return np.full_like(self.image, self._mean(np.ones(self.image.shape, np.bool_)))
 
     def _mean(self, where: Mask) -> np.uint8:
-        """Return the mean gray of some pixels, or of all if none are given, rounded half to even."""
         values = self.image[where] if where.any() else self.image
         return np.uint8(round(Fraction(int(values.sum(dtype=np.int64)), values.size)))
 

@@ -32,9 +32,9 @@ _DIGITS = 9
 
 @dataclass(frozen=True)
 class LungField:
-    """Midline and vertical extent of the lungs as fractions of the radiograph; by default of the standard view.
+    """Midline and vertical extent of the lungs as fractions of the radiograph, by default the standard view.
 
-    Raises a ValueError for values outside [0, 1] or a top that is not above the bottom.
+    Raises a ValueError if the fractions are impossible.
     """
 
     midline: float = 0.5

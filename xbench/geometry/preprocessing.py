@@ -96,8 +96,8 @@ class Preprocessing:
         Published means and standard deviations (ImageNet, CLIP, 0.5 and 0.5, none) send black and white to at most -2.2
         and 2.7 and multiply contrast by 1 to 5, so the mean of any image lies in [-3, 3]. The limits, values in [-10,
         10] and at least a fifth of the contrast, leave room for standard deviations from 0.1 to 5 and for crops. A
-        scale that is wrong by a factor of 255 is far outside, however dark or bright the image; constants of another
-        model go unnoticed.
+        scale that is wrong by a factor of 255 is far outside, whatever the image; constants of another model go
+        unnoticed.
 
         Args:
             images: Model inputs from this preprocessing (B, 3, h, w), B at least 1.

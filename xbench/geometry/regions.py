@@ -1,8 +1,7 @@
 """Annotated regions on the evaluation grid, stored as exact shares of covered pixels and cut at any gamma.
 
 A region that reaches gamma nowhere keeps the pixels that it covers most, so no region is lost. An annotation that
-covers no pixel is an empty region: `xbench/data/samples.py` drops it with the note `covers_nothing`. Needs no torch, so
-that reports start fast.
+covers no pixel is dropped with the note `covers_nothing`. Needs no torch, so that reports start fast.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ class Coverage:
 
     @classmethod
     def of(cls, region: NDArray[np.bool_], size: tuple[int, int]) -> Self:
-        """Measure a region (h, w) bool of the whole image on a grid of (H, W) pixels.
-
-        Areas are integers and therefore exact; a share is the nearest float64.
-        """
+        """Measure a region (h, w) bool of an image on a grid of (H, W) pixels; only the last division rounds."""
         if region.shape == size:
             return cls(size, np.packbits(region), np.zeros(0, np.uint32), np.zeros(0), np.zeros(0, np.uint32))
         # A bool array can hold bytes other than 0 and 1, for example `mask.view(bool)` of a mask with 255.
@@ -93,11 +89,7 @@ def covers_nothing(finding: str) -> str:
 
 
 def area_and_centre(region: NDArray[np.bool_]) -> tuple[float, float, float]:
-    """Return the share of the grid that a region (H, W), not empty, covers, and x and y of its center of mass in [0,
-    1].
-
-    Sums are integers, so only the last division rounds.
-    """
+    """Return the share of the grid that a nonempty region (H, W) covers, and its center of mass x, y in [0, 1]."""
     height, width = region.shape
     across, down = region.sum(axis=0, dtype=np.int64), region.sum(axis=1, dtype=np.int64)
     pixels = int(across.sum())
@@ -106,7 +98,7 @@ def area_and_centre(region: NDArray[np.bool_]) -> tuple[float, float, float]:
 
 
 def region_digest(region: NDArray[np.bool_]) -> str:
-    """Return the digest of a region (H, W) on the evaluation grid: 16 hexadecimal digits.
+    """Return the digest of a region (H, W): 16 hexadecimal digits.
 
     The start of the SHA-256 of `H W` in decimal, a newline, and the pixels, one bit each, row by row, most significant
     bit first.
@@ -145,7 +137,6 @@ def _best_of_parts(region: NDArray[np.bool_], covered: NDArray[np.int64]) -> NDA
     small[labels[np.ix_(*centres)][covered == region.size]] = False
     if not small.any():
         return np.zeros(0, np.uint32)
-    # Each of their pixels with each grid pixel that it overlaps, and the common area.
     places = np.nonzero(small[labels])
     part = labels[places].astype(np.int64)
     rows, columns = (_overlaps(along, *side) for along, side in zip(places, sides, strict=True))
@@ -165,11 +156,7 @@ def _best_of_parts(region: NDArray[np.bool_], covered: NDArray[np.int64]) -> NDA
 
 
 def _overlaps(places: NDArray[np.int64], cells: int, pixels: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the first, second ... grid pixels of one axis that each cell (N,) overlaps, and the lengths of the
-    overlaps.
-
-    Lengths are in units of 1 / (cells * pixels) of the axis, 0 where a cell overlaps fewer pixels.
-    """
+    """Return the pixels of one axis that each cell overlaps, and by how much, in 1 / (cells * pixels) of the axis."""
     first, last = places * pixels // cells, ((places + 1) * pixels - 1) // cells
     found = []
     for step in range(int((last - first).max()) + 1):

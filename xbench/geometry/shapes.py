@@ -33,8 +33,8 @@ class Shape:
         kind: `box`, `polygon` or `mask`.
         size: Height and width of the image; `UNKNOWN` or `FRACTIONS` until it is read.
         coordinates: float64 in pixels from the upper left corner of the image, x right and y down. Box: left, top,
-            right and bottom, half-open, clipped to the image. Polygon: x and y of each corner in turn. Mask: run
-            lengths, pixels off, on, off ... column by column from the upper left, as in COCO.
+            right and bottom, half-open, clipped to the image when drawn. Polygon: x and y of each corner in turn. Mask:
+            run lengths, pixels off, on, off ... column by column from the upper left, as in COCO.
         reader: Who drew it; empty if unknown.
         outline: Whether a polygon includes the pixels of its outline, as in Pillow, or not, as in COCO's tools.
     """
@@ -53,21 +53,14 @@ class Shape:
 
     @classmethod
     def from_corners(cls, x0: float, y0: float, x1: float, y1: float, reader: str = "") -> Shape:
-        """Return the box of columns int(x0) to int(x1) - 1 and rows int(y0) to int(y1) - 1.
-
-        Raises a UserError if a number is out of range or the box ends before it begins.
-        """
+        """Return the box of columns int(x0) to int(x1) - 1 and rows int(y0) to int(y1) - 1, or raise a UserError."""
         if x1 < x0 or y1 < y0:
             raise UserError(f"The box ({x0}, {y0}) to ({x1}, {y1}) ends before it begins.")
         return cls("box", UNKNOWN, np.array([*map(int, _pixels((x0, y0, x1, y1)))], np.float64), reader)
 
     @classmethod
     def from_corner_and_size(cls, x: float, y: float, width: float, height: float) -> Shape:
-        """Return the box of columns int(x) to int(x) + int(width) - 1 and rows int(y) to int(y) + int(height) - 1.
-
-        The scripts of MedKLIP and MAVL do the same. Raises a UserError if a number is out of range or a side is
-        negative.
-        """
+        """Return the box of columns int(x) to int(x) + int(width) - 1, and rows alike, as in MedKLIP and MAVL."""
         left, top, across, down = map(int, _pixels((x, y, width, height)))
         if width < 0 or height < 0:
             raise UserError(f"A box of {width} x {height} pixels has a negative side.")
@@ -75,11 +68,10 @@ class Shape:
 
     @classmethod
     def from_points(cls, points: Iterable[Iterable[float]], outline: bool = True) -> Shape:
-        """Return the closed polygon through points (x, y) in fractional pixels.
+        """Return the closed polygon through points (x, y) in fractional pixels; raise a UserError if there are none.
 
         With its outline it is drawn as in Pillow, LabelMe and the CheXlocalize scripts; without it as in COCO's tools,
-        which suits small ones: at radius 10, Pillow's covers 8% more than it encloses. Raises a UserError if there are
-        no points or a point is not two numbers in the range of pixels.
+        which suits small ones: at radius 10, Pillow's covers 8% more than it encloses.
         """
         corners = [(x, y) for x, y in points]
         if not corners:
@@ -124,10 +116,7 @@ class Shape:
         return self.kind, self.size, self.reader, self.outline, *self.coordinates.tolist()
 
     def on(self, height: int, width: int) -> Shape:
-        """Return the shape on an image of this size, with fractions of a box rounded to the nearest pixel edges.
-
-        Raises a UserError if the shape belongs to an image of another size.
-        """
+        """Return the shape on an image of this size, fractions rounded; raise a UserError if it does not fit."""
         coordinates = self.coordinates
         if self.kind == "box" and self.size == FRACTIONS:
             # Round, because 0.7 of 320 pixels is 223.99999999999997.

@@ -52,7 +52,6 @@ class PillowResize(A.DualTransform):
         if self.side == "both":
             return self.size, self.size
         fixed = min(height, width) if self.side == "shortest" else max(height, width)
-        # torchvision truncates the other side.
         return tuple(self.size if side == fixed else int(self.size * side / fixed) for side in (height, width))  # type: ignore[return-value]
 
 
@@ -94,10 +93,7 @@ class ResizeByArea(PillowResize):
 
 
 class CentreCrop(A.DualTransform):
-    """Crop the central square of `size` pixels, rounding an odd remainder half to even as torchvision does.
-
-    The image must be at least that large.
-    """
+    """Crop the central `size` pixels of an image at least as large, with torchvision's rounding (half to even)."""
 
     def __init__(self, size: int) -> None:
         super().__init__(p=1.0)

@@ -1,4 +1,4 @@
-"""The base class of models that answer: they say where a finding is, in boxes, points or words, and show no map."""
+"""Base class of models that answer in boxes, points or words where a finding is, and draw no map."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Ask = Literal["boxes", "report", "where"]
 
 
 class AnsweringModel(SaliencyModel):
-    """A model that is asked about findings, one by one, and answers.
+    """A model that is asked about findings one by one.
 
-    A subclass gives `ask` and passes these arguments on as options. It gets whole radiographs of any size, as
-    `Batch.radiographs`, and resizes, crops and pads them itself; what numbers then mean it declares as the frame, for
-    all images, or with each reply.
+    A subclass implements `ask` and passes these arguments on. It gets whole radiographs of any size as
+    `Batch.radiographs`, resizes, crops and pads them itself, and declares the frame of its numbers for all images or
+    with each reply.
 
     Args:
-        family: How answers are written: a name in `xbench.predictions.FAMILIES`.
-        frame: What their numbers mean; the family's own if None.
-        prompts: A YAML file of questions; the package's for this family if None.
-        ask_negatives: Whether to ask where a finding is on images without it too: false alarms are counted there.
-        recognise: Whether to ask if a finding is there, on every image whose label is known.
-        ask: What for: `boxes`; or words, in a `report` of each image or in answer to `where` a finding is.
+        family: Format of the answers: a name in `xbench.predictions.FAMILIES`.
+        frame: Meaning of the answers' numbers; by default the family's own.
+        prompts: A YAML file of questions; by default the package's for this family.
+        ask_negatives: Whether to ask where a finding is on images without it too, to count false alarms there.
+        recognise: Whether to ask if a finding is present, on each image whose label is known.
+        ask: Ask for `boxes`, or for words: a `report` of each image, or an answer to `where` a finding is.
     """
 
     answers = True
-    recognises: bool = True  # whether the model can be asked if a finding is there
-    asked_in_words: bool = True  # whether there are questions at all
+    recognises: bool = True  # whether the model can be asked if a finding is present
+    asked_in_words: bool = True  # whether it has questions at all
     preprocessing: Preprocessing = WholeRadiograph()
 
     def __init__(
@@ -55,15 +55,15 @@ class AnsweringModel(SaliencyModel):
     ) -> None:
         super().__init__()
         self.asks: Kind = "locate" if ask == "boxes" else ask
-        self.answers = ask == "boxes"  # words are scored by no box, and shown beside nothing
+        self.answers = ask == "boxes"  # words are not scored as boxes
         self.family = family_named(family)
         self.convention = self.family.convention if frame is None else Convention.named(frame)
         self.questions = Questions.of(family if prompts is None else prompts) if self.asked_in_words else None
         self._ask_negatives, self._recognise = ask_negatives, recognise
-        self.spent = 0  # tokens that this process sent and received, without those from a cache
-        self.repeats = 1  # how often it is asked where a finding is; the first answer is scored
+        self.spent = 0  # tokens that this process sent and received, without cached ones
+        self.repeats = 1  # how often to ask where a finding is; the first answer is scored
         if recognise and not (self.recognises and (self.questions is None or self.questions.recognise)):
-            why = ", for its questions have none under recognise" if self.recognises else ""
+            why = ", because its questions have none under recognise" if self.recognises else ""
             what = f"{self.name} cannot be asked whether a finding is there{why}"
             raise UsageError(f"--model.recognise true: {what}. Leave the option out.")
 
@@ -71,30 +71,31 @@ class AnsweringModel(SaliencyModel):
         super().setup(stage)
         changed = getattr(self.trainer.datamodule, "interventions", ())  # type: ignore[attr-defined]
         if self.asks in TEXTS and (self._recognise or self.repeats > 1 or changed):
-            of_boxes = "--model.recognise, --model.repeats and --data.interventions go with --model.ask boxes"
+            of_boxes = "--model.recognise, --model.repeats and --data.interventions need --model.ask boxes"
             raise UsageError(f"--model.ask {self.asks}: {of_boxes}. Leave them out.")
         self._words = {finding: self.words(finding) for finding in self.findings}
 
     def words(self, finding: str) -> dict[Kind, str]:
-        """Return what is asked about a finding; a UserError if there are no words for it."""
+        """Return the questions about a finding by kind; raise a UserError if there are no words for it."""
         kinds: tuple[Kind, ...] = (self.asks, "recognise") if self._recognise else (self.asks,)
         return {kind: "" if self.questions is None else self.questions.text(kind, finding) for kind in kinds}
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> None:
-        """Nothing is normalised."""
+        """Return None, because nothing is normalized."""
 
     @abstractmethod
     def ask(self, batch: Batch, queries: Sequence[Question]) -> Sequence[Reply]:
-        """Ask about the radiographs of a batch; return a reply to each query, in their order.
+        """Return the replies to queries about the radiographs of a batch, in order.
 
-        Raise a UserError if a request returned nothing; do not return an empty reply. The run ends there, and goes on
-        with `--resume true`.
+        Raise a UserError if a request returned nothing; do not return an empty reply. `--resume true` continues the
+        run.
         """
 
     def questions_about(self, batch: Batch) -> list[Question]:
-        """Return the questions of a batch: the places of findings, these again for `repeats`, then recognition.
+        """Return the questions of a batch: where findings are, these again for `repeats`, then whether they are
+        present.
 
-        Only findings are recognised: a phrase that is absent says nothing about its finding. A report is asked once an
+        Phrases are only located, because an absent phrase does not mean an absent finding. A report is asked once per
         image.
         """
         truth = batch.truth
@@ -119,7 +120,7 @@ class AnsweringModel(SaliencyModel):
         questions = self.questions_about(batch)
         replies = list(self.ask(batch, questions)) if questions else []
         if len(replies) != len(questions):
-            raise UserError(f"{self.name}: {len(replies)} replies came back to {len(questions)} queries.")
+            raise UserError(f"{self.name}: {len(replies)} replies to {len(questions)} queries.")
         new = [reply for reply in replies if not reply.from_cache]
         self.spent += sum((reply.tokens_in or 0) + (reply.tokens_out or 0) for reply in new)
         if self.asks in TEXTS:
@@ -145,13 +146,12 @@ class AnsweringModel(SaliencyModel):
         self.words(finding)
 
     def asked_of(self, positive: int, negative: int, annotated: int, phrases: bool = False) -> int:
-        """Return how many queries there are about a finding, or about its phrases, given the numbers of its images."""
+        """Return the number of queries about a finding, or about its phrases, from the numbers of its images."""
         located = annotated + self._ask_negatives * negative
         return self.repeats * located + (self._recognise and not phrases) * (positive + negative)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> None:
-        """Refuse to write maps, of which there are none."""
-        raise UsageError(f"{self.name} answers in words, and predict writes maps: use test.")
+        raise UsageError(f"{self.name} draws no maps, which predict writes. Use test.")
 
     def provenance(self) -> dict[str, Any]:
         about = super().provenance() | {"family": self.family.name, "frame": self.convention.name, "reader": READER}
@@ -163,7 +163,7 @@ class AnsweringModel(SaliencyModel):
 
 
 def pad_to_square(picture: Image.Image, side: int) -> Image.Image:
-    """Return a picture in the middle of a black square, as the conventions of padded images count."""
+    """Return a picture in the middle of a black square, as the conventions of padded images assume."""
     square = Image.new(picture.mode, (side, side))
     square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
     return square

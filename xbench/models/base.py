@@ -32,7 +32,7 @@ _KEPT_BYTES = 2**28
 class SaliencyModel(pl.LightningModule, ABC):
     """Base class for models that return a score and a saliency map for each finding of a radiograph.
 
-    Vision-language models derive from `VLM`. Derive from this class directly for a model that reads no text.
+    Vision-language models derive from `VLM`, models that read no text directly from this class.
 
     Attributes:
         name: Short name in results and run folders; the lower-case class name by default.
@@ -43,13 +43,12 @@ class SaliencyModel(pl.LightningModule, ABC):
         map_scale: What the values of the raw maps are; `none` if they do not compare between images.
         map_sigma: Standard deviation in cells of the Gaussian that smooths the maps; 0 for none.
         answers: Whether the model answers in boxes, points or words instead of maps.
-        scores: Whether the model tells if findings are present; otherwise its scores are ignored.
+        scores: Whether the model decides if findings are present; otherwise its scores are ignored.
         exploratory: Reason why the maps are exploratory, as the end of a sentence; empty if the authors published them.
         trained_on: Datasets whose labels trained a supervised model, by xbench's names where they exist.
-        neutral_options: Options that change no number, so that runs that differ only in these are the same run. A class
-            adds its own to those of its parent.
-        stated: Names of attributes to record in the provenance, in addition to those of parents. `checkpoint` adds its
-            digest; `text_encoder` records `text_source`, because some networks use the name themselves.
+        neutral_options: Options that change no number; added to those of parents. Runs that differ only in these are
+            one.
+        stated: Attributes to record in the provenance, added to those of parents; `text_encoder` records `text_source`.
         checkpoint_part: Attribute that holds the tensors of the checkpoint; empty for the whole model.
     """
 
@@ -86,10 +85,7 @@ class SaliencyModel(pl.LightningModule, ABC):
 
     @abstractmethod
     def score(self, batch: Batch) -> ModelOutput | Prediction:
-        """Score a batch of at least one image on the model's device.
-
-        Return a `ModelOutput` with a column for each of `findings`, or a `Prediction` of the pairs for other output.
-        """
+        """Score a batch of at least one image on its device, by `findings` or, as a `Prediction`, by pairs."""
 
     def predict(self, batch: Batch) -> Prediction:
         """Score the pairs of a batch of at least one image; raise a UserError if the output has the wrong shape."""
@@ -101,7 +97,6 @@ class SaliencyModel(pl.LightningModule, ABC):
         return output
 
     def _picked(self, truth: Truth, output: ModelOutput, asked: Sequence[Any], wanted: Sequence[Any]) -> Prediction:
-        """Return the pairs, each of which wants one of `asked`, from the columns of an output."""
         images, classes = len(truth.image_ids), len(asked)
         parts = output.logits, output.probabilities, output.saliency
         self._check_shapes((images, classes), *parts)
@@ -122,7 +117,6 @@ class SaliencyModel(pl.LightningModule, ABC):
         return rows @ maps @ columns.mT
 
     def _check_shapes(self, expected: tuple[int, ...], *parts: Tensor | None) -> None:
-        """Raise a UserError unless the outputs have the shape (images, findings) or (pairs,)."""
         names = ("logits", "probabilities", "saliency")
         shapes = {name: tuple(part.shape) for name, part in zip(names, parts, strict=True) if part is not None}
         maps = shapes.get("saliency", (*expected, 1, 1))
@@ -214,7 +208,7 @@ class VLM(SaliencyModel):
     these arguments on. It can be called with images and queries outside a trainer too.
 
     Args:
-        prompts: Words to use for the findings instead of the model's own: a style of the package (`name`, `phrase`,
+        prompts: Words for the findings instead of the model's own: a style of the package (`name`, `phrase`,
             `description` or `aspects`), or a JSON or YAML file with one or more texts for each finding.
         compile: Compile `forward` with torch.compile, which starts slower and runs faster.
         channels_last: Use the channels-last memory format, which speeds up convolutions.
@@ -240,7 +234,6 @@ class VLM(SaliencyModel):
                 f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists."
             )
         self._encoded: dict[tuple[str, ...], Any] = {}
-        # Notes on prompts that were cut off.
         self._cut_off: dict[Any, str] = {}
         # By canonical name if there is one.
         self._given_prompts: dict[str, list[str]] = {}
@@ -325,10 +318,9 @@ class VLM(SaliencyModel):
         return self.prompts
 
     def predict(self, batch: Batch) -> Prediction:
-        """Score the pairs of a batch: all images with all findings, and with each distinct text of their queries.
+        """Score all images with all findings, and with each distinct text of their queries.
 
-        Texts are scored separately from the findings, because in some models a score depends on the other prompts.
-        Texts longer than the model reads are cut off, with a note in the batch.
+        Texts are scored separately, because in some models a score depends on the other prompts.
         """
         wanted = [
             name
@@ -342,7 +334,6 @@ class VLM(SaliencyModel):
         findings = [*self.findings] if any(isinstance(words, str) for words in wanted) else []
         outputs = [self.score(batch)] if findings else []
         fixed = self.queries, self.columns
-        # In full precision, like those of the findings.
         with torch.autocast(self.device.type, enabled=False):
             self.queries, self.columns = self._encode(texts), None
         try:
@@ -357,10 +348,7 @@ class VLM(SaliencyModel):
         return self._picked(batch.truth, output, [*findings, *texts], wanted)
 
     def _encode(self, asked: Sequence[tuple[str, ...]]) -> Any:
-        """Encode prompts one by one, or together if the results cannot be joined along the first dimension.
-
-        Results are kept up to `_KEPT_BYTES`, and those of the last batch always.
-        """
+        """Encode prompts one by one, or together if the results cannot be joined; keep results up to `_KEPT_BYTES`."""
         for prompts in asked:
             known = self._encoded.pop(prompts, None)
             if known is None:
@@ -393,7 +381,6 @@ class VLM(SaliencyModel):
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Join the encoded prompts of single classes (tensors, or tuples or lists of them); None if they do not fit."""
     first = parts[0]
     if isinstance(first, Tensor):
         shapes = {part.shape if isinstance(part, Tensor) else None for part in parts}

@@ -1,4 +1,4 @@
-"""Baselines, which show what a number is worth: ceilings that are told the truth, and floors that do not look."""
+"""Baselines for comparison: ceilings that know the truth, and floors that ignore the image."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from xbench.scoring.protocols.words import commonest, region_texts
 from xbench.types import Batch, Maps, Prediction, Sample, Truth
 
 WHOLE_IMAGE = Box(0.0, 0.0, 1.0, 1.0)
-_DEFAULT = (Box(0.3, 0.3, 0.7, 0.7),)  # for its sides, where no boxes are given
+_DEFAULT = (Box(0.3, 0.3, 0.7, 0.7),)  # size without boxes elsewhere
 _CELLS = 224
 _Says = Literal["oracle", "swapped", "shuffled", "prior", "all", "silent"]
 
 
 class Oracle(SaliencyModel):
-    """The ceiling: it is told the ground truth. Its map is the annotated region, its probability the label.
+    """The ceiling: its map is the annotated region, its probability the label.
 
-    Whatever it does not score 1 on is wrong in the harness or cannot be reached with the dataset.
+    A score below 1 is an error of xbench, or the best possible on the dataset.
     """
 
     preprocessing = Preprocessing(stretch((224, 224)))
@@ -53,7 +53,7 @@ class Oracle(SaliencyModel):
         sizes = {tuple(display.shape) for display in batch.display}
         if len(sizes) > 1:
             raise UserError(
-                f"{self.name}: on the native grid the images of a batch differ in size: set --data.batch_size 1."
+                f"{self.name}: on the native grid the images of a batch differ in size. Set --data.batch_size 1."
             )
         labels = torch.from_numpy(truth.labels).to(self.device, torch.float32)
         saliency = torch.zeros(len(labels), *sizes.pop(), device=labels.device)
@@ -64,9 +64,7 @@ class Oracle(SaliencyModel):
 
 
 class CentrePrior(SaliencyModel):
-    """A floor that knows where findings tend to lie but does not look: one Gaussian blob in the middle of the image.
-
-    It scores every image alike, so its AUROC is one half.
+    """A floor that ignores the image: one Gaussian blob in the middle, with the same score for all images.
 
     Args:
         width: Standard deviation of the blob as a share of the image's sides.
@@ -89,14 +87,13 @@ class CentrePrior(SaliencyModel):
 
 
 class UniformRandom(SaliencyModel):
-    """The other floor: independent uniform noise as map and as probability.
+    """A floor of independent uniform noise as map and probability, from the seed and the image's name.
 
-    The noise is a function of the seed and the image's name alone. A run is one draw of chance; the floor `Random` of a
-    report is the mean of many.
+    A run is one draw; the floor `Random` of a report is the mean of many.
 
     Args:
-        seed: Seed of the noise; that of `--seed_everything` if None, which is 0 outside of a run.
-        size: Side of the square map in pixels, that of the patch grid of a ViT-B/16 by default.
+        seed: Seed of the noise; by default that of `--seed_everything`, or 0 outside a run.
+        size: Side of the square map in pixels, by default that of a ViT-B/16's patch grid.
     """
 
     name, stated = "random", "seed size"
@@ -121,13 +118,11 @@ class UniformRandom(SaliencyModel):
 
 
 class AnswerOracle(AnsweringModel):
-    """The ceiling of a family: it is told the true boxes, and writes them as a model of the family would.
-
-    What it does not reach is lost to rounding, to a crop, to padding.
+    """The ceiling of a family: it writes the true boxes in the family's format, and loses only rounding, crop and
+    padding.
 
     Args:
-        family: How answers are written: a name in `xbench.predictions.FAMILIES`.
-        **options: Those of `xbench.models.AnsweringModel`.
+        family: Format of the answers: a name in `xbench.predictions.FAMILIES`.
     """
 
     name = "answer_oracle"
@@ -147,7 +142,7 @@ class AnswerOracle(AnsweringModel):
 
 
 class BoxBaseline(AnsweringModel):
-    """Answers with boxes of its own, to the last digit, and cannot say whether a finding is there."""
+    """Answers with exact boxes of its own, and not whether a finding is present."""
 
     asked_in_words = False
     recognises = False
@@ -165,7 +160,7 @@ class BoxBaseline(AnsweringModel):
 
 
 class WholeImage(BoxBaseline):
-    """A floor: one box around everything."""
+    """A floor: one box around the whole image."""
 
     name = "whole_image"
 
@@ -174,7 +169,7 @@ class WholeImage(BoxBaseline):
 
 
 class OutlineBoxes(BoxBaseline):
-    """The ceiling of boxes where regions are outlines or masks: the boxes around them."""
+    """The ceiling of boxes if regions are outlines or masks: the boxes around them."""
 
     name = "outline_boxes"
 
@@ -183,20 +178,20 @@ class OutlineBoxes(BoxBaseline):
 
 
 class PriorKnowledge(AnsweringModel):
-    """A baseline that may know where findings lie on another split or source, and nothing else of their places.
+    """A baseline that may know where findings are on other images, but not on the scored ones.
 
     Args:
         elsewhere: A finished run on other images, or its `truth.parquet`.
     """
 
-    must_know = False  # whether it has nothing to say otherwise
+    must_know = False  # whether `elsewhere` is required
 
     def __init__(self, elsewhere: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         if elsewhere is None and self.must_know:
             raise UsageError(
-                f"{self.name} must be told where findings lie on other images: give --model.elsewhere RUN, a finished "
-                "run on another split or source (xbench test --config oracle_DATASET --data.split ... makes one)."
+                f"{self.name} needs the places of findings on other images: give --model.elsewhere RUN, a finished run "
+                "on another split or source (xbench test --config oracle_DATASET --data.split ... makes one)."
             )
         path = None if elsewhere is None else Path(elsewhere).expanduser()
         self._path = path / TRUTH if path is not None and path.is_dir() else path
@@ -204,7 +199,7 @@ class PriorKnowledge(AnsweringModel):
         found = {name: [item.box() for items in of for item in items] for name, of in self._elsewhere.items()}
         self._boxes_elsewhere = {name: tuple(Box(*box) for box in of if box) for name, of in found.items()}
         if self._path is not None and not any(self._boxes_elsewhere.values()):
-            raise UsageError(f"{self._path} has no annotated item, so it does not say where findings lie.")
+            raise UsageError(f"{self._path} has no annotated item, so it does not show where findings are.")
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
@@ -217,12 +212,12 @@ class PriorKnowledge(AnsweringModel):
         return super().provenance() | {"elsewhere_sha256": None if self._path is None else file_sha256(self._path)}
 
     def _known(self, batch: Batch, query: Question) -> tuple[Box, ...]:
-        # Those of its finding for a phrase, too.
+        # A phrase uses the boxes of its finding.
         return self._boxes_elsewhere.get(batch.truth.queries[query.pair].finding, ())
 
 
 class CentreBox(PriorKnowledge, BoxBaseline):
-    """A floor: a box in the middle, as large as the finding's boxes elsewhere on average, or 0.4 wide and high."""
+    """A floor: a box in the middle with the mean size of the finding's boxes elsewhere, or 0.4 wide and high."""
 
     name = "centre_box"
 
@@ -231,10 +226,10 @@ class CentreBox(PriorKnowledge, BoxBaseline):
 
 
 class RandomBox(PriorKnowledge, BoxBaseline):
-    """A floor: a box of the size of one elsewhere, anywhere; the same for an image and a finding in every run.
+    """A floor: a box anywhere with the size of one elsewhere, the same for an image and a finding in each run.
 
     Args:
-        seed: Other seeds give other boxes; that of `--seed_everything` if None, which is 0 outside of a run.
+        seed: Seed of the boxes; by default that of `--seed_everything`, or 0 outside a run.
     """
 
     name, stated = "random_box", "seed"
@@ -248,14 +243,14 @@ class RandomBox(PriorKnowledge, BoxBaseline):
 
 
 class PriorBox(PriorKnowledge, BoxBaseline):
-    """The floor that belongs in every table: where the finding usually lies, whatever the image shows."""
+    """The floor for every table: the usual place of the finding, whatever the image shows."""
 
     name = "prior_box"
     must_know = True
 
     def _boxes(self, batch: Batch, query: Question) -> list[Box]:
         if not (known := self._known(batch, query)):
-            raise UsageError(f"{self._path} has no box of {query.finding}: give a run that has.")
+            raise UsageError(f"{self._path} has no box of {query.finding}. Give a run that has one.")
         return [prior_box(known)]
 
 
@@ -263,11 +258,11 @@ class Words(PriorKnowledge):
     """A ceiling and floors of words: a sentence about each finding whose label is known.
 
     Args:
-        says: The annotated place (`oracle`), with left and right exchanged (`swapped`), or that of an image drawn from
-            those with the finding (`shuffled`). Whatever the label: the commonest place `elsewhere` (`prior`), every
-            place (`all`), or nothing about any finding (`silent`).
+        says: The annotated place (`oracle`), with left and right exchanged (`swapped`), or that of a random image with
+            the finding (`shuffled`). Whatever the label: the commonest place `elsewhere` (`prior`), all places (`all`),
+            or nothing about any finding (`silent`).
         elsewhere: A finished run on other images, or its `truth.parquet`.
-        ask: A text about each pair, `where` its finding is; or a `report` of each image. docs/words.md compares them.
+        ask: A text about each pair, `where` its finding is, or a `report` of each image; see docs/words.md.
     """
 
     asked_in_words = False
@@ -294,7 +289,7 @@ class Words(PriorKnowledge):
             return sentence(finding, True, ("left", "right"), ZONES)
         if self.says == "prior":
             if truth.scored[pair] and finding not in self._places:
-                raise UsageError(f"{self._path} has no region of {finding}: give a run that has.")
+                raise UsageError(f"{self._path} has no region of {finding}. Give a run that has one.")
             place = self._places.get(finding, {"sides": "", "zones": ""})
             return sentence(finding, True, place["sides"].split(), place["zones"].split())
         if present and self.says == "shuffled":
@@ -306,7 +301,7 @@ class Words(PriorKnowledge):
         return sentence(finding, present, sides, found.zones)
 
     def _drawn(self, truth: Truth, pair: int) -> tuple[Truth, int]:
-        """Draw an image with the finding of a pair, perhaps its own, as `side_chance` does; return truth and pair."""
+        """Return truth and pair of an image with the finding, perhaps the same, drawn as in `side_chance`."""
         samples: Any = self.trainer.test_dataloaders.dataset  # type: ignore[union-attr]
         own, finding = int(truth.index[truth.image[pair]]), truth.queries[pair].finding
         start = int.from_bytes(draw(samples.records[own].image_id, finding or ""))
@@ -322,7 +317,7 @@ class Words(PriorKnowledge):
 
 
 def centre_box(elsewhere: Sequence[Box] = ()) -> Box:
-    """Return a box in the middle, its sides the means of a finding's boxes elsewhere, 0.4 without any.
+    """Return a box in the middle with the mean sides of a finding's boxes elsewhere, or 0.4.
 
     Examples:
         >>> centre_box([Box(0, 0, 0.25, 0.5), Box(0, 0, 0.75, 0.5)])
@@ -334,7 +329,7 @@ def centre_box(elsewhere: Sequence[Box] = ()) -> Box:
 
 
 def random_box(seed: int, image_id: str, finding: str, elsewhere: Sequence[Box] = ()) -> Box:
-    """Return a box of the size of one of a finding's boxes elsewhere, anywhere; it depends on the arguments only."""
+    """Return a box anywhere with the size of one of a finding's boxes elsewhere; it depends only on the arguments."""
     digest = hashlib.sha256(f"{seed}\0{image_id}\0{finding}".encode("utf-8", "surrogatepass")).digest()
     random = np.random.default_rng(int.from_bytes(digest))
     sizes = elsewhere or _DEFAULT
@@ -346,10 +341,10 @@ def random_box(seed: int, image_id: str, finding: str, elsewhere: Sequence[Box] 
 
 @cache
 def prior_box(elsewhere: tuple[Box, ...]) -> Box:
-    """Return where a finding usually lies: around what boxes cover at least half as often as what they cover most.
+    """Return the usual place of a finding: the box around cells that at least half of the maximum number of boxes
+    cover.
 
-    The image is cut into 224 x 224 cells, and a box covers those whose centres it holds. Raises ValueError if no box
-    covers a cell.
+    The image has 224 x 224 cells; a box covers those whose centers it contains. Raises ValueError if none is covered.
 
     Examples:
         >>> prior_box((Box(0, 0, 0.5, 0.5), Box(0.25, 0.25, 0.5, 1), Box(0.25, 0.25, 0.5, 0.5)))
@@ -367,7 +362,7 @@ def prior_box(elsewhere: tuple[Box, ...]) -> Box:
 
 
 def sentence(finding: str, asserted: bool, sides: Collection[str], zones: Collection[str]) -> str:
-    """Write a sentence about a finding; one that the vocabulary reads by others alone is called by one of these.
+    """Write a sentence about a finding, by another finding's name if the vocabulary reads it only so.
 
     >>> sentence("Pneumothorax", True, {"right"}, {"upper", "middle"})
     'Pneumothorax in the right upper and middle zones.'
@@ -386,7 +381,7 @@ def sentence(finding: str, asserted: bool, sides: Collection[str], zones: Collec
 
 
 def _items_elsewhere(path: Path) -> tuple[dict[str | None, list[tuple[Shape, ...]]], frozenset[str]]:
-    """Return the items of each region in the `truth.parquet` of a run, by finding, and the names of its images."""
+    """Return the items of each region in a run's `truth.parquet`, by finding, and the names of its images."""
     items: defaultdict[str | None, list[tuple[Shape, ...]]] = defaultdict(list)
     with named(path):
         rows = [*Table(path, TRUTH).rows()]

@@ -1,7 +1,4 @@
-"""The demo model: a tiny CLIP-style network in the package.
-
-`scripts/train_demo_model.py` trained it on phantoms, from images and sentences without annotations.
-"""
+"""The demo model: a tiny CLIP-style network, trained by `scripts/train_demo_model.py`."""
 
 from __future__ import annotations
 
@@ -30,16 +27,14 @@ _PATCH = 8
 
 
 class Demo(VLM):
-    """A two-tower network of 0.7 million weights, trained only on phantoms and sentences.
+    """A two-tower network of 0.7 million weights, trained on phantoms and sentences without annotations.
 
-    It shows what xbench does without a download. Its scores mean nothing on images other than phantoms.
+    It shows what xbench does without a download. On other images its scores mean nothing.
 
     Args:
         template: The prompt, with `{finding}`.
         image_size: Side of the input in pixels, a multiple of 8; 224 in training.
-        shortcut: Use weights trained on films with a letter in the corner of each fracture, as `--data.marker Fracture`
-            draws them. They recognize fractures by the letter.
-        **options: Those of every vision-language model; it takes one prompt per finding.
+        shortcut: Use weights that recognize fractures by the letter that `--data.marker Fracture` draws.
     """
 
     map_scale = "cosine"
@@ -73,7 +68,6 @@ class Demo(VLM):
         return self.network.encode_text(input_ids.to(self.device), attention_mask.to(self.device))
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score images (B, 3, H, W) against queries (C, D); the map is the cosine of patch and prompt."""
         logits, saliency = self.network(images, queries)
         return ModelOutput(logits=logits, probabilities=torch.sigmoid(logits), saliency=saliency)
 
@@ -83,10 +77,9 @@ class Demo(VLM):
 
 
 class DemoNetwork(nn.Module):
-    """A CLIP-style network whose score is a smooth maximum of patch-sentence similarities.
+    """A CLIP-style network; the joint space has D = 96 dimensions.
 
-    The logit is `log mean exp(scale * s) + bias` over the cosines s (h, w) of patches and sentence, which are the
-    saliency map. The joint space has D = 96 dimensions.
+    The logit is `log mean exp(scale * s) + bias` over the cosines s (h, w) of patches and sentence, which are the map.
     """
 
     def __init__(self, vocabulary: int = 320) -> None:
@@ -124,7 +117,6 @@ class DemoNetwork(nn.Module):
         return network.eval()
 
     def forward(self, images: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Score images (B, 3, H, W) against sentences (C, D): logits (B, C) and cosines (B, C, H / 8, W / 8)."""
         return self.score(self.encode_image(images), text)
 
     def score(self, patches: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Predictions that were made elsewhere, in the place of a model: `score` runs this class as `test` runs any other."""
+"""Existing predictions in place of a model, for the command `score`."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ _APPLIES = {
 }
 _IN_WORDS: Mapping[str, tuple[Kind, Ask]] = {"report": ("reports", "report"), "words": ("answers in words", "where")}
 _NEEDED = {
-    ("maps", "frame"): "--frame whole, or what was done to a radiograph, such as --frame shortest:512,crop:480",
-    ("maps", "scores"): "--scores TABLE, or --scores none: nothing is then said of recognition",
-    ("boxes", "frame"): "--frame: what their numbers mean, such as fraction_whole (0 to 1) or pixels_sent",
-    ("raw answers", "family"): "--family: how they are written",
+    ("maps", "frame"): "--frame whole, or the preprocessing of a radiograph, such as --frame shortest:512,crop:480",
+    ("maps", "scores"): "--scores TABLE, or --scores none to skip recognition",
+    ("boxes", "frame"): "--frame, the meaning of their numbers, such as fraction_whole (0 to 1) or pixels_sent",
+    ("raw answers", "family"): "--family, their format",
 }
 
 
 class External(AnsweringModel):
-    """Takes maps, probabilities, boxes, points, raw answers or texts from files, instead of making them.
+    """Reads maps, probabilities, boxes, points, raw answers or texts from files.
 
-    If a file of boxes or answers mentions an image without the finding, all such images count as asked, and what it
-    leaves out there has no box; else nobody knows whether the model was asked, and no false alarms are counted.
+    If a file of boxes or answers mentions an image without the finding, all such images count as asked, and those that
+    it omits have no box. Otherwise it is unknown whether the model was asked, and no false alarms are counted.
 
     Args:
-        predictions: What `xbench predict` or `test` wrote; a folder, zip or tar of maps (npy, npz, png, tiff, and the
-            pkl of CheXlocalize); masks or points that people drew (json); a table of probabilities (CSV, parquet);
-            boxes (CSV, COCO results, JSON lines), raw answers (JSON lines) or texts (JSON lines, CSV, parquet).
-        label: What results and folders call the model.
-        frame: What part of a radiograph a map shows: `whole`, or steps such as `shortest:512,crop:480`. For boxes and
-            answers what the numbers mean: a name in `xbench.predictions.conventions`, such as `pixels_sent`.
-        family: How raw answers are written: a name in `xbench.predictions.FAMILIES`. `report` for a report of each
-            image, `words` for answers in words about findings.
-        scores: Beside maps: a table of probabilities, `none`, or `pickled` (what CheXlocalize's pickles call `prob`).
+        predictions: Output of `xbench predict` or `test`; a folder, zip or tar of maps (npy, npz, png, tiff, and
+            CheXlocalize's pkl); masks or points that people drew (json); a table of probabilities (CSV, parquet); boxes
+            (CSV, COCO results, JSON lines), raw answers (JSON lines) or texts (JSON lines, CSV, parquet).
+        label: Name of the model in results and folders.
+        frame: Part of a radiograph that a map shows: `whole`, or steps such as `shortest:512,crop:480`. For boxes and
+            answers the meaning of their numbers: a name in `xbench.predictions.conventions`, such as `pixels_sent`.
+        family: Format of raw answers: a name in `xbench.predictions.FAMILIES`; `report` for a report of each image,
+            `words` for answers in words about findings.
+        scores: With maps: a table of probabilities, `none`, or `pickled` (`prob` in CheXlocalize's pickles).
         pattern: Path of a map below `predictions`, without its ending; `{image}/{finding}` if None.
-        names: What the files call a finding, and its name.
-        missing: How to treat a pair without prediction: `stop`, also if None; `skip` leaves the image out, counted and
-            named, and findings without any prediction out of the run; `flat` counts a missing map as a miss.
+        names: Findings' names in the files, and xbench's names.
+        missing: How to treat a pair without prediction: `stop`, the default; `skip` leaves out the image, which is
+            counted and named, and findings without any prediction; `flat` counts a missing map as a miss.
         extra: How to treat predictions for unknown images or findings: `stop` or `ignore`.
-        sizes: Maps are all of the `same` size, or of `any`, which takes `--data.batch_size 1`.
-        upsampling: How maps are enlarged; `bilinear` if None.
-        map_scale: What the values of maps are, so that maps of different images can be compared; `none` if None.
+        sizes: Whether all maps have the `same` size, or `any`, which requires `--data.batch_size 1`.
+        upsampling: How to enlarge maps; `bilinear` if None.
+        map_scale: What the values of maps are, if they compare between images; `none` if None.
     """
 
     name = "external"
@@ -88,10 +88,10 @@ class External(AnsweringModel):
         map_scale: MapScale | None = None,
     ) -> None:
         if not is_folder_name(label):
-            raise UsageError(f"--name {label!r} becomes part of a folder's name, which it cannot.")
+            raise UsageError(f"--name {label!r} cannot be part of a folder's name. Give another name.")
         path = Path(predictions).expanduser()
         if not path.exists():
-            raise UsageError(f"--predictions {predictions}: there is no such file or folder.")
+            raise UsageError(f"--predictions {predictions}: no such file or folder.")
         own, ask = _IN_WORDS.get(family or "") or (None, "boxes")
         kind = own or ("stored predictions" if holds_predictions(path) else kind_of(path))
         options = {"frame": frame, "family": family, "scores": scores, "pattern": pattern, "missing": missing}
@@ -100,9 +100,9 @@ class External(AnsweringModel):
         for option in given:
             flat = option == "missing" and missing == "flat"
             if option not in _APPLIES[kind].split() or (flat and "sizes" not in _APPLIES[kind]):
-                raise UsageError(f"--{option}{' flat' * flat} says nothing about {kind}, as in {path}: leave it out.")
+                raise UsageError(f"--{option}{' flat' * flat} does not apply to {kind}, as in {path}. Omit it.")
         if lacking := [text for (of, option), text in _NEEDED.items() if of == kind and option not in given]:
-            raise UsageError(f"--predictions {predictions} holds {kind}: give {lacking[0]}.")
+            raise UsageError(f"--predictions {predictions} contains {kind}: give {lacking[0]}.")
         answers = kind in ("boxes", "raw answers")
         super().__init__((ask == "boxes" and family) or "endpoint", frame if answers else None, ask=ask)
         self.answers, whole = answers, answers or ask != "boxes"
@@ -119,7 +119,6 @@ class External(AnsweringModel):
             self.saliency_upsample, self.map_scale = upsampling or "bilinear", map_scale or "none"
 
     def setup(self, stage: str) -> None:
-        """Look for the predictions of all images and findings of the dataset; a UserError if they do not fit."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         own, images = getattr(data, "names", None), [record.image_id for record in data.records]
         self._pairs = [
@@ -143,7 +142,7 @@ class External(AnsweringModel):
             self._pairs = [(image, "") for image in images]
         data.notes += self._doubted(contradictions(source.scores, self.findings))
         present = {finding for _, finding in (*source.maps, *source.scores)}
-        # What an image looks for by itself stays, and the image is left out.
+        # Findings with queries of their own stay; their images are left out instead.
         kept = present | {query.finding for record in data.records for query in record.queries or ()}
         if self._missing == "skip" and present:
             self._left_out = [finding for finding in self.findings if finding not in kept]
@@ -151,8 +150,8 @@ class External(AnsweringModel):
             data.leave_out(self._left_out)
             self.findings = tuple(data.findings)
             self._pairs = [pair for pair in self._pairs if pair[1] not in self._left_out]
-            silent = f"{self._path} says nothing of {', '.join(self._left_out)}"
-            rank_zero_warn(f"--predictions {silent}: the run is without these findings, as --missing skip says.")
+            silent = f"{self._path} has nothing about {', '.join(self._left_out)}"
+            rank_zero_warn(f"--predictions {silent}: the run omits these findings, because of --missing skip.")
         if problems := self._problems(data.name, images):
             what = f"{self._path}, for {len(images)} images and {len(self.findings)} findings"
             raise UsageError(f"--predictions {what}: {'; '.join(problems)}.")
@@ -164,7 +163,7 @@ class External(AnsweringModel):
             self._size = next(iter(source.read(image).values())).shape
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Leave out images that lack a prediction, and take what predictions state about their images."""
+        """Leave out images that lack a prediction, and apply what predictions state about their images."""
         images = [*zip(batch.truth.index.tolist(), batch.truth.image_ids, strict=True)]
         reason = "its prediction is missing, and --missing skip was given."
         if lost := [Failure(index, image, reason) for index, image in images if image in self._incomplete]:
@@ -196,7 +195,7 @@ class External(AnsweringModel):
         pairs = _pairs(batch)
         maps = [self._maps(one, [name for image, name in pairs if image == one]) for one in batch.truth.image_ids]
         if len({one.shape[1:] for one in maps}) > 1:
-            raise UsageError(f"{self.name}: maps differ in size, so give --data.batch_size 1.")
+            raise UsageError(f"{self.name}: maps differ in size. Give --data.batch_size 1.")
         if self._kind == "maps":
             each = zip(maps, batch.truth.image_sizes, batch.truth.image_ids, strict=True)
             odd = [(shape_problem(one.shape[1:], size, self._frame or ""), image) for one, size, image in each]
@@ -205,7 +204,7 @@ class External(AnsweringModel):
         return Maps(saliency, saliency.isnan().all(-1).all(-1))
 
     def questions_about(self, batch: Batch) -> list[Question]:
-        """Return the questions of a batch; nobody was asked about what is absent and without an answer in words."""
+        """Return the questions of a batch, without absent findings that have no answer in words."""
         truth, needed = batch.truth, self._missing != "skip"
         return [
             question
@@ -219,7 +218,7 @@ class External(AnsweringModel):
         pairs = [(batch.truth.image_ids[query.row], query.finding) for query in queries]
         lost = [pair for pair in pairs if pair not in self.source.texts]
         if lost and self._kind != "boxes":
-            hint = "Add it, empty if nothing was said, or choose other images with --data.image_list"
+            hint = "Add it, empty if there was none, or choose other images with --data.image_list"
             what = f"{self._path} has no answer about image {lost[0][0]}, finding {lost[0][1]}"
             raise UsageError(f"{what}. {hint}.")
         return [self.source.texts.get(pair, Reply('{"boxes": []}')) for pair in pairs]
@@ -241,13 +240,13 @@ class External(AnsweringModel):
         return about
 
     def _maps(self, image: str, names: Sequence[str]) -> torch.Tensor:
-        """Return the maps of an image (K, h, w), NaN for those that are missing, or that nobody drew."""
+        """Return the maps of an image (K, h, w), NaN for missing ones and drawings that are empty."""
         found = self.source.read(image)
         expected = next(iter(found.values())).shape if found and self._sizes == "any" else self._size
         for name, one in found.items():
             if one.shape != expected:
-                what = f"the map of image {image}, finding {name} is {one.shape}, and the first one is {expected}"
-                hint = "If that is meant, give --sizes any; the maps of one image have one size all the same"
+                what = f"the map of image {image}, finding {name} is {one.shape}, but the first one is {expected}"
+                hint = "If this is intended, give --sizes any; the maps of one image must still have one size"
                 raise UsageError(f"{self._path}: {what}. {hint}.")
         if isinstance(self.source, Drawn):
             found = {name: one for name, one in found.items() if one.any()}
@@ -258,7 +257,6 @@ class External(AnsweringModel):
         return maps
 
     def _problems(self, dataset: str, images: Sequence[str]) -> list[str]:
-        """Return what does not fit and was not asked for."""
         source, problems, pairs = self.source, [], self._pairs
         wanted: dict[str, Collection[tuple[str, str]]] = {"score": source.scores} if self._scored else {}
         if source.maps or self._kind == "maps":
@@ -269,7 +267,7 @@ class External(AnsweringModel):
             if self._missing == "skip":
                 self._incomplete |= {image for image, _ in lost}
             elif lost and (what, self._missing) != ("map", "flat"):
-                skip = "--missing skip leaves such images out, and findings of which nothing is said"
+                skip = "--missing skip leaves out such images, and findings without any prediction"
                 problems.append(f"no {what} for {_count(lost)}: {skip}")
         if source.unknown and self._extra == "stop":
             ignore = "--extra ignore leaves them out"
@@ -278,24 +276,24 @@ class External(AnsweringModel):
         if (shown or self._kind not in ("probabilities", "stored predictions")) and not any(
             pair in shown for pair in pairs
         ):
-            look = f"look at --pattern, which is {self._pattern}" if self._kind == "maps" else "nothing fits"
-            problems.append(f"not one pair of image and finding is there: {look}; the first image is {images[0]}")
+            look = f"check --pattern, which is {self._pattern}" if self._kind == "maps" else "nothing matches"
+            problems.append(f"no pair of image and finding has a prediction: {look}; the first image is {images[0]}")
         elif len(self._incomplete) == len(images):
             has = {what: {finding for _, finding in there} for what, there in wanted.items()}
             bare = [f"{name} has no {what}" for name in self.findings for what in has if name not in has[what]]
             problems.append(
-                f"every image lacks a {' or a '.join(sorted(wanted))}, so that none is left: {'; '.join(bare[:5])}"
+                f"every image lacks a {' or a '.join(sorted(wanted))}, so no image is left: {'; '.join(bare[:5])}"
             )
         return problems
 
     def _doubted(self, doubts: Sequence[tuple[str, str]]) -> list[Note]:
-        """Return notes of what looks wrong, and warn of each once."""
+        """Return notes about suspicious predictions, and warn of each once."""
         for text in dict.fromkeys(text for text, _ in doubts):
             rank_zero_warn(f"{self.name}: {DOUBT_NOTE}: {text}.")
         return [Note(f"{DOUBT_NOTE}: {text}", image) for text, image in doubts]
 
     def _ignored(self, dataset: str) -> list[Note]:
-        """Warn of predictions that `--extra ignore` leaves out; if they are pairs, note their images too."""
+        """Warn of predictions that `--extra ignore` leaves out, and note their images if they are pairs."""
         source, lost = self.source, len(self.source.unknown)
         count = lost + len(source.maps) + len(source.scores) + len(source.texts)
         half = ": half of them or more, so the file may use other names" if lost >= count / 2 else ""
@@ -308,14 +306,14 @@ class External(AnsweringModel):
         return [Note(text, image if image.isprintable() else repr(image)) for image in images]
 
     def _unmentioned(self, labels: Mapping[str, Mapping[str, int]]) -> list[Note]:
-        """Note present findings that a file of boxes does not mention, and see whether it speaks of absent ones."""
+        """Note present findings that a file of boxes omits, and set whether it mentions absent ones."""
         texts = self.source.texts
         self._ask_negatives = any(labels[image].get(finding) == 0 for image, finding in texts)
         present = [(image, finding) for image in labels for finding in self.findings if labels[image].get(finding) == 1]
         lost = [pair for pair in present if pair not in texts]
         silent = {image for image, _ in lost} - {image for image, _ in texts}
         text = (
-            f"{self._path.name} gives no box for {len(lost)} of {len(present)} pairs of an image and a present finding "
+            f"{self._path.name} has no box for {len(lost)} of {len(present)} pairs of an image and a present finding "
             f"(misses), and does not mention {len(silent)} of these images: it may be incomplete"
         )
         return [Note(text, image) for image, _ in lost] if self._kind == "boxes" else []
@@ -335,7 +333,7 @@ def _count(names: Sequence[str | tuple[str, str]]) -> str:
 
 
 def _digest(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 of files, or of all files in folders, and of their places below these."""
+    """Return the SHA-256 of files, or of all files in folders with their relative paths."""
     found = hashlib.sha256()
     for root in paths:
         for path in sorted(one for one in root.rglob("*") if one.is_file()) if root.is_dir() else [root]:

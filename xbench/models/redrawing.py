@@ -24,9 +24,8 @@ class Layer(NamedTuple):
 def layers_of(model: nn.Module) -> list[Layer]:
     """Return the layers of a model in reverse order of registration, for most models from the output down.
 
-    Where a container holds modules of one class, such as the blocks of a transformer, each of them is a layer with all
-    its content. Elsewhere each module with parameters of its own is a layer. Scalar parameters, such as a temperature,
-    do not count, because they do not change maps.
+    In a row of modules of one class, such as the blocks of a transformer, each is a layer with its content. Elsewhere
+    each module with parameters is one. Scalars, such as a temperature, do not count, because they do not change maps.
     """
     found: list[Layer] = []
 
@@ -50,9 +49,9 @@ def layers_of(model: nn.Module) -> list[Layer]:
 def redrawn(model: SaliencyModel, layers: Sequence[Layer]) -> Iterator[Iterator[str]]:
     """Yield an iterator that redraws one more of the layers with each step, and restore every bit at the end.
 
-    A module with `reset_parameters` initializes itself as before training. Other parameters become normal with their
-    present mean and standard deviation. The layer's name is the seed, so every process draws the same. Prompts are
-    encoded again. Tensors stay in place, so that compiled code remains valid.
+    Modules initialize themselves by `reset_parameters`; other parameters become normal with their mean and standard
+    deviation. The layer's name is the seed, so every process draws the same. Prompts are encoded again. Tensors stay in
+    place, so that compiled code remains valid.
     """
     # Includes children, which `reset_parameters` may also draw.
     modules = (module for layer in layers for module in layer.modules)

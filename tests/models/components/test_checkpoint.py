@@ -174,7 +174,7 @@ def test_torchscript_is_refused_with_a_way_out(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (b"<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title>", r"title 'Google .* warning'"),
-        (b"\xef\xbb\xbf\n <HTML lang=en><body>Sign in" + 5000 * b" ", "is no file of weights but a web page: file"),
+        (b"\xef\xbb\xbf\n <HTML lang=en><body>Sign in" + 5000 * b" ", "is a web page, not a file of weights: file"),
         (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "download it again"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "Git LFS pointer.*`git lfs pull`"),
     ],

@@ -13,7 +13,7 @@ from xbench.runtime.files import write_whole, writing
 
 
 class AnswerCache:
-    """One file per request, named by its digest and written atomically; several processes may share the folder.
+    """One file per request, named by its digest and written atomically, for any number of processes.
 
     Only the owner may read the files, because answers can reveal findings of patients.
     """

@@ -41,7 +41,6 @@ class CheXagent2(Local):
     Args:
         checkpoint: Folder from `hf download`, or the name of a downloaded checkpoint.
         dtype: Data type of the weights; the authors use bfloat16, and `auto` keeps the stored type.
-        **options: Those of `xbench.models.Local`.
     """
 
     families: ClassVar[Mapping[str, Architecture]] = {
@@ -86,7 +85,6 @@ class Patches(nn.Module):
         self.proj = nn.Parameter(torch.empty(width, width))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the patches of images (B, 3, S, S), row by row: (B, N, D)."""
         layers = self.model.encoder(inputs_embeds=self.model.embeddings(pixels)).last_hidden_state
         return self.ln_post(self.attn_pool(layers + self.pos_embed)) @ self.proj  # type: ignore[no-any-return]
 

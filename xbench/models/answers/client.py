@@ -252,10 +252,7 @@ class ChatClient:
             raise NoAnswer("JSON that is cut off or malformed") from None
 
     def without_key(self, value: Any, shortest: int = 8) -> Any:
-        """Remove the key from a server's text or JSON, because some servers repeat it.
-
-        Shorter keys stay, because a placeholder such as `none` may be a word of an answer.
-        """
+        """Remove the key from a server's text or JSON; shorter ones, such as `none`, may be a word of an answer."""
         key = os.environ.get(self.key_variable, "").strip()
         if len(key) < shortest:
             return value
@@ -373,7 +370,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _message(body: bytes, without_key: Callable[[Any], Any]) -> str:
-    """Return the message of an error response in one line; removes the key before it shortens anything."""
+    """Return the message of an error response in one line, shortened only after the key is removed."""
     try:
         message = without_key(json.loads(body))
     except (ValueError, RecursionError):

@@ -57,9 +57,9 @@ class _Picture:
 class Endpoint(AnsweringModel):
     """A model behind a server with OpenAI's chat completions: vLLM, SGLang, ollama, llama.cpp, or hosted.
 
-    Requests contain only the pixels of the radiograph, as a new image, and the question. Images leave the machine only
-    with `send_images_to`. The key comes from the environment and is never written. For the frame `thousand_padded` the
-    image is padded to a square.
+    Requests contain only the pixels of the radiograph and the question. Images leave the machine only with
+    `send_images_to`. The key comes from the environment and is never written. For the frame `thousand_padded` the image
+    is padded to a square.
 
     Args:
         base_url: Address of the server's API, such as http://localhost:8000/v1.
@@ -82,13 +82,11 @@ class Endpoint(AnsweringModel):
         timeout: Most seconds for an answer.
         attempts: Most attempts per request.
         back_off: Most seconds before the second attempt, doubled for each further one.
-        cache: Folder of the answer cache; true for `answers` in `$XBENCH_CACHE` or the user's cache folder, false for
-            no cache.
+        cache: Folder of the answer cache; true for `answers` in xbench's cache, false for no cache.
         limit_tokens: Stop once this process has spent this many tokens.
         prices: Prices of a million tokens of requests and of answers, in any currency.
         limit_cost: Stop once this much is spent, by these prices.
         environment_proxies: Whether to use the environment's proxies for other machines.
-        **options: Those of `xbench.models.AnsweringModel`.
     """
 
     neutral_options = frozenset(
@@ -184,7 +182,6 @@ class Endpoint(AnsweringModel):
         return [replies[place] for place in range(len(queries))]
 
     def _body(self, query: Question, image: str) -> dict[str, Any]:
-        """Return the request, with the image given by its data URL or, for the cache, by its digest."""
         parts = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": query.text}]
         system = [] if query.system is None else [{"role": "system", "content": query.system}]
         user = {"role": "user", "content": parts[::-1] if self._text_first else parts}

@@ -1,7 +1,6 @@
 """Vision-language models of transformers on this machine, asked in words where a finding is.
 
-Families differ in the network, the order of image and question, and the length of answers. Code from checkpoints is
-never run.
+Families differ in the network, the order of image and question, and the length of answers.
 """
 
 from __future__ import annotations
@@ -76,9 +75,9 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class Local(AnsweringModel):
     """A vision-language model with a class in transformers, selected by the family of its answers.
 
-    Decoding is greedy: settings of the checkpoint that sample or penalize repetition are ignored. Only queries about
-    the same image share a batch, so that no answer depends on other images. The frame `thousand_padded` pads the image
-    to a square, `loc1000_padded512` to one of 512 pixels.
+    Decoding is greedy, and code from checkpoints is never run. Only queries about the same image share a batch, so that
+    no answer depends on other images. The frame `thousand_padded` pads the image to a square, `loc1000_padded512` to
+    one of 512 pixels.
 
     Args:
         family: A name in `ARCHITECTURES`.
@@ -87,7 +86,6 @@ class Local(AnsweringModel):
         max_tokens: Most tokens of an answer; the family's if None.
         together: Number of queries about an image to batch.
         dtype: Data type of the weights; `auto` keeps the stored type.
-        **options: Those of `xbench.models.AnsweringModel`.
     """
 
     families: ClassVar[Mapping[str, Architecture]] = ARCHITECTURES
@@ -179,7 +177,6 @@ class Local(AnsweringModel):
             options["max_new_tokens"] = 8
         output = self.network.generate(**inputs, **options, return_dict_in_generate=True)
         sent = inputs["attention_mask"].sum(1).tolist()
-        # The answer follows the prompt, or a decoder's start token.
         begin = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
         confidence = self._confidence(output) if beams > 1 else [None] * len(prompts)
         replies, decode = [], self.processor.tokenizer.decode
@@ -233,7 +230,6 @@ class Local(AnsweringModel):
         if side is None:
             return picture
         if longest != side:
-            # Rounded as in the convention.
             shrunk = [max(1, (2 * side * edge + longest) // (2 * longest)) for edge in (width, height)]
             picture = picture.resize((shrunk[0], shrunk[1]), Image.Resampling.BILINEAR)
         return pad_to_square(picture, side)
@@ -247,8 +243,6 @@ class Local(AnsweringModel):
         return self.convention.shown(columns * patch, rows * patch).name
 
     def _yes_no_tokens(self, prompt: str) -> tuple[list[int], list[int]]:
-        """Return the tokens that begin yes and no after a prompt, whose end affects the tokenization."""
-
         def tokens(text: str) -> list[int]:
             return self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
 
@@ -266,7 +260,6 @@ class Local(AnsweringModel):
         return sides
 
     def _confidence(self, output: Any) -> list[float]:
-        """Return the likelihood of the best beams as in AG-KD, one number per answer."""
         scores = self.network.compute_transition_scores(
             output.sequences, output.scores, output.beam_indices, normalize_logits=False
         ).double()
@@ -329,10 +322,7 @@ def _place(source: str, option: str) -> Path:
 
 
 def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any) -> Any:
-    """Return a network of transformers with its weights; raise a UserError unless they match its tensors exactly.
-
-    `advice` says what to do about weights that do not fit; `options` go to `from_pretrained`.
-    """
+    """Return a network of transformers, or a UserError with `advice` unless its weights match exactly."""
     whole = f"Weights must be complete and in safetensors format. {advice}"
     with explained(f"The weights in {folder} cannot be loaded as {cls.__name__}", whole):
         network, report = cls.from_pretrained(

@@ -34,8 +34,8 @@ _TENSORS = {  # patterns of published tensor names, and the names here
 class Maira2(Local):
     """MAIRA-2 (Microsoft), which answers where phrases are on a frontal radiograph.
 
-    It sees the central square of the radiograph, and its numbers are hundredths of that square. It cannot locate what
-    lies outside, or be asked whether a finding is present.
+    It sees only the central square of the radiograph, and its numbers are hundredths of that square. It cannot be asked
+    whether a finding is present.
 
     Args:
         checkpoint: Folder from `hf download`, or the name of a downloaded checkpoint.
@@ -113,10 +113,7 @@ class Processor(PatchProcessor):
         )
 
     def pixels(self, image: Image.Image) -> Tensor:
-        """Return DINOv2's input (1, 3, S, S), the normalized central square of an image.
-
-        Gray values are stretched to 0 to 255 and truncated; a constant image is black.
-        """
+        """Return DINOv2's input (1, 3, S, S): the normalized central square, stretched to 0 to 255 and truncated."""
         grey = np.asarray(image.convert("L"), np.float32)
         low, high = grey.min(), grey.max()
         stretched = ((grey - low) / (high - low) * 255 if high > low else np.zeros_like(grey)).astype(np.uint8)

@@ -20,14 +20,11 @@ from xbench.types import ModelOutput
 
 
 class AFLoc(LocalGlobal):
-    """AFLoc, which sees the whole radiograph. Map values compare only within a map.
-
-    Probabilities are the sigmoid of the cosine, which keeps the ranks.
+    """AFLoc, which sees the whole radiograph. Values compare only within a map; probabilities are sigmoids of cosines.
 
     Args:
         checkpoint: A `.ckpt` file of the authors, or its tensors in a .safetensors file.
         sigma: Standard deviation of the Gaussian over the map, in cells of 19 x 19; 0 for none.
-        **options: Those of `xbench.models.maps.gloria.LocalGlobal`.
     """
 
     title, canvas, wording = "AFLoc", 224, "Findings suggesting {}"

@@ -24,7 +24,6 @@ from xbench.runtime.errors import UsageError, UserError
 _HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 
 _TEXT_ENCODER = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
-# The repository has had two names.
 _TEXT_ENCODERS = (_TEXT_ENCODER, _TEXT_ENCODER.replace("BiomedBERT", "PubMedBERT"))
 
 # The authors' open_clip_config.json; mean, standard deviation and resizing are open_clip's defaults.
@@ -52,12 +51,11 @@ class BiomedCLIP(CLIP):
 
     Args:
         checkpoint: File of the authors' weights (open_clip_pytorch_model.bin, or as .safetensors), or a folder in
-            open_clip's layout with weights, open_clip_config.json and tokenizer, with or without the prefix
-            `local-dir:`. By default the weights are downloaded from the Hugging Face hub.
+            open_clip's layout with weights, configuration and tokenizer; downloaded from the Hugging Face hub by
+            default.
         text_encoder: Folder, or name on the Hugging Face hub, of a BERT's config.json and tokenizer. By default those
             in the folder of the checkpoint, or the authors'.
         templates: Present and absent prompt, each with `{finding}`.
-        **options: Those of `xbench.models.CLIP`.
     """
 
     title, stated = _HUB, "text_encoder"

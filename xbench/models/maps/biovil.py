@@ -43,24 +43,20 @@ _SPECIAL = ("[CLS]", "[SEP]", "[PAD]", "[UNK]")
 class BioViL(DualEncoder):
     """BioViL with the weights of its authors.
 
-    The score is the cosine with the mean vector of the present prompts minus that of the absent ones. The authors call
-    a finding present above 0. The checkpoint has no temperature, so probabilities are near 0.5 by default. The map
-    belongs to the present prompts.
+    The score is the cosine with the mean vector of the present prompts minus that of the absent ones; the authors call
+    a finding present above 0. The checkpoint has no temperature, so probabilities are near 0.5 by default.
 
     Args:
         checkpoint: The authors' file of the image model; by default from the source of the text model.
-        text_encoder: Text model and tokenizer: a folder, or a name on the Hugging Face hub with its revision after an
-            `@`. Image and text model must come from the same release, or the cosines mean nothing.
+        text_encoder: Text model and tokenizer of the same release: a folder, or a name on the Hugging Face hub with its
+            revision after an `@`.
         image_size: Side in pixels of the central square that the model sees, a multiple of 32.
-        resize: Length in pixels of the shorter side before the crop. By default 512 for the authors' crop, in
-            proportion for another `image_size`.
+        resize: Length in pixels of the shorter side before the crop; 512 in proportion to the authors' crop by default.
         sigma: Standard deviation in cells of the Gaussian that smooths the map; 0 for none.
-        saliency_upsample: How to enlarge maps to the evaluation grid: `nearest`, the authors' default, or `bilinear`,
-            as in their notebook.
+        saliency_upsample: How to enlarge maps: `nearest`, the authors' default, or `bilinear`, as in their notebook.
         temperature: Divisor of the score before the sigmoid.
         templates: Present and absent prompts, each with `{finding}`. Other `prompts` replace the present ones. Without
             absent prompts the score is the cosine with the present ones.
-        **options: Those of `xbench.models.VLM`.
     """
 
     release: ClassVar[str] = "microsoft/BiomedVLP-CXR-BERT-specialized@v1.1"
@@ -119,7 +115,6 @@ class BioViL(DualEncoder):
         return tokenise(tokeniser, [text.rstrip("!?.") for text in texts], 512, self.title)
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Encode N tokenized texts, ids and mask (N, L), as vectors (N, 128) float32, not normalized."""
         text_model = self._text_model.to(self.device)
         ids, mask = (part.long().to(self.device) for part in (input_ids, attention_mask))
         return encode_in_chunks(text_model, ids, mask).float()
@@ -128,15 +123,12 @@ class BioViL(DualEncoder):
         return self.encode_tokens(*self.tokenise(texts))
 
     def average(self, vectors: Tensor) -> Tensor:
-        # Before normalization.
         return F.normalize(vectors.mean(dim=0), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
         """Score images (B, 3, image_size, image_size) in [0, 1] against text vectors, pairs (C, 2, 128) or (C, 128).
 
-        Returns:
-            Logits (B, C), cosine of present minus absent in [-2, 2], and their sigmoid at the temperature; saliency
-            (B, C, rows, columns), smoothed cosines.
+        Logits (B, C) are in [-2, 2] for pairs; maps (B, C, rows, columns) are smoothed cosines of the present prompts.
         """
         cells = self.image_model(images).float()
         present = queries[:, 0] if queries.ndim == 3 else queries
@@ -178,15 +170,11 @@ def _image_model(temporal: bool) -> nn.Sequential:
 
 
 class _Encoder(nn.Module):
-    """A ResNet-50 to the end of its last stage.
-
-    If `temporal`, 256 compressed channels and 256 constant ones that replace the change since a prior image.
-    """
+    """A ResNet-50 to its last stage; if `temporal`, 256 channels of it and 256 constants in place of a prior image."""
 
     def __init__(self, temporal: bool) -> None:
         super().__init__()
         self.encoder = torchvision.models.resnet50()
-        # Return the last cells, flattened.
         self.encoder.avgpool = self.encoder.fc = nn.Identity()
         self._temporal = temporal
         if temporal:
@@ -202,8 +190,6 @@ class _Encoder(nn.Module):
 
 
 class _TextModel(nn.Module):
-    """CXR-BERT: a BERT without a pooler, with a head on its first token."""
-
     def __init__(self, bert: BertModel) -> None:
         super().__init__()
         self.bert = bert

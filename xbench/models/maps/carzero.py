@@ -58,8 +58,8 @@ layer (C, heads, 98, 768 / heads)."""
 class CARZero(DecoderModel):
     """CARZero: a vision transformer (ViT-B/16), a BERT and a fusion decoder from one checkpoint.
 
-    The official score is unbounded, its zero means nothing, and only its rank within a class counts. Probabilities are
-    its sigmoid, which keeps the ranks and so AUROC and average precision.
+    Only the rank of the official score within a class has a meaning. Probabilities are its sigmoid, which keeps the
+    ranks.
 
     Args:
         checkpoint: The authors' `CARZero_best_model.ckpt`, or its tensors in a .safetensors file.
@@ -84,14 +84,10 @@ class CARZero(DecoderModel):
         fill(self, tensors, path, "CARZero", _UNUSED)
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask (C, 97) of one cleaned prompt per class."""
         return self.text_encoder.tokenise(self.one_of_each(prompts))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> TextQueries:
-        """Encode tokenized prompts, and project the memory of direction B once for all images.
-
-        Token ids are (C, L) or (C, 1, L) int64, each row from [CLS] to [SEP] and then padded, L at most 97.
-        """
+        """Encode token ids (C, L) or (C, 1, L) int64, each row [CLS] to [SEP] and padding, L at most 97, as queries."""
         text = self.encode_text(input_ids, attention_mask)
         return text[:, 0], self.fusion_module.keys_values(text)
 
@@ -102,10 +98,7 @@ class CARZero(DecoderModel):
         return text
 
     def forward(self, images: Tensor, queries: TextQueries) -> ModelOutput:
-        """Score normalized images (B, 3, image_size, image_size) against the text of C classes, from `encode_tokens`.
-
-        Maps (B, C, rows, columns) are attention weights; they sum to less than 1 without the class token's share.
-        """
+        """Score normalized images (B, 3, image_size, image_size); maps lack the class token's share of 1."""
         sentences, text_memory = queries
         fusion = self.fusion_module
         tokens = self.img_encoder(images)
@@ -119,8 +112,6 @@ class CARZero(DecoderModel):
 
 
 class _Fusion(nn.Module):
-    """The decoder and head for both directions, with the authors' names."""
-
     def __init__(self, linear_head: bool) -> None:
         super().__init__()
         self.decoder = QueryDecoder(_WIDTH, _HEADS, self_attention=False, layers=_LAYERS, feedforward=1024)

@@ -39,7 +39,6 @@ class CheXzero(CLIP):
         templates: Present and absent prompt; `{finding}` stands for the finding's name.
         antialias: Whether the second resizing smooths, as in torchvision since 0.17. The authors' does not.
         contrast: Whether to subtract the map of the absent prompt.
-        **options: Those of `xbench.models.CLIP`. The canvas grows with `image_size`.
     """
 
     advice = f"Give --model.checkpoint the files of the authors of CheXzero. {_SOURCE}"
@@ -68,7 +67,6 @@ class CheXzero(CLIP):
         self.preprocessing = preprocessing(self.image_size, antialias)
 
     def encode_vectors(self, input_ids: Tensor) -> Tensor:
-        """Encode token ids (N, L) as unit vectors of each of the M checkpoints, (N, M, D)."""
         vectors = [member.encode_text(input_ids).float() for member in self.members]
         return F.normalize(torch.stack(vectors, dim=1), dim=-1)
 

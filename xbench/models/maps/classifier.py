@@ -1,7 +1,4 @@
-"""Supervised classifiers as a baseline: networks trained on labels, which read no text.
-
-The score of a finding is the logit of its class, the map one of `xbench.models.networks.class_maps`.
-"""
+"""Supervised classifiers as a baseline: networks trained on labels, which read no text."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ from xbench.runtime.errors import UsageError
 from xbench.types import Batch, ModelOutput
 
 _INPUT = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
-# Datasets by their names in torchxrayvision's files.
 _DATASETS = {"nih": "chestxray14", "google": "NIH-Google", "kaggle": "rsna", "vin": "vindr", "pc": "PadChest"}
 _DATASETS |= {"chex": "CheXpert", "openi": "Open-I", "mimic_ch": "MIMIC-CXR", "mimic_nb": "MIMIC-CXR"}
 _SCALE = 1024.0  # torchxrayvision's pixels range from -1024 to 1024
@@ -62,7 +58,6 @@ class SupervisedModel(SaliencyModel):
         self._class_of, self._left_out = class_of or {}, list[str]()
 
     def _take(self, network: nn.Module, title: str, classes: Sequence[str | None], checkpoint: Path) -> None:
-        """Store a loaded network and the names of its K outputs, None for one to ignore."""
         self.title, self.checkpoint, self.network = title, checkpoint, network
         self.classes = {name: column for column, name in enumerate(classes) if name}
         self._of_finding = {canonical(name) or name: name for name in self.classes}
@@ -102,7 +97,6 @@ class SupervisedModel(SaliencyModel):
         return images
 
     def scores_of(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores and probabilities (B, C) of the findings from the logits (B, K) of the classes."""
         logits = logits[:, self.columns]
         return logits, logits.sigmoid()
 
@@ -118,14 +112,12 @@ class Classifier(SupervisedModel):
     Args:
         architecture: timm's name of the network, such as `hf-hub:ORGANISATION/NAME`, or `torchvision:NAME`.
         classes: Names of the outputs, in order.
-        trained_on: Datasets whose labels trained it, by xbench's names where they exist. Reports note where this makes
-            a comparison unfair.
+        trained_on: Datasets whose labels trained it, by xbench's names; reports note where this is unfair.
         checkpoint: File of weights.
         preprocess: Changes to the evaluation transform of the weights, in timm's words: `input_size`, `interpolation`
             (bilinear, bicubic), `mean`, `std`, `crop_pct`, `crop_mode` (center, squash).
-        scores: `sigmoid` of each logit, or `softmax` over all for a network that chooses one class. The score that
-            ranks images is then the log-odds of a class.
-        **options: Those of `xbench.models.maps.classifier.SupervisedModel`.
+        scores: `sigmoid` of each logit, or `softmax` over all if the network chooses one class; log-odds then rank
+            images.
     """
 
     def __init__(
@@ -177,13 +169,12 @@ class TorchXRayVision(SupervisedModel):
     """A classifier of torchxrayvision: DenseNet-121 at 224 pixels or ResNet-50 at 512. Needs that package.
 
     J. P. Cohen et al., "TorchXRayVision: A library of chest X-ray datasets and models", MIDL 2022. Probabilities are
-    the library's: the sigmoid, stretched to put the operating point of the class at 0.5, which keeps the ranks. Classes
-    without an operating point had no labels in training and count as missing.
+    the library's: sigmoids, stretched to put the operating point at 0.5. Classes without an operating point had no
+    labels in training and count as missing.
 
     Args:
         weights: The library's name of the weights.
         checkpoint: File of the weights; by default the library downloads it to its own folder.
-        **options: Those of `xbench.models.maps.classifier.SupervisedModel`.
     """
 
     name = "xrv"

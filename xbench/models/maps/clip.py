@@ -43,22 +43,21 @@ ResizeMode = Literal["shortest", "longest", "squash"]
 class CLIP(DualEncoder):
     """A CLIP-style model of open_clip with a vision transformer as image tower.
 
-    Each finding has a pair of prompts, present and absent. Its logit is the difference of the two scaled cosines, its
-    probability their softmax, and its map that of the present prompt.
+    A finding's logit is the difference of the scaled cosines of its present and absent prompt, its probability their
+    softmax, and its map that of the present prompt.
 
     Args:
         architecture: open_clip's name of the model. OpenAI, MetaCLIP and DFN weights need the one with `-quickgelu`.
-            `local-dir:FOLDER` and `hf-hub:ORGANISATION/NAME` load configuration, weights and tokenizer from a folder or
-            from the Hugging Face hub.
+            `local-dir:FOLDER` and `hf-hub:ORGANISATION/NAME` load configuration, weights and tokenizer.
         pretrained: open_clip's tag of the weights. Ignored with `checkpoint`, `local-dir:` and `hf-hub:`.
-        checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin). It implies open_clip's default
-            mean, standard deviation and resizing, unless the architecture is a `local-dir:` or `hf-hub:` one.
-        templates: Present and absent prompt, each with `{finding}`. Other `prompts` replace the present one; several
-            are averaged to one direction.
+        checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin), with open_clip's default mean,
+            std and resizing unless the architecture is a `local-dir:` or `hf-hub:` one.
+        templates: Present and absent prompt, each with `{finding}`. Other `prompts` replace the present one by their
+            mean.
         resize_mode: `shortest` resizes the shorter side and crops the longer one, `longest` resizes the longer side and
-            pads with black, `squash` stretches. By default as in the training of the weights.
-        image_size: Side of the square input in pixels, a multiple of the patch size; the architecture's by default.
-            Other sizes than in training interpolate the position embeddings.
+            pads with black, `squash` stretches. By default as in training.
+        image_size: Side of the square input in pixels, a multiple of the patch size. Other sizes than the
+            architecture's interpolate the position embeddings.
         saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`.
     """
 
@@ -136,10 +135,9 @@ class CLIP(DualEncoder):
         return {"activation": _activation(self.model)}
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode tokenized prompts as unit text vectors, (C, D) or (C, 2, D) float32.
+        """Encode token ids (C, L), (C, 1, L) or, for pairs of present and absent, (C, 2, L) int64.
 
-        Token ids are (C, L) or (C, 1, L) int64 for one prompt per class, (C, 2, L) for pairs of present and absent. A
-        mask must equal that of the padding.
+        Return unit vectors (C, D) or (C, 2, D) float32. A mask must equal that of the padding.
         """
         ids = input_ids[:, None] if input_ids.ndim == 2 else input_ids
         if ids.ndim != 3 or ids.shape[1] > 2:
@@ -159,15 +157,13 @@ class CLIP(DualEncoder):
         return vectors[:, 0] if ids.shape[1] == 1 else vectors
 
     def encode_vectors(self, input_ids: Tensor) -> Tensor:
-        """Encode token ids (N, L) as unit vectors (N, D)."""
         vectors: Tensor = self.model.encode_text(input_ids)
         return F.normalize(vectors.float(), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalized images (B, 3, h, w) against text vectors.
+        """Score normalized images (B, 3, h, w) against text vectors, pairs (C, 2, D) or (C, D).
 
-        With pairs (C, 2, D), each class is scored against its absent prompt; with single prompts (C, D), probabilities
-        are the softmax over the C classes, as in the CLIP paper. Maps have the patch grid.
+        Without pairs, probabilities are the softmax over the C classes, as in the CLIP paper.
         """
         present = queries[:, 0] if queries.ndim == 3 else queries
         pooled, saliency = features_and_maps(self.model, images, present, self.saliency)
@@ -223,7 +219,6 @@ def _activation(model: nn.Module) -> str:
 
 
 def _check_activation(architecture: str, computes_with: str, weights: str, trained_with: str | None) -> None:
-    """Raise a UserError if weights were trained with another activation than the architecture's."""
     if trained_with in (None, computes_with):
         return
     if architecture.startswith(("local-dir:", "hf-hub:")):
@@ -292,7 +287,6 @@ def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image
 
 
 def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
-    """Interpolate the position embeddings in the weights to the model's patch grid, as open_clip does."""
     if isinstance(visual, TimmModel):
         name, grid = "visual.trunk.pos_embed", visual.trunk.patch_embed.grid_size
         prefix = 0 if visual.trunk.no_embed_class else visual.trunk.num_prefix_tokens
@@ -345,7 +339,6 @@ def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, archit
 
 
 def _config_folder(architecture: str) -> Path | None:
-    """Return the configuration folder of a `local-dir:` or `hf-hub:` model, else None."""
     scheme, _, place = architecture.partition(":")
     if scheme not in ("local-dir", "hf-hub"):
         return None
@@ -356,7 +349,6 @@ def _config_folder(architecture: str) -> Path | None:
 
 
 def _known_architecture(architecture: str) -> str:
-    """Return open_clip's name of a model, which may be written `ViT-B/32` too."""
     name, known = architecture.replace("/", "-"), open_clip.list_models()
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name, known, n=5, cutoff=0.4)) or "none"

@@ -43,8 +43,7 @@ class CXRCLIP(DualEncoder):
     Args:
         checkpoint: File of the authors, or its tensors in a .safetensors file.
         text_encoder: Hugging Face id or local folder of the tokenizer. The weights come from the checkpoint.
-        templates: Present and absent prompt; `{finding}` stands for the finding's name. Several present prompts count
-            by their mean cosine.
+        templates: Present and absent prompt; `{finding}` stands for the finding's name. Several count by mean cosine.
         image_size: Side of the square input in pixels, a multiple of 32.
         saliency: The map of the projected cells: their dot product with the text (`dot`, the ResNet's default), whose
             mean is the score times the length of the image vector, or their cosine (`cell`, the Swin's default).
@@ -78,7 +77,6 @@ class CXRCLIP(DualEncoder):
             tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
         self.saliency = saliency or ("cell" if self.swin else "dot")
         self.map_scale = "cosine" if self.saliency == "cell" else "none"
-        # Names as in the authors' file.
         bert = bert_like(tensors, "text_encoder.text_encoder.")
         self.text_encoder = nn.ModuleDict({"text_encoder": bert})
         self.text_projection = nn.ModuleDict({"projection": nn.Linear(bert.config.hidden_size, 512)})
@@ -87,7 +85,6 @@ class CXRCLIP(DualEncoder):
                 encoder = {"image_encoder": SwinModel(SwinConfig(), add_pooling_layer=False)}
         else:
             encoder = {"resnet": undrawn(resnet50)}
-            # Return the last cells, flattened.
             encoder["resnet"].avgpool = encoder["resnet"].fc = nn.Identity()
         self.image_encoder = nn.ModuleDict(encoder)
         self.image_projection = nn.ModuleDict({"projection": nn.Linear(768 if self.swin else 2048, 512)})

@@ -34,26 +34,22 @@ _EPS = "image_encoder_eps"
 class DeViDe(KEBERTModel):
     """A re-implementation of DeViDe: KAD's decoder over a ViT-B/16, with any number of descriptions per query.
 
-    The authors published neither code nor weights, so this could not be compared with theirs. The vision transformer
-    may have the names of timm, Hugging Face or pytorch_pretrained_vit (with or without `vit.`). A checkpoint without
-    weights of the image projection uses an identity.
+    It could not be compared with the authors'. The vision transformer may have the names of timm, Hugging Face or
+    pytorch_pretrained_vit. A checkpoint without an image projection uses an identity.
 
     Args:
         checkpoint: File of weights: the state dicts `image_encoder`, `text_encoder` and `model`, or one with these as
             prefixes, after `key_map`.
-        description_pooling: How the vectors of a finding's descriptions become its query: their `mean`, or the mean
-            after a trained two-layer `mlp`.
+        description_pooling: How the descriptions' vectors become a query: their `mean`, or that of a trained `mlp`.
         head_outputs: 2 for logits of absent and present with a softmax, 1 for a single logit with a sigmoid.
         image_encoder_norm: Whether to apply the image encoder's last norm.
         image_encoder_eps: Epsilon of the image encoder's norms. By default as `convert` noted, else by the names: 1e-12
-            for Hugging Face and 1e-6 otherwise. Give it for a renamed Hugging Face encoder.
+            for Hugging Face and 1e-6 otherwise.
         decoder_layers: Number of decoder layers.
         decoder_heads: Attention heads of the decoder, which its weights do not show.
         decoder_feedforward: Width of the decoder's hidden layers.
-        ask: Findings to ask together, on which each score depends: those of the `dataset`, or a list of names that
-            includes them.
+        ask: Findings to ask together: those of the `dataset`, or a list of names that includes them.
         key_map: New beginnings of names by those in the file; the longest match counts, and null drops a name.
-        **options: Those of `xbench.models.networks.query_decoder.DecoderModel`.
     """
 
     model: _Model

@@ -42,7 +42,6 @@ class LocalGlobal(VLM):
     Args:
         checkpoint: File of the authors, or its tensors in a .safetensors file.
         text_encoder: Hugging Face id or local folder of the tokenizer. The weights come from the checkpoint.
-        **options: Those of `xbench.models.VLM`.
     """
 
     title: ClassVar[str]
@@ -71,16 +70,14 @@ class LocalGlobal(VLM):
 class GLoRIA(LocalGlobal):
     """GLoRIA. A finding may have several prompts: score and map are those of the best match to the image.
 
-    The authors standardize scores over a batch; here a score does not depend on other images. Probabilities are the
-    sigmoid of the score, which keeps the ranks.
+    The authors standardize scores over a batch; here a score does not depend on other images. Probabilities are
+    sigmoids.
 
     Args:
-        checkpoint: The authors' `chexpert_resnet50.ckpt` or `chexpert_resnet18.ckpt`, or its tensors in a .safetensors
-            file.
+        checkpoint: The authors' `chexpert_resnet50.ckpt` or `chexpert_resnet18.ckpt`, or its tensors as safetensors.
         saliency: The map: mean or maximum of the words' attention, or the dot product of cells and sentence (`dot`).
-        count: Number of rows of the word table to use: the `words`, or the `characters` of the prompt, as in the
-            authors' code, which includes rows without a word.
-        **options: Those of `xbench.models.maps.gloria.LocalGlobal`.
+        count: Rows of the word table to use: as many as `words`, or as `characters` of the prompt, as in the authors'
+            code.
     """
 
     title, canvas, wording = "GLoRIA", 256, "There is {}"
@@ -114,16 +111,12 @@ class GLoRIA(LocalGlobal):
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         """Encode tokenized prompts (N, L) as sentence and words (N, 97, 768), NaN after the given count of words."""
         text = self.text_encoder(input_ids.to(self.device), attention_mask.to(self.device))
-        # All rows except those of [CLS] and [SEP].
         words = (text[:, 1:] != 0).any(-1).sum(-1) - 2 if counts is None else torch.tensor(counts, device=text.device)
         beyond = torch.arange(TOKENS - 1, device=text.device) >= words[:, None]
         return torch.cat([text[:, :1], text[:, 2:].masked_fill(beyond[..., None], torch.nan)], dim=1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalized images (B, 3, 224, 224) against the prompts of C classes, from `encode_prompts`.
-
-        Logits (B, C) are between -3 and 3. Maps are (B, C, 19, 19), and sum to 1 each for `attention_mean`.
-        """
+        """Score normalized images (B, 3, 224, 224): logits (B, C) from -3 to 3, and maps (B, C, 19, 19)."""
         whole, cells = (part.float() for part in self.img_encoder(images))
         with torch.autocast(images.device.type, enabled=False):
             asked = queries.flatten(0, 1).float()
@@ -156,8 +149,6 @@ class GLoRIA(LocalGlobal):
 
 
 class _ImageEncoder(nn.Module):
-    """A ResNet without its last layer, and the projections of its stages, with the authors' names."""
-
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         deep = "img_encoder.model.layer1.0.conv3.weight" in tensors

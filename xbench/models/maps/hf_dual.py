@@ -29,7 +29,6 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.types import ModelOutput
 
 Saliency = Literal["patch", "legrad", "legrad_corrected", "value"]
-# The default comes first.
 _MAPS: dict[str, tuple[Saliency, ...]] = {"siglip": ("legrad", "legrad_corrected", "value"), "clip": ("patch",)}
 
 
@@ -40,8 +39,8 @@ class HFDual(DualEncoder):
         checkpoint: Folder from `hf download`, the file of weights in one, or a name on the Hugging Face hub.
         title: Short name of the model in results and run folders.
         templates: Present and absent prompt, each with `{finding}`.
-        pairs: Whether the logit is the lead over the absent prompt, and the probability the softmax of the two.
-            Otherwise the probability is SigLIP's sigmoid. By default true for a CLIP and false for a SigLIP.
+        pairs: Whether the probability is the softmax with the absent prompt, a CLIP's default, or else SigLIP's
+            sigmoid.
         saliency: CLIP: `patch`, the cosine of each patch after final norm and projection. SigLIP: `legrad`;
             `legrad_corrected`, the default of the authors' code, which zeroes cells where "a photo of a" exceeds 0.8 of
             its range, then stretches each map to [0, 1]; `value`, unpublished, the cosine of each patch sent alone
@@ -49,8 +48,7 @@ class HFDual(DualEncoder):
         legrad_blocks: Number of last blocks that LeGrad sums over.
         legrad_norm: Whether to apply the final norm before the pooling head, as in the model. LeGrad's code omits it.
         image_size: Side of the square input in pixels, by default that of training. Positions are interpolated.
-        resize: `file` follows preprocessor_config.json. `tensorflow` stretches bilinearly without antialiasing, as
-            Google does for MedSigLIP.
+        resize: `file` follows preprocessor_config.json; `tensorflow` is bilinear without antialiasing, as in MedSigLIP.
     """
 
     name, stated, checkpoint_part = "hf", "kind pairs image_size saliency", "model"
@@ -99,7 +97,6 @@ class HFDual(DualEncoder):
             self.preprocessing = preprocessing(processor, self.image_size, resize == "tensorflow")
         check_image_size(self.image_size, settings.vision_config.patch_size)
         for tower in (self.model.text_model, self.model.vision_model):
-            # Files of weights do not contain these buffers.
             tower.embeddings.position_ids.copy_(torch.arange(tower.embeddings.position_ids.shape[1])[None])
         self.checkpoint = file if file.is_file() else weights_file(self.source, "checkpoint")
         network, tensors = f"the {self.kind} model of config.json", read_tensors(self.checkpoint)
@@ -121,17 +118,13 @@ class HFDual(DualEncoder):
 
     @torch.no_grad()
     def encode_tokens(self, input_ids: Tensor) -> Tensor:
-        """Encode token ids (N, L) int64 as unit vectors (N, D) float32, without a mask.
-
-        SigLIP was trained with visible padding, so L must be the full length. CLIP ignores what follows the end token.
-        """
+        """Encode token ids (N, L) int64, padded to full length for SigLIP, as unit vectors (N, D) float32."""
         return F.normalize(self.model.get_text_features(input_ids.to(self.device)).pooler_output.float(), dim=-1)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalized images (B, 3, h, w) against text vectors, with maps of the patch grid.
+        """Score normalized images (B, 3, h, w) against text vectors, pairs (C, 2, D) or (C, D).
 
-        With pairs (C, 2, D), each class is scored against its absent prompt. With single prompts (C, D), probabilities
-        are sigmoids for a SigLIP, and the softmax over the C classes for a CLIP.
+        Without pairs, probabilities are sigmoids for a SigLIP, and the softmax over the C classes for a CLIP.
         """
         model, vision = self.model, self.model.vision_model
         text, grid = queries[:, 0] if queries.ndim == 3 else queries, (images.shape[-2] // vision.config.patch_size, -1)
@@ -152,7 +145,6 @@ class HFDual(DualEncoder):
 
     @cached_property
     def empty(self) -> Tensor:
-        """LeGrad's empty prompt (1, D)."""
         return self.encode_texts(["a photo of a"])
 
     def _relevance(self, states: Sequence[Tensor], text: Tensor) -> Tensor:
@@ -162,7 +154,6 @@ class HFDual(DualEncoder):
         maps = torch.zeros((), device=text.device)
         # The test loop disables gradients; autocast would lower their precision.
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(text.device.type, enabled=False):
-            # Copies, because tensors from inference mode cannot take part in a gradient.
             text = torch.cat([text, self.empty.to(text.device)]) if corrected else text.clone()
             for state in states[-count:]:
                 state = state.to(vision.head.probe.dtype, copy=True)

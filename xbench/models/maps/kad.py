@@ -41,7 +41,6 @@ _SOURCE = (
 
 # Width of BERT, queries and image tokens.
 WIDTH = 768
-# Networks in a checkpoint, one state dict each.
 SECTIONS = ("image_encoder", "text_encoder", "model")
 _UNUSED = ("text_encoder.logit_scale", "text_encoder.bert_model.embeddings.position_ids", "model.logit_scale")
 # The authors' scripts read the first; their early settings, and those of derived models, have the second.
@@ -68,8 +67,6 @@ def projection() -> nn.Sequential:
 
 
 class _TextEncoder(nn.Module):
-    """Med-KEBERT, a BERT-base with a projection after its pooler."""
-
     def __init__(self) -> None:
         super().__init__()
         self.bert_model = empty_bert(BertConfig(), pooler=True)
@@ -90,10 +87,9 @@ class QueryModel(nn.Module):
         self.mlp_head = nn.Sequential(nn.Linear(WIDTH, outputs))
 
     def forward(self, tokens: Tensor, queries: Tensor, attention_of: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Decode queries (C, 768), which attend to one another, over image tokens (B, N, 768).
+        """Decode queries (C, 768) together over image tokens (B, N, 768).
 
-        Returns:
-            Logits (B, C, outputs) float32, and the attention (B, heads, C, N) of each requested layer.
+        Return logits (B, C, outputs) float32, and the attention (B, heads, C, N) of each layer in `attention_of`.
         """
         memory = self.decoder.keys_values(self.decoder.norm(tokens))
         decoded, attention = self.decoder(self.decoder.norm(queries)[None], memory, attention_of)
@@ -103,12 +99,11 @@ class QueryModel(nn.Module):
 class KEBERTModel(DecoderModel):
     """Base class of KAD and DeViDe, which query image tokens with texts that Med-KEBERT encodes.
 
-    Queries attend to one another, so a score depends on the others: `encode_tokens` takes all of them, in any order,
-    and `score` returns the dataset's findings.
+    Queries attend to one another, so `encode_tokens` takes all of them; `score` returns the dataset's findings.
 
     Args:
-        image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). It and `model`, the decoder with
-            its head, are on the device `meta` and get their weights here.
+        image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). Like `model`, it is on the device
+            `meta` and gets its weights here.
         ask: What to ask together with the dataset's findings, see `xbench.models.KAD`.
         mean: Mean of the pixels in [0, 1], per channel.
         std: Standard deviation, per channel.
@@ -116,7 +111,7 @@ class KEBERTModel(DecoderModel):
 
     Attributes:
         official_lists: Classes that the authors' scripts ask together, one list per set of classes.
-        ask: Resolved option `ask`; `together` maps all names to their prompts, in order. Both are set by `setup`.
+        together: All names and their prompts, in order; it and the resolved `ask` are set by `setup`.
     """
 
     official_lists: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -191,7 +186,6 @@ class KEBERTModel(DecoderModel):
         return tuple(padded)  # type: ignore[return-value]
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode token ids (C, L), or (C, K, L) for up to K texts per class, as mean queries (C, 768)."""
         ids, mask = self.by_class(input_ids, attention_mask, None)
         given = mask.any(dim=-1)
         counts = given.sum(dim=1).tolist()
@@ -204,12 +198,7 @@ class KEBERTModel(DecoderModel):
         return cast(Tensor, self.text_encoder(input_ids, attention_mask))
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalized images (B, 3, H, W) against queries (C, 768) that are asked together.
-
-        Returns:
-            Logits (B, C), present minus absent, and probabilities of present; saliency (B, C, rows, columns), the mean
-            attention of each query to the image tokens over `layers` and `heads`. Each map sums to 1.
-        """
+        """Score normalized images (B, 3, H, W) against queries (C, 768) that are asked together; each map sums to 1."""
         tokens = self.image_encoder(images)
         queries = queries.to(self.model.decoder.norm.weight.dtype)
         logits, attention = self.model(tokens.flatten(1, 2), queries, self.layers)
@@ -225,19 +214,16 @@ class KEBERTModel(DecoderModel):
 class KAD(KEBERTModel):
     """KAD with the image encoder of its checkpoint.
 
-    The released files have a ResNet-50 of stride 32. The authors' code also trains one of stride 16 (for images of 224
-    pixels) and a DenseNet-121, and tests a ViT-B/16.
+    The released files have a ResNet-50 of stride 32. The authors' code also has one of stride 16 (for 224 pixels), a
+    DenseNet-121 and a ViT-B/16.
 
     Args:
         checkpoint: File of weights, such as `best_valid.pt`. The knowledge encoder's file is not needed.
-        image_size: Side in pixels of the square that the radiograph is stretched to. By default `img_res` of the
-            checkpoint's settings, as in the authors' scripts, or 224.
-        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`, with all
-            `heads`.
+        image_size: Side of the square input in pixels; by default `img_res` of the checkpoint's settings, or 224.
+        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`, the authors' choice.
         ask: Findings to ask together, on which each score depends: `official` asks the classes of the authors' script
             for a dataset (the 14 of ChestX-ray14), or those of the dataset if there is no script; `dataset` asks the
             scored findings; a list of names must include the dataset's findings.
-        **options: Those of `xbench.models.networks.query_decoder.DecoderModel`.
     """
 
     # In the order of the authors' script. Their lists for CheXpert and ChestX-Det10 are the datasets' classes.
@@ -253,7 +239,6 @@ class KAD(KEBERTModel):
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "KAD", _SOURCE)
-        # The checkpoint's own settings, or those that `convert` noted.
         settings = {**read_settings(path), **read_remarks(path)}
         size = next((str(settings[name]) for name in _SIZES if name in settings), "")
         trained_size = int(size) if size.isdecimal() and int(size) else None
@@ -287,7 +272,6 @@ class _Convolutional(nn.Module):
 
 
 def _image_encoder(tensors: Mapping[str, Tensor]) -> tuple[str, nn.Module, int, dict[str, Tensor]]:
-    """Return name, network, stride and renamed tensors of the image encoder in a checkpoint."""
     if "image_encoder.dense_l1.weight" in tensors:
         named = with_first_names(tensors, {"image_encoder.densenet.features.": "image_encoder.dense_features."})
         # No ReLU follows the last batch norm.

@@ -1,8 +1,8 @@
-"""LLaVA-Rad: Vicuna-7B, which reads the patches of BiomedCLIP-CXR and writes the findings section of a report.
+"""LLaVA-Rad: Vicuna-7B reads the patches of BiomedCLIP-CXR and writes the findings section of a report.
 
 J. M. Zambrano Chaves et al., "Towards a clinically accessible radiology foundation model", arXiv:2403.08002. It gives
-no boxes and answers no yes or no. What is scored here is no output of its authors: the attention of the words that name
-a finding to the patches.
+no boxes and answers no yes or no. The map is not an output of its authors: it is the attention to the patches of the
+words that name a finding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from xbench.types import Batch, MapScale, ModelOutput, Prediction
 
 EXAMPLE, BASE = "microsoft/llava-rad", "lmsys/vicuna-7b-v1.5"
 QUESTION = "Provide a description of the findings in the radiology image."
-# Vicuna's first turn, as LLaVA's template v1 has it, up to where the image stands.
+# Vicuna's first turn before the image, as in LLaVA's template v1.
 BEFORE = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
     "and polite answers to the user's questions. USER: "
@@ -44,31 +44,31 @@ BEFORE = (
 
 _TOWER = "biomedclipcxr_518_checkpoint.pt"
 _PEFT = "base_model.model."
-# Without these transformers would take values of its own, with which Vicuna talks nonsense and nothing fails.
+# Required, because transformers' defaults would make Vicuna generate nonsense without an error.
 _SETTINGS = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
     *("vocab_size", "hidden_act", "rms_norm_eps", "max_position_embeddings"),
 )
-# Of the tower's file what LLaVA-Rad does not use, and what transformers works out by itself.
+# Tensors of the tower's file that LLaVA-Rad does not use, or that transformers computes.
 _UNUSED = ("text.*", "visual.head.*", "logit_scale", "logit_bias", "*.rotary_emb.inv_freq")
 
 
 class LLaVARad(VLM):
-    """LLaVA-Rad (Microsoft): the attention of words that name a finding to the radiograph. Exploratory.
+    """LLaVA-Rad (Microsoft): the attention to the radiograph of words that name a finding. Exploratory.
 
-    The model gets the authors' question and the beginning of an answer that names the finding; the map is what the
-    tokens of the name attend to, mean over tokens, layers and heads. So every image and finding has a map, whatever
-    report the model would write. It sees the square in the middle of the radiograph, and gives no scores. Each image
-    and finding goes through the network alone, so that no map depends on others.
+    The model gets the authors' question and the beginning of an answer that names the finding, so each pair has a map,
+    whatever report the model would write. The map is the attention of the name, averaged over tokens, layers and heads.
+    The model sees the central square of the radiograph, gives no scores, and processes each image and finding alone, so
+    that no map depends on others.
 
     Args:
-        checkpoint: Folder of microsoft/llava-rad as `hf download` leaves it.
-        base: Folder of lmsys/vicuna-7b-v1.5, to which the checkpoint is an adapter.
+        checkpoint: Folder of microsoft/llava-rad from `hf download`.
+        base: Folder of lmsys/vicuna-7b-v1.5, which the checkpoint adapts.
         prompts: Other names of the findings, see `xbench.models.VLM`; by default as radiologists write them.
-        sentence: The answer that the model gets, with `{finding}` once.
+        sentence: Beginning of the answer, with `{finding}` once.
         layers: Layers of Vicuna, from 0, whose attention counts, or `all` or `last`.
         heads: Heads whose attention counts, from 0; all if None.
-        dtype: Of the weights; the authors run it in float16.
+        dtype: Data type of the weights; the authors use float16.
         reports: Whether to write the findings section of each image too, greedily, for `rescore --protocol words`.
         report_tokens: Most tokens of a findings section; the authors' 256.
     """
@@ -77,8 +77,8 @@ class LLaVARad(VLM):
     map_scale: MapScale = "attention"
     scores = False
     exploratory = (
-        "they are the attention of words put into its mouth, which its authors neither trained nor evaluated to "
-        "show where a finding is"
+        "they are the attention of words given to it, which its authors neither trained nor evaluated to show where a "
+        "finding is"
     )
 
     def __init__(
@@ -97,7 +97,7 @@ class LLaVARad(VLM):
         check_at_least_one(report_tokens=report_tokens)
         self._reports, self._report_tokens = reports, report_tokens
         if sentence.count("{finding}") != 1:
-            raise UsageError(f"--model.sentence {sentence!r} must have {{finding}} once.")
+            raise UsageError(f"--model.sentence {sentence!r} must contain {{finding}} once.")
         folder, vicuna = _folder(checkpoint, "checkpoint", EXAMPLE), _folder(base, "base", BASE)
         config = _config(folder)
         self.sentence = sentence
@@ -106,7 +106,7 @@ class LLaVARad(VLM):
         self.tokenizer = read_tokenizer(vicuna / "tokenizer.model")
         if len(self.tokenizer) > config.vocab_size:
             raise UserError(
-                f"The tokeniser of {vicuna} knows {len(self.tokenizer)} tokens and {folder} another number."
+                f"The tokenizer of {vicuna} has {len(self.tokenizer)} tokens, but {folder} has {config.vocab_size}."
             )
         files = _files(folder, vicuna)
         tensors = _tensors(folder, files, getattr(torch, dtype))
@@ -116,7 +116,6 @@ class LLaVARad(VLM):
         self.preprocessing = Preprocessing(geometry, OPENAI_DATASET_MEAN, OPENAI_DATASET_STD)
         self._digests = {path.name: file_sha256(path) for path in files}
         self._before = [self.tokenizer.bos_token_id, *self._tokens(BEFORE)["input_ids"]]
-        # Up to the end of the image.
         patches = self.network.visual.trunk.patch_embed.num_patches
         self._begin = [*self._before, *[self.network.image_token] * patches]
 
@@ -124,7 +123,7 @@ class LLaVARad(VLM):
         return [phrase(finding)]
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> list[tuple[Tensor, Tensor]]:
-        """Return, for each class, the tokens behind the image (T,), and which of them name it (T,), bool."""
+        """Return, for each class, the tokens after the image (T,), and whether they name it (T,), bool."""
         queries = []
         for name in self.one_of_each(prompts):
             before, after = self.sentence.split("{finding}")
@@ -137,14 +136,13 @@ class LLaVARad(VLM):
         return queries
 
     def forward(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]]) -> ModelOutput:
-        """Return what the names of C classes attend to on normalised images (B, 3, S, S): maps (B, C, rows, columns).
+        """Return the attention of C names on normalized images (B, 3, S, S): maps (B, C, rows, columns).
 
-        Maps sum to the share of attention that the patches get; logits and probabilities (B, C) are NaN.
+        Maps sum to the patches' share of attention; logits and probabilities (B, C) are NaN.
         """
         return self._attend(images, queries, [f"{place + 1} of the batch" for place in range(len(images))])
 
     def score(self, batch: Batch) -> ModelOutput:
-        """Return the maps of a batch; a UserError names the image and the finding that have none."""
         return self._attend(batch.images, self.queries, batch.truth.image_ids)
 
     def predict(self, batch: Batch) -> Prediction:
@@ -156,7 +154,6 @@ class LLaVARad(VLM):
 
     @torch.no_grad()
     def report(self, image: Tensor) -> Reply:
-        """Return the findings section of a normalised image (3, S, S)."""
         network, end = self.network, self.tokenizer.eos_token_id
         question = self._tokens(f"\n{QUESTION} ASSISTANT:")["input_ids"]
         tokens = torch.tensor([self._begin + question], device=image.device)
@@ -195,7 +192,7 @@ class LLaVARad(VLM):
                 chosen = torch.stack([layers[layer][0, self.heads][:, named, first:end] for layer in self.layers])
                 maps.append(chosen.float().mean((0, 1, 2)))
                 low, high = float(maps[-1].amin()), float(maps[-1].amax())
-                # Compared with rounding: attention that is the same everywhere shows no place.
+                # Relative to rounding, because constant attention shows no place.
                 if not math.isfinite(high - low) or high - low <= 1e-6 * high:
                     what = "the same on every patch" if math.isfinite(high - low) else "not finite"
                     finding = self.findings[place] if hasattr(self, "findings") else f"query {place + 1}"
@@ -209,14 +206,14 @@ class LLaVARad(VLM):
         return ModelOutput(missing, missing.clone(), saliency)
 
     def _tokens(self, text: str, **options: Any) -> Any:
-        # As LLaVA does: what stands before the image and what stands behind it are two texts for the tokeniser.
+        # LLaVA tokenizes the text before the image and the text after it separately.
         return self.tokenizer(text, add_special_tokens=False, **options)
 
 
 class LLaVARadNetwork(ReadsPatches, LlamaForCausalLM):
     """Vicuna that reads the patches of an image, under the names of the published tensors."""
 
-    # Never in a text, for unknown letters are read as bytes.
+    # Never in a text, because unknown letters become bytes.
     image_token = 0
 
     def __init__(self, config: LlamaConfig) -> None:
@@ -227,24 +224,17 @@ class LLaVARadNetwork(ReadsPatches, LlamaForCausalLM):
         self.model.mm_projector = nn.Sequential(nn.Linear(seen, width), nn.GELU(), nn.Linear(width, width))
 
     def patches(self, pixels: Tensor) -> Tensor:
-        """Return the patches of images (B, 3, S, S) as words, row by row: (B, N, D).
-
-        They are what the chosen block gives, before the final norm and without the class token.
-        """
+        """Return the patches (B, N, D) of images (B, 3, S, S) from `blocks_read`, without norm and class token."""
         options = {"indices": [self.config.blocks_read - 1], "output_fmt": "NLC", "intermediates_only": True}
         (tokens,) = self.visual.trunk.forward_intermediates(pixels, stop_early=True, **options)
         return self.model.mm_projector(tokens)  # type: ignore[no-any-return]
 
 
 def read_tokenizer(path: Path) -> LlamaTokenizer:
-    """Return Vicuna's tokeniser from the file of SentencePiece, without that library.
-
-    Raises:
-        UserError: The file is missing or no byte-pair encoding of SentencePiece.
-    """
+    """Return Vicuna's tokenizer from a SentencePiece file, without that library; raise a UserError if it is none."""
     advice = f"Fetch tokenizer.model of {BASE} again."
     model = parse_sentencepiece(path, advice)
-    with explained(f"The tokeniser {path} cannot be read", advice):
+    with explained(f"The tokenizer {path} cannot be read", advice):
         pieces = {piece.piece: piece.score for piece in model.pieces}
         vocabulary = {piece: place for place, piece in enumerate(pieces)}
         if [*pieces][:3] != ["<unk>", "<s>", "</s>"] or "<0x0A>" not in vocabulary:
@@ -255,14 +245,14 @@ def read_tokenizer(path: Path) -> LlamaTokenizer:
 def _folder(given: str | None, option: str, example: str) -> Path:
     if given and (folder := Path(given).expanduser()).is_dir():
         return folder
-    what = f"{given} is no folder" if given else "LLaVA-Rad is an adapter to Vicuna, and needs both"
+    what = f"{given} is not a folder" if given else "LLaVA-Rad adapts Vicuna, and needs both"
     raise UsageError(
-        f"{what}: give --model.{option} the folder that `hf download {example} --local-dir FOLDER` leaves."
+        f"{what}: give --model.{option} the folder that `hf download {example} --local-dir FOLDER` writes."
     )
 
 
 def _settings(folder: Path, name: str, needed: Sequence[str] = (), **allowed: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the settings in a file of the checkpoint, if it has those needed, and only values that are allowed."""
+    """Return the settings in a file of the checkpoint, which must have the needed keys and allowed values."""
     with explained(f"{folder} has no {name} of LLaVA-Rad", f"Fetch it again from {EXAMPLE}."):
         settings: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
         odd = {key: settings.get(key) for key, values in allowed.items() if settings.get(key) not in values}
@@ -272,7 +262,6 @@ def _settings(folder: Path, name: str, needed: Sequence[str] = (), **allowed: tu
 
 
 def _config(folder: Path) -> LlamaConfig:
-    """Return the settings of Vicuna, and which block of the tower is read."""
     settings = _settings(
         *(folder, "config.json", (*_SETTINGS, "mm_vision_select_layer")),
         mm_projector_type=("mlp2x_gelu",),
@@ -288,7 +277,6 @@ def _config(folder: Path) -> LlamaConfig:
 
 
 def _files(folder: Path, vicuna: Path) -> list[Path]:
-    """Return the files of weights: adapter, projector, tower, and those of Vicuna."""
     adapters = [folder / name for name in ("adapter_model.safetensors", "adapter_model.bin")]
     adapter = adapters[0] if adapters[0].is_file() else adapters[1]
     own = [adapter, folder / "non_lora_trainables.bin", folder / _TOWER]
@@ -301,7 +289,6 @@ def _files(folder: Path, vicuna: Path) -> list[Path]:
 
 
 def _tensors(folder: Path, files: Sequence[Path], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return all tensors of all files, Vicuna's with the adapter's low-rank changes, added in float32."""
     unset = ("fan_in_fan_out", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
     expected: dict[str, tuple[Any, ...]] = {
         "bias": ("none",),
@@ -329,7 +316,6 @@ def _tensors(folder: Path, files: Sequence[Path], dtype: torch.dtype) -> dict[st
 
 
 def _network(config: LlamaConfig, tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype) -> Any:
-    """Return the network with its weights, every one of which must be there and be used."""
     seen = _settings(folder, "biomedclipcxr_518.json", ("vision_cfg",))["vision_cfg"]
     if not re.match("vit_.*dinov2", str(seen["timm_model_name"])):
         raise UserError(f"{folder} has no biomedclipcxr_518.json of LLaVA-Rad, but one of {seen['timm_model_name']}.")
@@ -339,20 +325,22 @@ def _network(config: LlamaConfig, tensors: Mapping[str, Tensor], folder: Path, d
         wide, _ = tensors["visual.trunk.blocks.0.mlp.fc1.weight"].shape
         tokens = tensors["visual.trunk.pos_embed"].shape[1]
     except (LookupError, ValueError):
-        raise UserError(f"{folder / _TOWER} holds no vision transformer. Fetch it again from {EXAMPLE}.") from None
+        raise UserError(f"{folder / _TOWER} has no vision transformer. Fetch it again from {EXAMPLE}.") from None
     if tokens != (side // patch) ** 2 + 1:
-        raise UserError(f"{folder / _TOWER} is for {tokens} tokens and not for {side} pixels. Fetch it from {EXAMPLE}.")
+        raise UserError(
+            f"{folder / _TOWER} has {tokens} tokens, which do not fit {side} pixels. Fetch it from {EXAMPLE}."
+        )
     depth = len({name.split(".")[3] for name in tensors if name.startswith("visual.trunk.blocks.")})
-    # Counted from the last, as in LLaVA: -1 is what the last block gives, -2 what the one before it gives.
+    # As in LLaVA, -1 is the output of the last block, -2 that of the one before it.
     config.blocks_read = config.select_layer % (depth + 1)
     config.visual = {
         "img_size": side,
         "patch_size": patch,
         "embed_dim": width,
         "depth": depth,
-        "num_heads": max(1, width // 64),  # as all of ViT's
+        "num_heads": max(1, width // 64),  # as in all ViTs
         "mlp_ratio": wide / width,
-        "init_values": 1e-5,  # there is a scale of each layer, which the file has
+        "init_values": 1e-5,  # creates the scale of each layer, which the file contains
         "global_pool": "",
     }
     with no_init_weights():

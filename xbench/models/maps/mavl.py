@@ -38,11 +38,10 @@ class MAVL(BookModel):
 
     Args:
         checkpoint: A file of the authors (`checkpoint_full_46.pth`), or its tensors as safetensors.
-        concepts: File with the eight further texts on each entry of `book`, in the order above. The two options need
-            each other.
-        mode: Source of the score. `feature`: the decoded queries. `text`: the cosines of the whole image with the
-            queries themselves, each compared with those of the first two entries, a normal radiograph and clear lungs;
-            the authors use it for COVID-19 and for rare findings.
+        concepts: File with the eight further texts on each entry of `book`, in the order above; needed with `book`.
+        mode: Source of the score. `feature`: the decoded queries. `text`: the cosines of the image with the queries,
+            each compared with those of the first two entries, a normal radiograph and clear lungs; the authors use it
+            for COVID-19 and for rare findings.
         aspects: Texts whose attention makes the map; 0 is the explanation.
         merge: How to combine them: `avg` or `max` over `aspects`, or `global` for only the explanation.
         **options: Those of `xbench.models.maps.medklip.BookModel`. Nine prompts of a finding replace its texts, eight
@@ -98,9 +97,7 @@ class MAVL(BookModel):
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
         """Score normalized images (B, 3, H, W) against queries (C, 9, 256) that are asked together.
 
-        Returns:
-            Logits (B, C), in mode `feature` present minus absent, and the probabilities of present, their sigmoid;
-            saliency (B, C, rows, columns). Maps of single texts, and their mean, sum to 1. All are float32.
+        Logits are present minus absent in mode `feature`. Maps of single texts, and their mean, sum to 1.
         """
         features = self.model.backbone(images)
         decoded, attention = self.decode(self.model.image_tokens(features), queries)
@@ -133,7 +130,6 @@ class _Network(BookNetwork):
         self.location_emb = nn.Conv1d(WIDTH, 768, kernel_size=texts, stride=texts)
 
     def image_tokens(self, features: Tensor) -> Tensor:
-        """Turn trunk features (B, 1024, h, w) into tokens (B, 256, h, w)."""
         return cast(Tensor, self.res_l2(self.res_l1(features)))
 
 

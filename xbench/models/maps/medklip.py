@@ -2,10 +2,7 @@
 
 C. Wu, X. Zhang, Y. Zhang, Y. Wang, W. Xie, "MedKLIP: Medical Knowledge Enhanced Language-Image Pre-Training for X-ray
 Diagnosis", ICCV 2023. The score comes from a linear layer on the decoded query; the map is the query's mean attention
-to the patches over the decoder's four layers and four heads.
-
-Queries attend to one another, so a finding's score depends on the rest of the book. Like the authors, this decodes all
-entries and selects the dataset's columns. MAVL shares this code.
+to the patches over the decoder's four layers and four heads. MAVL shares this code.
 """
 
 from __future__ import annotations
@@ -176,9 +173,9 @@ class BookModel(DecoderModel):
             tokenizer.json) and model.safetensors (or pytorch_model.bin).
         book: File with an explanation of each entry, as JSON or YAML.
         equalise: Equalize the histogram before resizing, as the authors of MedKLIP do only for RSNA.
-        **options: Those of `xbench.models.networks.query_decoder.DecoderModel` and of `xbench.models.VLM`. Training
-            used an `image_size` of 224. The authors of MedKLIP enlarge maps by repeating cells (`nearest` as
-            `saliency_upsample`), those of MAVL bilinearly between corners (`corners`).
+        **options: Those of `xbench.models.networks.query_decoder.DecoderModel`. Training used an `image_size` of 224.
+            The authors of MedKLIP enlarge maps by repeating cells (`nearest` as `saliency_upsample`), those of MAVL
+            bilinearly between corners (`corners`).
     """
 
     model: Any
@@ -203,7 +200,6 @@ class BookModel(DecoderModel):
         self.preprocessing = preprocessing(self.image_size, equalise)
 
     def default_prompts(self, finding: str) -> list[str]:
-        """Return the texts of the finding's entry in the book, or the package's if it has none."""
         name = entry_of(finding, self._entries)
         return own_texts(finding, self.texts) if name is None else list(self._entries[name])
 
@@ -272,11 +268,11 @@ class BookModel(DecoderModel):
 class MedKLIP(BookModel):
     """MedKLIP with the weights of its authors.
 
-    Every image is asked about all entries of a book together, on which the scores depend. The authors' book is the file
-    `observation explanation.json` of their repository, which has no licence and so is not included: give its path as
-    `book`. Findings are then scored by the entries of the authors' scripts, those of CheXpert by MAVL's. A finding
-    without an entry is appended, in the words of the package. Without `book` everything is in the words of the package:
-    a normal radiograph, clear lungs, and all its findings.
+    Each image is queried with all entries of a book together, on which the scores depend, and the dataset's columns are
+    selected, as the authors do. The authors' book, `observation explanation.json` of their repository, has no license
+    and so is not included: give its path as `book`. Findings then use the entries of the authors' scripts, for CheXpert
+    MAVL's; those without an entry are appended in the package's words. Without `book` all is in the package's words: a
+    normal radiograph, clear lungs, and its findings.
 
     Args:
         checkpoint: The authors' file (`checkpoint_final.pth`), or its tensors as safetensors.
@@ -290,12 +286,7 @@ class MedKLIP(BookModel):
         super().__init__(model, path, texts=1, concepts=None, **options)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score normalized images (B, 3, H, W) against queries (C, 1, 256) that are asked together.
-
-        Returns:
-            Logits (B, C), present minus absent, and the probabilities of present, their sigmoid; saliency (B, C, rows,
-            columns), the attention of each query to the image. Each map sums to 1. All are float32.
-        """
+        """Score normalized images (B, 3, H, W) against joint queries (C, 1, 256); each map sums to 1."""
         decoded, attention = self.decode(self.model.image_tokens(images), queries)
         return absent_or_present(classify(self.model.classifier, decoded.squeeze(2)), attention.squeeze(2))
 
@@ -306,10 +297,8 @@ class _Network(BookNetwork):
         self.res_features = trunk()
         self.res_l1 = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
         self.res_l2 = nn.Linear(TRUNK_WIDTH, WIDTH)
-        # Used only in training, but every file of the authors contains it.
         self.cl_fc = nn.Linear(WIDTH, 768)
 
     def image_tokens(self, images: Tensor) -> Tensor:
-        """Encode images (B, 3, H, W) as tokens (B, 256, H / 16, W / 16)."""
         tokens = self.res_features(images).permute(0, 2, 3, 1)
         return cast(Tensor, self.res_l2(self.res_l1(tokens).relu()).permute(0, 3, 1, 2))

@@ -51,7 +51,6 @@ class RadZero(VLM):
         positions: Bicubic interpolation of the position embeddings from S x S to N x N patches: by the factor (N + 0.1)
             / S (`scale`), as in transformers 4.39, which trained the model, or to the size N (`size`), as in newer
             versions.
-        **options: Those of `xbench.models.VLM`.
     """
 
     map_scale: MapScale = "logit"
@@ -82,14 +81,12 @@ class RadZero(VLM):
         self.settings, self.positions = _settings(self.checkpoint, self.text_source), positions
         self.image_size: int = self.settings["size"] if image_size is None else image_size
         check_image_size(self.image_size, _PATCH)
-        # As in the official script for ChestX-Det10.
         resize = PillowResize(self.image_size, "both", self.settings["interpolation"])
         self.preprocessing = Preprocessing([MinMax(), resize], self.settings["mean"], self.settings["std"])
         tensors = read_tensors(self.checkpoint)
         for name, network in undrawn(lambda: _networks(tensors)).items():
             self.add_module(name, network)
         self.loss_temperature = nn.Parameter(torch.zeros(1))
-        # Names in the file, by names in the networks.
         self._names = {_own_name(name, self.state_dict()): name for name in tensors}
         fill(self, {own: tensors[name] for own, name in self._names.items()}, self.checkpoint, "RadZero", _UNUSED)
 
@@ -152,7 +149,6 @@ class RadZero(VLM):
 
 
 def _settings(checkpoint: Path, source: str) -> dict[str, Any]:
-    """Return the image settings that `convert` noted, or those of the authors' file."""
     if noted := read_remarks(checkpoint).get("preprocessing"):
         return cast(dict[str, Any], json.loads(noted))
     file = find_file(source, "preprocessor_config.json")

@@ -135,10 +135,7 @@ def empty_bert(config: BertConfig, pooler: bool) -> BertModel:
 
 @cache
 def load_tokeniser(source: str, option: str = "text_encoder", kind: Any = AutoTokenizer) -> Any:
-    """Load a tokenizer from a folder or hub repository that `option` names; raise a UserError if that fails.
-
-    `kind` is its class, by default the one in the files; code in the files is refused.
-    """
+    """Load a tokenizer, by default of the class in its files, from a folder or hub repository that `option` names."""
     with explained(f"The tokenizer of {source} cannot be loaded", _offline(source, option)):
         place, revision = (str(folder), "main") if (folder := _folder(source, option)) else _on_hub(source)
         return kind.from_pretrained(place, revision=revision, trust_remote_code=False)

@@ -37,10 +37,9 @@ def locate(checkpoint: str | None, model: str, source: str) -> Path:
 def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     """Read a file of weights from safetensors or torch.save; raise a UserError for anything else.
 
-    Names lose the prefixes of parallel and compiled training (`module.`, `_orig_mod.`). Tensors come from the wrapping
-    dict (`state_dict`, `model`); the rest of the file is dropped. `sections` are the keys of several dicts in an
-    official file. They become prefixes of the names (`image_encoder.conv1.weight`), which a file without sections must
-    have already.
+    Names lose the prefixes of parallel and compiled training (`module.`, `_orig_mod.`), and tensors the wrapping dict
+    (`state_dict`, `model`). `sections` are the keys of several dicts in an official file; they become prefixes of the
+    names (`image_encoder.conv1.weight`).
     """
     _check_file(path)
     content = _load(path, sections)
@@ -125,13 +124,11 @@ def fill(
     """Load weights into a network, exactly its names and shapes, and freeze it for inference.
 
     Missing counters of batch normalization become 0 and extra ones are dropped, because inference does not use them.
+    Raises a UserError if the file does not fit, with counts, examples and the model that it resembles.
 
     Args:
         ignored: Patterns (`*` for anything) of names to drop from the file.
         advice: What to do about a misfit; by default to give the authors' file of this model.
-
-    Raises:
-        UserError: The file does not fit, with counts, examples and the model that it resembles.
     """
     wanted = network.state_dict()
     found = {}
@@ -229,7 +226,6 @@ def _check_file(path: Path, source: str = "") -> None:
 
 
 def _check_no_text(path: Path) -> None:
-    """Raise a UserError for a Git LFS pointer or a web page in place of the file."""
     with path.open("rb") as file:
         start = file.read(4096)
     if start.startswith(b"version https://git-lfs.github.com/"):

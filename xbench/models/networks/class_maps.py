@@ -28,7 +28,7 @@ def logits_and_maps(
 ) -> tuple[Tensor, Tensor]:
     """Return logits (B, K) of all classes and maps (B, C, rows, columns) of some, float32, from one forward pass.
 
-    Each class takes a backward pass to the layer's output. The images of a batch must not interact after it.
+    Each class takes a backward pass to the layer. The images of a batch must not interact after it.
     """
     outputs: list[Tensor] = []
 

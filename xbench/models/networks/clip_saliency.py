@@ -67,7 +67,7 @@ def check_saliency(visual: Any, saliency: Saliency, architecture: str) -> None:
 def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Saliency) -> tuple[Tensor, Tensor]:
     """Encode square, normalized images (B, 3, h, w), and map the classes of unit vectors (C, D) in one pass.
 
-    Return image vectors (B, D) as the model gives them, and maps (B, C, rows, columns) of the patch grid, float32.
+    Return image vectors (B, D), not normalized, and maps (B, C, rows, columns) of the patch grid, float32.
     """
     visual = model.visual
     if saliency == "patch":
@@ -115,7 +115,6 @@ def _last_blocks(model: Any, images: Tensor, count: int) -> tuple[Tensor, list[_
         image_output_fmt="NLC",
         image_output_extra_tokens=True,
     )
-    # A block's input is the output of the block before it.
     tokens = seen["image_intermediates"][:-1]
     patches = tokens[0].shape[1]
     if "image_intermediates_prefix" in seen:
@@ -164,9 +163,8 @@ def _grad_attention(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tens
 def _legrad(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], text: Tensor) -> Tensor:
     """Average the positive gradients with respect to the attention in each block, (B, C, N).
 
-    Each class takes a backward pass through the block, in which images do not interact. The attention is never formed:
-    the gradient for the weight of token j in head h for token i is the product of the gradient for what i receives in h
-    with the value of j.
+    Images do not interact in the backward pass of a class. The attention is never formed: the gradient for the weight
+    of token j in head h for token i is the product of the gradient for what i receives in h with the value of j.
     """
     layers = []
     for block, read in zip(blocks, tokens, strict=True):

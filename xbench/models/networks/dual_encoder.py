@@ -18,8 +18,7 @@ from xbench.runtime.errors import UserError
 class DualEncoder(VLM):
     """A model with an image and a text encoder, and prompts from present and absent `templates`.
 
-    Absent prompts come last among a finding's prompts, and its score is relative to them. `worded` templates contain a
-    finding's phrase, others its name.
+    Absent prompts come last. `worded` templates contain a finding's phrase, others its name.
     """
 
     templates: tuple[Sequence[str], Sequence[str]]

@@ -1,7 +1,4 @@
-"""Transformer decoder of MedKLIP, MAVL, KAD, DeViDe and CARZero: text queries attend to image tokens.
-
-Parameters have the authors' names. Attention is fused except in the layers whose weights make the map.
-"""
+"""Transformer decoder of MedKLIP, MAVL, KAD, DeViDe and CARZero, with the authors' names of parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ KeysValues = tuple[Tensor, Tensor]
 class QueryDecoder(nn.Module):
     """Pre-norm decoder layers of width D, and a final layer norm that some models also apply to their inputs.
 
-    With `self_attention`, queries first attend to one another.
+    With `self_attention`, queries first attend to one another. Attention is fused unless its weights are wanted.
     """
 
     def __init__(
@@ -48,10 +45,7 @@ class QueryDecoder(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Decode queries (B, Q, D), or (1, Q, D) if all images have the same, with memory from `keys_values`.
 
-        Returns:
-            Decoded queries (B, Q, D), and the cross-attention weights (B, heads, Q, N) of each layer in `attention_of`,
-                in
-            ascending order, which sum to 1 over N.
+        Also return the cross-attention weights (B, heads, Q, N) of each layer in `attention_of`, which sum to 1 over N.
         """
         attention = []
         for number, (layer, keys_values) in enumerate(zip(self.layers, memory, strict=True)):
@@ -93,7 +87,6 @@ class _Attention(nn.MultiheadAttention):
     def forward(  # type: ignore[override]
         self, queries: Tensor, memory: KeysValues, wanted: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend with queries (B, Q, D); if `wanted`, also return weights (B, heads, Q, N)."""
         (keys, values), width, weights = memory, self.embed_dim, None
         projected = F.linear(queries, self.in_proj_weight[:width], self.in_proj_bias[:width])
         split = projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).expand(len(keys), -1, -1, -1)

@@ -25,7 +25,6 @@ class ReadsPatches:
         """Return the patches of images (B, 3, S, S) as word embeddings, row by row, (B, N, D)."""
 
     def embedded(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
-        """Return the embeddings (B, T, D) of queries (B, T) about one image (1, 3, S, S)."""
         words = self.get_input_embeddings()(input_ids)  # type: ignore[attr-defined]
         seen = self.patches(pixel_values).to(words.dtype)
         words[input_ids == self.image_token] = seen.expand(len(words), -1, -1).flatten(0, 1)

@@ -45,10 +45,7 @@ class ReportText(nn.Module):
         return tokenise(load_tokeniser(self.source), cleaned, TOKENS, self._title)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return vectors (C, 98, D) of tokens (C, L): the sentence, the words from [CLS] to [SEP], then zeros.
-
-        States are the sum of the last four layers.
-        """
+        """Return vectors (C, 98, D) of tokens (C, L): the sentence, the words from [CLS] to [SEP], then zeros."""
         pieces = self._pieces(input_ids, attention_mask)
         pieces.check(input_ids)
 
@@ -108,7 +105,6 @@ class WordPieces:
         return cls(continues, vocabulary["[SEP]"])
 
     def check(self, input_ids: Tensor) -> None:
-        """Raise a UserError if prompts (C, L) lack `[SEP]` or are too long."""
         if bool(input_ids[:, TOKENS:].any()):
             raise UserError(f"The model reads {TOKENS} tokens, but these prompts have {input_ids.shape[1]}.")
         without = ~(input_ids == self.separator).any(dim=1)

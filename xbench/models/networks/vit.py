@@ -11,7 +11,6 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-# Prefix of the image encoder in a checkpoint.
 PREFIX = "image_encoder."
 
 _PATCH = 16
@@ -20,8 +19,7 @@ _PATCH = 16
 class ViTB16(VisionTransformer):
     """ViT-B/16 that returns its tokens, with the parameter names of timm's `vit_base_patch16_224` without the head.
 
-    Position embeddings fit `image_size` and are interpolated for other sizes. Without `final_norm` it has no
-    parameters.
+    Position embeddings fit `image_size` and are interpolated for other sizes.
     """
 
     def __init__(self, image_size: int, *, norm_eps: float = 1e-6, final_norm: bool = True, flat: bool = False) -> None:
@@ -65,7 +63,6 @@ def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     class token with it counts, because the official module reads it last, all others without it.
     """
     renamed: dict[str, Tensor] = {}
-    # Of two names for one tensor, the last one counts.
     for name in sorted(tensors, key=lambda name: name.startswith(f"{PREFIX}vit.") == name.endswith(".class_token")):
         if not name.startswith(PREFIX):
             renamed[name] = tensors[name]
