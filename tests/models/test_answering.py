@@ -115,7 +115,7 @@ def test_the_oracle_of_a_family_answers_the_truth(family):
 def test_too_few_replies_are_an_error():
     model = Parrot("endpoint")
     model.ask = lambda batch, queries: [Reply("")]
-    with pytest.raises(UserError, match="1 replies came back to 4 queries"):
+    with pytest.raises(UserError, match="1 replies to 4 queries"):
         asked(model)
 
 

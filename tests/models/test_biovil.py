@@ -185,7 +185,7 @@ def test_what_is_refused(files: dict[str, str], tmp_path: Path) -> None:
     model = BioViL(**files)
     for prompts, message in (
         ([["edema", *["no edema"] * 4], ["edema"]], "takes 4 absent prompts"),
-        ([["[SEP] edema", *["no edema"] * 4]], r"'\[SEP\] edema' holds one of"),
+        ([["[SEP] edema", *["no edema"] * 4]], r"'\[SEP\] edema' contains one of"),
         ([["a lung " * 300, *["no edema"] * 4]], "longer than the 512 tokens"),
     ):
         with pytest.raises(UserError, match=message):

@@ -67,7 +67,7 @@ def test_prompts_become_tokens(medklip: dict[str, str]) -> None:
         model.encode_prompts([["a", "heart"]])
     with pytest.raises(UserError, match=r"\(C, 1, L\), not \(2, 2, 32\)"):
         model.encode_tokens(ids.reshape(2, 2, 32))
-    with pytest.raises(UserError, match=r"\(C, 1, L\), got \(2, 64\) and \(2, 32\)"):
+    with pytest.raises(UserError, match=r"\(C, 1, L\), not \(2, 64\) and \(2, 32\)"):
         model.encode_tokens(ids, torch.ones(2, 32))
 
 

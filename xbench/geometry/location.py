@@ -121,7 +121,6 @@ def place_of(points: Sequence[tuple[float, float]], field: LungField = STANDARD)
 
 
 def _measured(item: Shape) -> tuple[float, _Profile, _Profile]:
-    """Return the area as a share of the image, and the profiles along x and y."""
     if item.kind == "box":
         edges = np.clip(item.coordinates.reshape(2, 2) / item.size[::-1], 0, 1)
         whole = np.array([0.0, 1.0])

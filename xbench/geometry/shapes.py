@@ -246,7 +246,6 @@ def _draw_inside(points: Sequence[tuple[float, float]], height: int, width: int)
 
 
 def _pixels(numbers: Sequence[float]) -> Sequence[float]:
-    """Return the numbers; raise a UserError unless all are in the range of pixels."""
     if {*map(type, numbers)} == {float} and sum(map(abs, numbers)) <= 1e6:  # nearly all; no part exceeds the sum
         return numbers
     # Larger coordinates would overflow or exhaust memory, and come from damaged files.

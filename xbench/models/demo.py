@@ -110,7 +110,6 @@ class DemoNetwork(nn.Module):
 
     @classmethod
     def trained(cls, shortcut: bool = False) -> DemoNetwork:
-        """Return the trained network, or the one that learned a shortcut, in evaluation mode."""
         weights = load_file(_DEMO_WEIGHTS) | (load_file(_SHORTCUT_WEIGHTS) if shortcut else {})
         network = cls(vocabulary=len(weights["text_tower.tokens.weight"]))
         network.load_state_dict(weights, strict=True)

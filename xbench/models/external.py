@@ -287,7 +287,6 @@ class External(AnsweringModel):
         return problems
 
     def _doubted(self, doubts: Sequence[tuple[str, str]]) -> list[Note]:
-        """Return notes about suspicious predictions, and warn of each once."""
         for text in dict.fromkeys(text for text, _ in doubts):
             rank_zero_warn(f"{self.name}: {DOUBT_NOTE}: {text}.")
         return [Note(f"{DOUBT_NOTE}: {text}", image) for text, image in doubts]
@@ -333,7 +332,6 @@ def _count(names: Sequence[str | tuple[str, str]]) -> str:
 
 
 def _digest(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 of files, or of all files in folders with their relative paths."""
     found = hashlib.sha256()
     for root in paths:
         for path in sorted(one for one in root.rglob("*") if one.is_file()) if root.is_dir() else [root]:

@@ -64,7 +64,7 @@ def test_prompts_replace_what_they_stand_for(count: int) -> None:
 def test_other_numbers_of_prompts_are_errors() -> None:
     with pytest.raises(UserError, match=r"Nodule has 2 prompts.* takes 9 .* the 8 aspects"):
         with_findings(own_entries(9), ["Nodule"], [["a", "b"]])
-    with pytest.raises(UserError, match=r"Nodule has 8 prompts; the model takes 1 of each finding\.$"):
+    with pytest.raises(UserError, match=r"Nodule has 8 prompts, but the model takes 1 per finding\.$"):
         with_findings(own_entries(1), ["Nodule"], [["a"] * 8])
 
 

@@ -22,7 +22,6 @@ class AnswerCache:
         self.folder = folder
 
     def get(self, request: Mapping[str, Any]) -> Any:
-        """Return the response to a request, or None if there is no readable one."""
         try:
             kept = json.loads(self._file(request).read_bytes())
             return kept["response"] if kept["request"] == request else None

@@ -182,7 +182,6 @@ class ChatClient:
             return ""
 
     async def models(self) -> list[str]:
-        """Return the sorted names of the server's models; raise NoAnswer or a UserError if it does not list them."""
         try:
             listed = (await self._json("GET", "models"))["data"]
             return sorted(entry["id"] for entry in listed if isinstance(entry["id"], str))

@@ -235,7 +235,6 @@ class Local(AnsweringModel):
         return pad_to_square(picture, side)
 
     def _shown(self, inputs: Any) -> str | None:
-        """Return the convention of answers in pixels of the processor's image, else None."""
         if self.convention.base != "pixels_resized" or "@" in self.convention.name:
             return None
         _, rows, columns = inputs["image_grid_thw"][0].tolist()

@@ -118,7 +118,6 @@ def _config(folder: Path | None) -> dict[str, Any]:
 
 
 def _text_config(text_encoder: str | None, configured: str, folder: Path | None, bert: str) -> str:
-    """Return where the BERT's configuration is; write it to the folder `bert` if needed."""
     if text_encoder is not None:
         advice = f"Give a folder with the files of {_TEXT_ENCODER}, or leave the option out for the authors' own."
         with explained(f"--model.text_encoder {text_encoder}: its config.json cannot be loaded", advice):

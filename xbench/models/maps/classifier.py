@@ -153,7 +153,6 @@ class Classifier(SupervisedModel):
 
 
 def _preprocessing(of_weights: Mapping[str, Any], given: Mapping[str, Any]) -> Preprocessing:
-    """Return timm's evaluation transform, or torchvision's for weights that timm does not know."""
     config = resolve_data_config(pretrained_cfg={"interpolation": "bilinear", **of_weights, **given})
     (_, height, width), interpolation, mode = (config[key] for key in ("input_size", "interpolation", "crop_mode"))
     known = height == width and interpolation in ("bilinear", "bicubic") and mode in ("center", "squash")

@@ -168,7 +168,6 @@ class _ImageEncoder(nn.Module):
 
 
 def _cosine(one: Tensor, other: Tensor) -> Tensor:
-    """Return cosines over the last dimension, 0 for a vector of zeros."""
     lengths = torch.linalg.vector_norm(one, dim=-1) * torch.linalg.vector_norm(other, dim=-1)
     product: Tensor = torch.linalg.vecdot(one, other)
     return product.div(lengths.clamp(min=1e-8))

@@ -250,7 +250,6 @@ class KAD(KEBERTModel):
         self.encoder_name, self.trained_size = name, trained_size
 
     def remarks(self) -> Mapping[str, str]:
-        """Return the image size in the checkpoint's settings, which are not converted."""
         return {} if self.trained_size is None else {_SIZES[0]: str(self.trained_size)}
 
     def provenance(self) -> dict[str, Any]:

@@ -252,7 +252,6 @@ def _folder(given: str | None, option: str, example: str) -> Path:
 
 
 def _settings(folder: Path, name: str, needed: Sequence[str] = (), **allowed: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the settings in a file of the checkpoint, which must have the needed keys and allowed values."""
     with explained(f"{folder} has no {name} of LLaVA-Rad", f"Fetch it again from {EXAMPLE}."):
         settings: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
         odd = {key: settings.get(key) for key, values in allowed.items() if settings.get(key) not in values}

@@ -133,7 +133,6 @@ class RadZero(VLM):
         return {self._names[name]: tensor for name, tensor in self.state_dict().items()}
 
     def remarks(self) -> Mapping[str, str]:
-        """Return the settings of the preprocessing, which the authors keep in a separate file."""
         return {"preprocessing": json.dumps(self.settings)}
 
     def _position_embeddings(self, rows: int, columns: int) -> Tensor:
@@ -169,7 +168,6 @@ def _networks(tensors: Mapping[str, Tensor]) -> nn.ModuleDict:
 
 
 def _own_name(name: str, known: Collection[str]) -> str:
-    """Return the networks' name for a tensor of the file, or its own name if they have none."""
     for old, new in _ATTENTION.items():
         name = next((own for own in (name.replace(old, new), name.replace(new, old)) if own in known), name)
     return next((own for own in _OF_LOSS if name.endswith(own)), name)

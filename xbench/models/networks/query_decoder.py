@@ -37,7 +37,6 @@ class QueryDecoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def keys_values(self, memory: Tensor) -> list[KeysValues]:
-        """Project the memory (B, N, D) for each layer, for any number of queries."""
         return [layer.multihead_attn.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
