@@ -197,7 +197,7 @@ def test_what_is_refused(files: dict[str, str], tmp_path: Path) -> None:
         BioViLT(**files)
     with pytest.raises(UserError, match=r"look like those of the text model of BioViL\."):
         BioViL(str(Path(files["text_encoder"], "pytorch_model.bin")), files["text_encoder"])
-    with pytest.raises(UserError, match=rf"No {BioViL.file} of .* fetch {BioViL.file}, config.json, "):
+    with pytest.raises(UserError, match=rf"No {BioViL.file} found in .* download {BioViL.file}, config.json, "):
         BioViL(text_encoder=files["text_encoder"])
 
 

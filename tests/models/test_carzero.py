@@ -180,7 +180,7 @@ def test_text_that_cannot_be_encoded(model: CARZero) -> None:
     model.encode_prompts([["a lung " * 19]])
     for given_ids, message in (
         (torch.stack([ids, ids], dim=1), r"\(C, 1, L\), not \(3, 2, 97\)"),
-        (torch.where(ids == 3, 4, ids), r"class 0 lack \[SEP\]"),
+        (torch.where(ids == 3, 4, ids), r"class 0 lack the final \[SEP\]"),
         (torch.cat([ids, ids], dim=1), "reads 97 tokens"),
     ):
         with pytest.raises(UserError, match=message):

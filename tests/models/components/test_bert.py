@@ -101,7 +101,7 @@ def test_chunks(folder: str, tokens: tuple[Tensor, Tensor], size: int) -> None:
 def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"absent does not exist.*--model\.text_encoder"):
         load_bert(str(tmp_path / "absent"))
-    with pytest.raises(UserError, match=r"No config\.json of .* found.*give --model\.text_encoder FOLDER"):
+    with pytest.raises(UserError, match=r"No config\.json found in .*give --model\.text_encoder FOLDER"):
         load_bert(str(tmp_path))
     (tmp_path / "config.json").write_text("nonsense")
     with pytest.raises(UserError, match=r"config\.json is not a BERT"):
@@ -119,7 +119,7 @@ def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monke
         raise OSError("no network in tests")
 
     monkeypatch.setattr(module, "hf_hub_download", refuse)
-    with pytest.raises(UserError, match=r"some/bert found \(no network in tests\)"):
+    with pytest.raises(UserError, match=r"found in some/bert \(no network in tests\)"):
         load_bert("some/bert")
     with pytest.raises(UserError, match=r"vocab\.txt or tokenizer\.json of other/bert"):
         tokenise_without_separator("other/bert", ["a"])

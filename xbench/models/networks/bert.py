@@ -171,7 +171,7 @@ def find_file(source: str, *names: str, option: str = "text_encoder") -> Path:
                 unreachable = unreachable or isinstance(error, LocalEntryNotFoundError)
         elif (folder / name).is_file():
             return folder / name
-    raise UserError(f"No {' or '.join(names)} of {source} found ({reason}). {_offline(source, option, *names)}")
+    raise UserError(f"No {' or '.join(names)} found in {source} ({reason}). {_offline(source, option, *names)}")
 
 
 def _folder(source: str, option: str) -> Path | None:
