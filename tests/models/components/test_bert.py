@@ -121,7 +121,7 @@ def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monke
     monkeypatch.setattr(module, "hf_hub_download", refuse)
     with pytest.raises(UserError, match=r"found in some/bert \(no network in tests\)"):
         load_bert("some/bert")
-    with pytest.raises(UserError, match=r"vocab\.txt or tokenizer\.json of other/bert"):
+    with pytest.raises(UserError, match=r"vocab\.txt or tokenizer\.json found in other/bert"):
         tokenise_without_separator("other/bert", ["a"])
 
 
