@@ -12,12 +12,12 @@ from xbench.report.schema import Quadrants
 
 FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 HOLD = {
-    "Recognised, peak elsewhere": lambda score: (
+    "Recognized, peak elsewhere": lambda score: (
         score.recognised and score.pointing_hit < 0.5 and score.peak_distance > 0.05
     ),
     "Near miss": lambda score: score.recognised and score.look == "near miss",
     "Both wrong": lambda score: not score.recognised and not score.grounded,
-    "Not recognised, on the lesion": lambda score: not score.recognised and score.grounded,
+    "Not recognized, on the lesion": lambda score: not score.recognised and score.grounded,
 }
 
 
@@ -181,4 +181,4 @@ def test_without_a_threshold_nothing_counts_as_recognised_or_missed():
     dice = np.random.default_rng(2).random((20, 3))
     chosen = choose_cases([a_run("A", dice, dice > 0.5, dice, threshold=False)], 50)
     assert all(score.recognised is None for case in chosen for score in case.scores.values())
-    assert not any("recognised" in reason.lower() for case in chosen for reason in case.reasons)
+    assert not any("recogni" in reason.lower() for case in chosen for reason in case.reasons)

@@ -100,7 +100,7 @@ def test_the_question_counts_models_that_show_something_and_speaks_of_the_others
     several = answer(facts_of(of(analysis, "Demo", "atlas", "detector", datasets=1)))
     assert not any("Only on" in text or "Nothing shows" in text for text in several.texts)
     assert answer(facts_of(of(analysis, "Demo", "table"))).question.startswith("Does Demo look")
-    assert answer(facts_of(of(analysis, "table"))).question.startswith("Does table recognise")
+    assert answer(facts_of(of(analysis, "table"))).question.startswith("Does table recognize")
 
 
 def test_boxes_have_one_mask_and_were_run(report):

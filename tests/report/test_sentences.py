@@ -59,7 +59,7 @@ def report(three_analysed):
                     base,
                     dataset=title,
                     runs=tuple(runs.values()),
-                    references=(Reference("Centre prior", "floor", {"pointing_game": Estimate(0.13)}, {}),),
+                    references=(Reference("Center prior", "floor", {"pointing_game": Estimate(0.13)}, {}),),
                     comparisons=tuple(
                         Comparison("pointing_game", *pair, 100, Estimate(0.1, 0.0, 0.2), p, p) for pair in pairs
                     ),
@@ -116,7 +116,7 @@ CASES = {
     ),
     "a run is missing": made("KAD, points at 80%", "Only on VinDr-CXR", kad=[0.8, 0.4], mavl=[0.3, None], p=0.001),
     "never tested": made("highest score is that of KAD, 79%", "MAVL could not be tested", kad=[0.79], mavl=[0.5]),
-    "labels only": made("Does KAD recognise", "no annotated regions", "AUROC is 80 (78 to 82", kad=[None]),
+    "labels only": made("Does KAD recognize", "no annotated regions", "AUROC is 80 (78 to 82", kad=[None]),
 }
 
 
@@ -217,13 +217,13 @@ BY_INTERVENTION = {
     ),
     "several": judged(
         "MAVL uses the lesion; KAD points at the lesion and does not use it; CLIP does not use the lesion; Demo was "
-        "not tested by intervention. Use, the fall for the lesion less that for an equal patch elsewhere: KAD 0.00 SD "
+        "not tested by intervention. Use, the fall for the lesion minus that for an equal patch elsewhere: KAD 0.00 SD "
         "(\u22120.10 to 0.10), MAVL 0.80 SD (0.70 to 0.90), CLIP 0.00 SD (\u22120.10 to 0.10).",
         *(UNUSED, hidden("mavl", "depends"), hidden("clip", "unchanged", (0.0, 0.0))),
         **{"kad": [0.79], "mavl": [0.7], "clip": [0.3], "demo": [0.6]},
     ),
     "two datasets": judged(
-        "uses it on some datasets. Use, the fall for the lesion less that for an equal patch elsewhere: VinDr-CXR 0.80 "
+        "uses it on some datasets. Use, the fall for the lesion minus that for an equal patch elsewhere: VinDr-CXR 0.80 "
         "SD (0.70 to 0.90), RSNA Pneumonia 0.90 SD (0.80 to 1.00).",
         *(USED, hidden("kad", "no sign")),
         kad=[0.79, 0.8],
@@ -243,7 +243,7 @@ def test_the_answer_is_by_intervention_where_one_was_run(report, case, tmp_path)
     assert reply.texts[2:] == answer(facts_of(analysis)).texts and reply.answer.strong in reply.answer
     assert in_a_line(facts) == " ".join(reply.texts[:3])
     assert (
-        answer(facts_of(analysis)).question.endswith("? Answered by overlap alone.")
+        answer(facts_of(analysis)).question.endswith("? Answered by pointing alone.")
         and uses(facts_of(analysis)) is None
     )
     others = [
@@ -262,12 +262,12 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
 @pytest.mark.parametrize(
     ("drawn", "text"),
     [
-        (line(0.67, 1.0), "Largely. Between three models, AUROC explains 67% of the variation"),
-        (line(0.4, 1.0), "In part. Between"),
+        (line(0.67, 1.0), "Largely. Across three models, AUROC explains 67% of the variation"),
+        (line(0.4, 1.0), "In part. Across"),
         (line(0.4, 1.0, p=0.3), "(R\u00b2\u00a00.40, p\u00a0=\u00a00.300), which so few"),
         (line(0.1, 1.0), "Hardly."),
         (line(0.7, -1.0), "The other way round"),
-        (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognised"),
+        (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognized"),
         (line(None, None, xs=(0.6,), ys=(0.2,), scope="findings"), "1 point cannot tell"),
         (None, "There are too few points to tell."),
     ],

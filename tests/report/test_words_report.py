@@ -109,12 +109,12 @@ def test_p_counts_every_exchange_of_patients_and_is_corrected_for_all_tests(spok
 
 CASES = [
     ({"kad": [[""]]}, "say where|Silent: its words name|0% of lesions on average over two findings (0 of 48)"),
-    ({"kad": [["right"]]}, "No better than the commonest side: its words|commonest side would be right in 50%"),
+    ({"kad": [["right"]]}, "No better than the most common side: its words|most common side would be correct in 50%"),
     ({"kad": [["right"], None, None]}, "No better than texts of other films:|opposite in 25%; texts of"),
-    ({"kad": [ALL]}, "Does KAD say where the lesion is?|Mostly right: its words name|100% of lesions|(48 of 48)"),
-    ({"kad": [["left", "right", "", ""]]}, "About half the time: |A side is stated for 50% of lesions, right in 100%"),
-    ({"kad": [None, ALL]}, "Does KAD look at the right side?|Mostly right: its map peaks on"),
-    ({"kad": [ALL], "mavl": [SOME]}, "Do two models say|the words of KAD name the right"),
+    ({"kad": [ALL]}, "Does KAD say where the lesion is?|Mostly correct: its words name|100% of lesions|(48 of 48)"),
+    ({"kad": [["left", "right", "", ""]]}, "About half the time: |A side is stated for 50% of lesions: correct in 100%"),
+    ({"kad": [None, ALL]}, "Does KAD look at the correct side?|Mostly correct: its map peaks on"),
+    ({"kad": [ALL], "mavl": [SOME]}, "Do two models say|the words of KAD name the correct"),
     (
         {"kad": [SOME, ALL]},
         "Do words or maps|Maps do better: the words|the map of KAD peaks on it for 100% (p = 0.002)",

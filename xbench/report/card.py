@@ -89,7 +89,7 @@ def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
     shown = [key for key in _METRICS if any(number_of(run, key).value is not None for run in analysis.runs)]
     yield "## Evaluation\n"
     yield (
-        f"Does {escaped(title)} look at the lesion? Means over findings in per cent, with 95% intervals in brackets. "
+        f"Does {escaped(title)} look at the lesion? Means over findings in percent, with 95% intervals in brackets. "
         "The floor is the best map or guess that ignores the image.\n"
     )
     yield f"| Dataset | Run | Images | {' | '.join(NUMBERS[key].title for key in shown)} |"

@@ -64,10 +64,10 @@ _Rankings = dict[str, list[int]]
 """By reason the pairs that have it, the clearest example first."""
 _FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
     "Near miss": lambda score: score.recognised is not False and score.look == "near miss",
-    "Recognised, peak elsewhere": lambda score: score.recognised is True and score.look == "elsewhere",
+    "Recognized, peak elsewhere": lambda score: score.recognised is True and score.look == "elsewhere",
     "Peak elsewhere": lambda score: score.recognised is None and score.look == "elsewhere",
     "Both wrong": lambda score: score.recognised is False and not score.grounded,
-    "Not recognised, on the lesion": lambda score: score.recognised is False and score.grounded,
+    "Not recognized, on the lesion": lambda score: score.recognised is False and score.grounded,
 }
 
 

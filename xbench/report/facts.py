@@ -143,7 +143,8 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
     words = {"Whole image": "a random point", "Random": "a random map"}
     if best is not None and best.startswith(model_title("centre")):
         words = {best: "the middle of the film"}
-    says = {"prior": "the commonest place", "shuffled": "the right place on another film", "all": "all places at once"}
+    another = "where the finding lies on another film"
+    says = {"prior": "the most common place", "shuffled": another, "all": "all places at once"}
     words |= {model_title(f"words_{name}"): f"always saying {place}" for name, place in says.items()}
     floor = None if best is None else Floor(words.get(best, best), floors[best])
     chance = floors.get("Whole image") if number == "pointing_game" else None

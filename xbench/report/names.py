@@ -44,7 +44,7 @@ def training_of(trained_on: Sequence[str], *datasets: str) -> str:
 
 
 def whole(value: float | None) -> str:
-    """Return a share in per cent, rounded half up to a whole number."""
+    """Return a share in percent, rounded half up to a whole number."""
     return "\u2013" if value is None else str(floor(100 * value + 0.5))
 
 

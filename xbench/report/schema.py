@@ -25,8 +25,8 @@ class Number:
 
 _CROSS_FITTED = "where every image is scored at the threshold that is best on other images."
 _HIT = "Share of images with the finding where the maximum of the map lies in the annotated region."
-_OPTIMISM = "Dice at the threshold best on these images, less Dice with cross-fitted thresholds."
-_GAP = "Dice at the best threshold less Dice at 0.5: what the fixed threshold costs."
+_OPTIMISM = "Dice at the threshold best on these images, minus Dice with cross-fitted thresholds."
+_GAP = "Dice at the best threshold minus Dice at 0.5: what the fixed threshold costs."
 NUMBERS: Mapping[str, Number] = {
     "pointing_game": Number("Pointing game", _HIT),
     "dice_best": Number("Dice, best threshold", "Mean Dice at the threshold best on these same images."),
@@ -44,8 +44,8 @@ NUMBERS: Mapping[str, Number] = {
 }
 """Every number of a report, by key, in the order of tables."""
 WORDS: Mapping[str, Number] = {
-    "side_joint": Number("Right side", "Share of lesions on a clear side for which it is stated.", "words"),
-    "side_opposite": Number("Opposite side", "Share of stated sides that are the other one.", "words", False),
+    "side_joint": Number("Correct side", "Share of lesions with a clear side whose side is stated correctly.", "words"),
+    "side_opposite": Number("Opposite side", "Share of stated sides that are the opposite one.", "words", False),
 }
 """Numbers of words by which what runs say is compared, with their maps and boxes."""
 NEAR = 0.05
@@ -316,7 +316,7 @@ class Perturbed:
     """Means over pairs of a run, of images changed in the order of a map or of maps under weights drawn anew.
 
     `part` is the order (`map`, `random`, `region`), or how weights were drawn, with the `layer` that was drawn last.
-    `numbers`: `deletion`, `insertion`, their `difference`, `probability` and `recognized` by per cent of the pixels; or
+    `numbers`: `deletion`, `insertion`, their `difference`, `probability` and `recognized` by percent of the pixels; or
     how alike maps are, by the names of `xbench.scoring.perturbations.similarities`.
     """
 

@@ -1,7 +1,7 @@
 """What a report says: the answer that it opens with, and a finding for each of its sections.
 
 Each sentence stands here once, with its condition; the page, `report.md`, W&B and the console show the same ones. Rates
-are in per cent, rounded half up; a lesion is a film with a finding and its region.
+are in percent, rounded half up; a lesion is a film with a finding and its region.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def answer(facts: Facts) -> Answer:
     if not found.rows:
         return said(facts) or _labels_only(facts, who)
     hidden = uses(facts)
-    by = "overlap alone" if hidden is None else "intervention"
+    by = "pointing alone" if hidden is None else "intervention"
     question = f"{who} look at the lesion, or only guess the label? Answered by {by}."
     return Answer(question, *(hidden.texts if hidden else ()), _looks(found), _interval(found), *_further(facts))
 
@@ -155,7 +155,7 @@ def uses(facts: Facts) -> Answer | None:
         texts.append(f"{listed(names) if len(rows) > 1 else 'It'} {text}")
     strong = does.format("it") if len(texts) == 1 else ""
     lead = (
-        "Use, the fall for the lesion less that for an equal patch elsewhere: "
+        "Use, the fall for the lesion minus that for an equal patch elsewhere: "
         if len(rows) > 1 or len(tried) > 1
         else ""
     )
@@ -256,21 +256,24 @@ def said(facts: Facts) -> Answer | None:
         return over_datasets([run.words[place].numbers[MACRO][f"side_{name}"] for run in head.runs])
 
     covered, prior, gain = (side(name) for name in ("coverage", "prior", "gain"))
-    guess, known = ("texts of other films", side("excess")) if gain.value is None else ("the commonest side", gain)
+    guess, known = ("texts of other films", side("excess")) if gain.value is None else ("the most common side", gain)
     useless = known.value is not None and (known.value if known.low is None else known.low) <= 0
-    verdict = _verdict(head, "right", guess * useless) if covered.value else "Silent"
+    verdict = _verdict(head, "correct", guess * useless) if covered.value else "Silent"
     noun, verb = _STATE[kind]
     counts = [(n, number_of(run, found.number, name)) for run in head.runs for name, n in run.words[0].counts.items()]
     hits, over = sum(n * (one.value or 0.0) for n, one in counts), mean_over(len(head.runs), head.findings)
     of = f"{_percent(head)} of lesions{f' on average over {over}' if over else ''}"
     of += f" ({hits:,.0f} of {sum(n for n, _ in counts):,})"
-    texts = [f"{verdict}: {f'its {noun}' if alone else f'the {noun} of {head.label}'} {verb} the right side of {of}."]
+    texts = [f"{verdict}: {f'its {noun}' if alone else f'the {noun} of {head.label}'} {verb} the correct side of {of}."]
     stated = f"A side is stated for {whole(covered.value)}% of lesions"
     if covered.value:
         right, opposite, chance = (f"{whole(side(name).value)}%" for name in ("accuracy", "opposite", "chance"))
-        common = "" if prior.value is None else f"the commonest side would be right in {whole(prior.value)}%, "
-        stated += f", right in {right} of these and opposite in {opposite}; {common}texts of other films in {chance}"
-    does = "say where the lesion is" if kind == "words" else "look at the right side"
+        would = "would be correct in"
+        others = f"texts of other films {would} {chance}"
+        if prior.value is not None:
+            others = f"the most common side {would} {whole(prior.value)}%, texts of other films in {chance}"
+        stated += f": correct in {right} of these, opposite in {opposite}; {others}"
+    does = "say where the lesion is" if kind == "words" else "look at the correct side"
     question = f"{f'Does {model_title(head.model)}' if alone else f'Do {in_words(len(found.models))} models'} {does}?"
     # Its own map or boxes, else those of the best other run.
     own = head.runs[0].words[1:] if all(run.words[1:] for run in head.runs) else ()
@@ -282,7 +285,7 @@ def said(facts: Facts) -> Answer | None:
         p, (noun, verb) = p if len(found.datasets) == 1 else None, _STATE[other]
         lead = f"{(kind if head.value > (score.value or 0.0) else other).capitalize()} do better"
         lead = "Not tested" if p is None else "No significant difference" if p > SIGNIFICANT else lead
-        names = f"the words of {head.label} name the right side of {_percent(head)} of lesions"
+        names = f"the words of {head.label} name the correct side of {_percent(head)} of lesions"
         points = f"the {noun} of {label.removesuffix(f', {other}')} {verb} it for {whole(score.value)}%"
         texts.insert(0, f"{lead}: {names}, and {points} ({p_words(p)}).")
         question = f"Do words or {other} place the lesion better?"
@@ -391,7 +394,7 @@ def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
     floor, count = facts.pointing.floor, len(guessing)
     assert floor is not None
     lowest = {row.label: row.score.low or 0.0 for row in facts.recognition.rows}
-    who = "it recognises" if count == 1 else "both recognise" if count == 2 else "each recognises"
+    who = "it recognizes" if count == 1 else "both recognize" if count == 2 else "each recognizes"
     aware = f", although {who} better than chance" * all(lowest.get(row.label, 0.0) > 0.5 for row in guessing)
     lead = f"{in_words(count).capitalize()} {'is' if count == 1 else 'are'} at the floor:"
     names = f"{listed([row.label for row in guessing])} {'points' if count == 1 else 'point'}"
@@ -475,7 +478,7 @@ def _labels_only(facts: Facts, who: str) -> Answer:
         limits = f" ({whole(best.score.low)} to {whole(best.score.high)}, 95% interval)"
     whose = "AUROC is" if len(found.rows) == 1 else f"The highest AUROC is that of {best.label}:"
     return Answer(
-        f"{who} recognise findings?",
+        f"{who} recognize findings?",
         "These runs have no annotated regions or no maps, so they cannot show where the model looks.",
         Sentence(f"{whose} {whole(best.value)}{limits}{over}; a coin flip has 50.", whole(best.value)),
         *_supervised(facts),
@@ -518,15 +521,15 @@ def best(facts: Facts) -> Answer:
     scores = sorted((value, finding) for value, finding in known if value is not None)
     (low, worst), (high, top) = scores[0], scores[-1]
     if found is facts.words:
-        text = f"{top}: the right side of {whole(high)}% of lesions. {worst} is the weakest: {whole(low)}%."
+        text = f"{top}: the correct side of {whole(high)}% of lesions. {worst} is the weakest: {whole(low)}%."
         return Answer(f"Which findings does {'it' if alone else head.label} place?", text if high else "None.")
     if found is not facts.pointing:
         if alone:
             text = f"AUROC is {whole(high)} for {top}{f', and {whole(low)} for {worst}' if len(scores) > 1 else ''}."
-            return Answer("Which findings does it recognise best?", text)
+            return Answer("Which findings does it recognize best?", text)
         first, last = found.rows[0], found.rows[-1]
         text = f"{first.label} has the highest AUROC, {whole(first.value)}"
-        return Answer("Who recognises best?", f"{text}; {last.label} the lowest, {whole(last.value)}.")
+        return Answer("Who recognizes best?", f"{text}; {last.label} the lowest, {whole(last.value)}.")
     question = f"Which {'model' if len(found.models) > 1 else 'setting'} grounds best?"
     if alone:
         question = "Which findings does it look at?"
@@ -564,7 +567,7 @@ def _explained(facts: Facts) -> tuple[str, ...]:
     apart = f"{whole(min(ys))}% to {whole(max(ys))}% of lesions"
     what = "model" if line.scope == "models" else "finding" if line.independent else "pair"
     alike = max(xs) - min(xs) < 0.05 <= max(ys) - min(ys)
-    text = f"Not here. Every {what} is recognised about equally well ({span}), but the model points at {apart}."
+    text = f"Not here. Every {what} is recognized about equally well ({span}), but the model points at {apart}."
     if line.r_squared is None:
         return (text if alike else f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.",)
     p, points = line.p_in_words.replace(" ", "\u00a0"), f"{in_words(len(xs))} {what}s"
@@ -572,7 +575,7 @@ def _explained(facts: Facts) -> tuple[str, ...]:
         models = "one model" if line.models == 1 else f"{in_words(line.models)} models"
         points = f"{len(xs)} pairs of {'model' if line.models > 1 else 'dataset'} and finding, of {models}"
     explains = (
-        f"Between {points}, AUROC explains {whole(line.r_squared)}% of the variation in the pointing game "
+        f"Across {points}, AUROC explains {whole(line.r_squared)}% of the variation in the pointing game "
         f"(R\u00b2\u00a0{line.r_squared:.2f}{', ' if p else ''}{p})"
     )
     if alike:
@@ -603,7 +606,7 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
         share = f"{100 * least:.1f}% ({first}) to {share} ({last})"
     nowhere = ", or nowhere," if any(run.run.results.answers and run.quadrants for run in runs) else ""
     return (
-        f"Where {first if len(shares) == 1 else 'a model'} recognises a finding, it still points more than "
+        f"Where {first if len(shares) == 1 else 'a model'} recognizes a finding, it still points more than "
         f"{100 * NEAR:g}% of the film's width away from the region{nowhere} in {share} of these films, all findings "
         "together."
     )

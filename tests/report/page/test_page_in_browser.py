@@ -292,7 +292,7 @@ def test_five_cases_are_printed_whole_and_of_every_outcome(page):
     assert page.locator("#case").is_hidden() and printed.count() == 5
     assert printed.first.locator("p").first.text_content() == about, "the case in sight comes first"
     said = printed.locator("p:last-child").all_text_contents()
-    assert len({("not recognised" not in text, "Peak on the lesion" in text) for text in said}) == outcomes
+    assert len({("not recognized" not in text, "Peak on the lesion" in text) for text in said}) == outcomes
     sizes = page.locator("#case-paper canvas").evaluate_all("drawn => drawn.map((one) => one.width)")
     assert sizes == [56] * 5, "maps are painted"
     page.emulate_media(media="screen")

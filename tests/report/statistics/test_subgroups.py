@@ -202,7 +202,7 @@ def test_a_report_has_each_group_and_its_gap(tmp_path):
         assert group.scores["auroc"].value == pytest.approx(np.mean(areas))
     gaps = [one for one in groups if one.images is None]
     assert len(gaps) == 4 and sex[2:] == gaps[:2]
-    assert gaps[0].name in [f"{one} less {other} ({len(FINDINGS)} findings)" for one, other in ("FM", "MF")]
+    assert gaps[0].name in [f"{one} minus {other} ({len(FINDINGS)} findings)" for one, other in ("FM", "MF")]
     # From the intervals of both (MOVER); of three bands, two can be picked in three ways.
     wider = norm.ppf(1 - 0.05 / 6) / norm.ppf(0.975)
     for compared, gap, errors in ((sex[:2], gaps[0], 1.0), (age[:3], gaps[2], wider)):

@@ -137,7 +137,7 @@ def test_odd_names_are_escaped_splits_told_apart_and_studies_have_a_column_per_w
     assert r"my\_model \& co \textless{}b\textgreater{} (name" in latex
     assert r"\multicolumn{3}{c}{a\&b\_c (test)}" in latex
     names = [row["Model"] for row in read(grounding)]
-    assert "my_model & co <b>" in names and names[-3:] == ["Whole image", "Random", "Centre prior"]
+    assert "my_model & co <b>" in names and names[-3:] == ["Whole image", "Random", "Center prior"]
     table = odd["studies_prompts"]
     assert [column.title for column in table.columns[4:7]] == ["name", "official", "report"]
     for row in table.rows:

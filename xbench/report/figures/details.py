@@ -22,10 +22,10 @@ from xbench.runs.images import shrunk
 
 _CELLS = LinearSegmentedColormap.from_list("cells", ["#f4f7fb", "#2b6dff", "#0c2350"]).with_extremes(bad="#eeeeee")
 _QUADRANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "both": ("on the lesion, recognised", {"color": "#00707d"}),
+    "both": ("on the lesion, recognized", {"color": "#00707d"}),
     "grounded_only": ("on the lesion only", {"color": "#74bcc4"}),
-    "near_miss": ("recognised, just outside", {"facecolor": "#a85500", "edgecolor": "white", "hatch": "/////"}),
-    "elsewhere": ("recognised, elsewhere", {"color": "#ffad42"}),
+    "near_miss": ("recognized, just outside", {"facecolor": "#a85500", "edgecolor": "white", "hatch": "/////"}),
+    "elsewhere": ("recognized, elsewhere", {"color": "#ffad42"}),
     "neither": ("both wrong", {"color": "#dde2e7"}),
 }
 _HEIGHT = 9.0

@@ -34,7 +34,7 @@ INTERVALS = {
     "pointing_game": "pointing game \u00d7 100, mean over findings",
     "dice_cross_fitted": "Dice \u00d7 100, cross-fitted threshold",
     "auroc": "AUROC \u00d7 100",
-    "side_joint": "right side stated \u00d7 100, mean over findings",
+    "side_joint": "correct side stated \u00d7 100, mean over findings",
 }
 """Numbers that are shown with their intervals, as the axes of their figures call them."""
 _ROW = 0.24

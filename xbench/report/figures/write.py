@@ -40,7 +40,7 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     """Draw every figure; None where there is nothing to draw."""
     looks = series_of(analysis.runs)
     both = "AUROC against pointing game, both from 0 to 100."
-    line = "Dashed: least squares; grey: AUROC below 50, worse than a coin flip."
+    line = "Dashed: least squares; gray: AUROC below 50, worse than a coin flip."
     caption = f"{both} A point is a model with its own settings; over all datasets it is the mean over them. {line}"
     drawn = Drawn("auroc_pointing_game_models", "Recognition and grounding of models", caption)
     yield drawn, auroc_against_pointing_game(analysis, "models", looks)
@@ -51,18 +51,18 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     numbers = {**NUMBERS, **WORDS}
     for key in INTERVALS:
         caption = (
-            f"{numbers[key].meaning} Means over findings with 95% intervals, times 100. Grey: what the best map or "
+            f"{numbers[key].meaning} Means over findings with 95% intervals, times 100. Gray: what the best map or "
             "guess that ignores the image gets; dotted: at random."
         )
         drawn = Drawn(f"intervals_{key}", f"{numbers[key].title} with intervals", caption)
         yield drawn, intervals(analysis, key, looks)
     caption = (
         "Dice at the fixed threshold 0.5 (open), at cross-fitted thresholds (bar), and at the threshold that is best "
-        "on the same images (filled); numbers: best less at 0.5. Means over findings, times 100."
+        "on the same images (filled); numbers: best minus at 0.5. Means over findings, times 100."
     )
     yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, looks)
     caption = (
-        "Means over findings with 95% bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Grey: marking the whole "
+        "Means over findings with 95% bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Gray: marking the whole "
         "image."
     )
     dice = curves(charts.curves(analysis), looks, "Dice \u00d7 100", "whole image")
@@ -72,7 +72,7 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     for key, (floor, quantity, ground) in grounds.items():
         caption = (
             "By decile of the area of the region as a share of the film, all findings together, times 100, with 95% "
-            f"bands. Grey: {floor}."
+            f"bands. Gray: {floor}."
         )
         drawn = Drawn(f"area_{key}", f"{NUMBERS[key].title} against lesion size", caption)
         yield drawn, curves(charts.sizes(analysis, key, by_area=True), looks, quantity, ground, by_area=True)
@@ -87,14 +87,14 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         drawn = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
         yield drawn, overlays(dataset, choose_cases(dataset.runs, cases))
         caption = (
-            "Of 100 images with a finding and its region (their number in brackets): whether the model recognises the "
+            "Of 100 images with a finding and its region (their number in brackets): whether the model recognizes the "
             "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
             f"whether it points at the lesion, just outside (at most {100 * NEAR:g}% of the film's width) or "
             "elsewhere. Numbers: on the lesion."
         )
-        yield Drawn(f"quadrants_{ending}", f"Recognised and grounded on {where}", caption), quadrants(dataset)
+        yield Drawn(f"quadrants_{ending}", f"Recognized and grounded on {where}", caption), quadrants(dataset)
         caption = (
-            "By the ninth of the image that the centre of mass of the region lies in, all findings together: pointing "
+            "By the ninth of the image that the center of mass of the region lies in, all findings together: pointing "
             "game and Dice, times 100; on the right of 100 maps those that peak in each ninth."
         )
         yield Drawn(f"positions_{ending}", f"Grounding against position on {where}", caption), positions(dataset)

@@ -117,7 +117,7 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
     """Return a typical film of each outcome of the light box, by the series that the report is about.
 
     The film is a JPEG and its map a PNG; the region's outline is in a square of 100, and the peak, where the map is
-    highest, in per cent of width and height; `finding`, `called` and `details` are the caption.
+    highest, in percent of width and height; `finding`, `called` and `details` are the caption.
     """
     found: dict[str, dict[str, Any]] = {}
     for outcome, (place, case) in typical_cases(head.runs).items():
@@ -136,7 +136,7 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
         over = cv2.cvtColor(colored(shrunk(shown.saliency, 160)), cv2.COLOR_RGBA2BGRA).astype(np.uint8, copy=False)
         found[outcome] = {
             "finding": case.finding,
-            "called": f"{on}, {'recognised' if scores.recognised else 'not recognised'}",
+            "called": f"{on}, {'recognized' if scores.recognised else 'not recognized'}",
             "details": f" (probability {in_thousandths(scores.probability)}, {least}). The peak is {where}.",
             "film": encoded(".jpg", shrunk(shown.pair.display, 448), (cv2.IMWRITE_JPEG_QUALITY, 80)),
             "map": encoded(".png", over, (cv2.IMWRITE_PNG_COMPRESSION, 9)),

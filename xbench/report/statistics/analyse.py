@@ -52,7 +52,7 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress = lambda *
     for name, split in sorted(grouped):
         splits[name].append(split)
     notes = [
-        f"{dataset_title(name)} was run on {len(found)} splits ({', '.join(found)}), which are analysed apart."
+        f"{dataset_title(name)} was run on {len(found)} splits ({', '.join(found)}), which are analyzed separately."
         for name, found in splits.items()
         if len(found) > 1
     ]

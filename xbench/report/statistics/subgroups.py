@@ -101,7 +101,7 @@ def _of_attribute(
         if len(codes) > 1:
             scores = {code: measured[code].macro()[key] for code in codes}
             low, *_, high = sorted(codes, key=lambda code: scores[code].value or 0.0)
-            name = f"{names[high]} less {names[low]} ({count_of(int(findings.sum()), 'finding')})"
+            name = f"{names[high]} minus {names[low]} ({count_of(int(findings.sum()), 'finding')})"
             gap = _gap(scores[high], scores[low], comb(len(codes), 2))
             p = exchange_p(sample, np.where(np.isin(group, codes), group, -1), np.flatnonzero(findings), key, random)
             found.append(Subgroup(entry.run.label, attribute, name, {key: gap}, p=p))

@@ -15,7 +15,7 @@ _BOXES = {
     "acc_30": Column("> 0.3", "IoU above"),
     "acc_50": Column("> 0.5", "IoU above"),
     "acc_75": Column("> 0.75", "IoU above"),
-    "centre_hit": Column("Centre inside", "Of the boxes"),
+    "centre_hit": Column("Center inside", "Of the boxes"),
     "recall_50": Column("Recall", "Lesions found at 0.5"),
     "precision_50": Column("Precision", "Lesions found at 0.5"),
     "best_iou": Column("IoU of the best pair", "Flattering"),
@@ -55,8 +55,8 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
     yield table_of(
         "answers_boxes",
         "What their boxes score",
-        "Means over findings, in per cent, without a grid: IoU of all answered with all annotated boxes of a pair; "
-        "share of pairs above a threshold; answered boxes whose centre lies in an annotated one; lesions matched one "
+        "Means over findings, in percent, without a grid: IoU of all answered with all annotated boxes of a pair; "
+        "share of pairs above a threshold; answered boxes whose center lies in an annotated one; lesions matched one "
         "to one. No box is a miss. The IoU of the best pair is what papers call IoU where several boxes are given. "
         "False alarms: share of images without the finding that get a box, if it was asked for there.",
         ["Dataset", "Model"],
@@ -80,7 +80,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
     yield table_of(
         "answers_rates",
         "What could be read",
-        "Over all scored pairs, in per cent. Abstained: says that there is nothing, or declines. Unparsable: neither "
+        "Over all scored pairs, in percent. Abstained: says that there is nothing, or declines. Unparsable: neither "
         "box nor such a word. Truncated: its end is missing; complete boxes are kept. Suspect: the numbers look like "
         "another frame than the declared one, by which they were read all the same. Tokens: of queries and answers.",
         ["Dataset", "Model", "Family", "Frame"],
@@ -99,7 +99,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
     yield table_of(
         "answers_sensitivity",
         "What answers without a box do to the numbers",
-        "Means over findings, in per cent: the headline, in which whatever has no box is a miss, and what it would be "
+        "Means over findings, in percent: the headline, in which whatever has no box is a miss, and what it would be "
         "otherwise. Models are compared by the headline alone.",
         ["Dataset", "Model", "Counted"],
         ["Answers", "Pointing game", "Dice", "IoU", "IoU of the boxes", "IoU > 0.5"],

@@ -63,7 +63,7 @@ _HONEST = {
 }
 _OWN = ("dice_fixed", "dice_best", "iou_fixed", "iou_best")
 _PER_FINDING = {
-    "pointing_game": ("pointing_game", "Pointing game", "Mean over the findings, then each finding, in per cent."),
+    "pointing_game": ("pointing_game", "Pointing game", "Mean over the findings, then each finding, in percent."),
     "dice_gap": (
         "calibration_gap",
         "Calibration gap",
@@ -99,10 +99,10 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"},
         "grounding",
         "Grounding",
-        "Means over findings, in per cent: pointing game, and Dice and IoU at the threshold that is best on the very "
-        "images they are scored on, as in Table 1 of the XBench paper. Below the models: floors, which a map must "
-        "exceed to be worth anything, and ceilings. With the best threshold a useless map scores what the whole image "
-        "scores.",
+        "Means over findings, in percent: pointing game, and Dice and IoU at each finding's best threshold on the very "
+        "images that are scored, as in Table 1 of the XBench paper. Rows below the models, if any, are floors, which a "
+        "map must exceed to be worth anything, and ceilings. With the best threshold a useless map scores as much as "
+        "the whole image.",
     )
     yield _grounding_honest(analysis)
     yield _own_scale(analysis)
@@ -111,8 +111,8 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"},
         "classification",
         "Recognition",
-        "Means over the findings with both labels, in per cent; F1 and accuracy at probability 0.5 and above. "
-        "The whole image stands for finding everything in every image.",
+        "Means over the findings that some images have and others lack, in percent; F1 and accuracy at probability 0.5 "
+        "and above. Whole image: a rule that finds everything in every image.",
     )
     for key in _PER_FINDING:
         for dataset in analysis.datasets:
@@ -174,9 +174,11 @@ def _words(dataset: DatasetAnalysis) -> Table:
     for name in _WORDS:
         flaws.setdefault(flaw_of(name), []).append(name.replace("_", " "))
     caption = (
-        "Means over findings, in per cent, of words, and of peaks of maps and boxes by the same rule. Coverage: side "
-        "stated; accuracy, opposite: of these; joint: stated and right. Chance: texts of other films; prior: the "
-        f"commonest side of another run; excess and gain: accuracy beyond them. {INTERVALS}"
+        "Means over findings, in percent, of words, and of peaks of maps and boxes by the same rule. Coverage: share "
+        "of lesions whose side is stated; accuracy, opposite: share of these with the correct, the opposite side; "
+        "joint: share stated and correct. Chance: accuracy of texts of other films; prior: of the most common side of "
+        "another run; excess: accuracy beyond chance, as a share of what is possible; gain: accuracy minus prior. "
+        f"{INTERVALS}"
     )
     notes = [f"{', '.join(names).capitalize()}: {flaw}" for flaw, names in flaws.items()]
     rows = rows_of_models(models, cells, dataset.references)
@@ -188,7 +190,7 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
     cells = [_with_ranks(scores) for scores in dataset.protocols]
     rows = rows_of_models(_labels_of_protocols(dataset), cells, dataset.references)
     caption = (
-        "Each protocol's headline number in per cent, and the model's rank by it; numbers of two columns do not "
+        "Each protocol's headline number in percent, and the model's rank by it; numbers of two columns do not "
         "compare. *: on our evaluation grid instead of the authors' frame, so no copy of published numbers. Floors and "
         "ceilings are those that were scored by the protocol too."
     )
@@ -222,7 +224,7 @@ def _calibration(dataset: DatasetAnalysis) -> Table:
     return table_of(
         f"protocols_{protocol.name}",
         f"{protocol.title} on",
-        "Whether probabilities are as often right as they claim: errors in per cent, means over findings; less is "
+        "Whether probabilities are as often right as they claim: errors in percent, means over findings; less is "
         "better. By chance: the expected error of labels that are drawn from the probabilities themselves.",
         ["Model"],
         columns.values(),
@@ -270,9 +272,9 @@ def _grounding_honest(analysis: Analysis) -> Table:
     return table_of(
         "grounding_honest",
         "Dice and IoU with honest thresholds",
-        "Means over findings, in per cent. Best: at the threshold that is best on the same images. Cross-fitted: "
+        "Means over findings, in percent. Best: at the threshold that is best on the same images. Cross-fitted: "
         f"every image at the threshold best on other images ({analysis.folds} folds, whole patients where known). "
-        "Optimism: Dice, best less cross-fitted. Calibration gap: Dice, best less at 0.5. Marks are by dataset."
+        "Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5. Marks are by dataset."
         f"{marks(rows)} {INTERVALS}",
         ["Dataset", "Model"],
         _HONEST.values(),
@@ -286,7 +288,7 @@ def _own_scale(analysis: Analysis) -> Table:
     return table_of(
         "grounding_own_scale",
         "Dice and IoU on the maps' own scale",
-        "Means over findings, in per cent, of models whose maps are logits or probabilities. Own scale: where the "
+        "Means over findings, in percent, of models whose maps are logits or probabilities. Own scale: where the "
         "probability of a pixel reaches one threshold for all images. Stretched: each map by itself to 0 to 1 first, "
         "as in the other tables. Best: at the threshold that is best for the finding on the same images.",
         ["Dataset", "Model", "Maps"],
@@ -317,7 +319,7 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
         "best_and_worst_findings",
         "Best and worst findings",
         "Of each model on each dataset the three findings with the highest and the three with the lowest pointing "
-        "game, in per cent; fewer where a dataset has fewer than six. Floor: the highest pointing game on this finding "
+        "game, in percent; fewer where a dataset has fewer than six. Floor: the highest pointing game on this finding "
         f"of maps that ignore the image. {INTERVALS}",
         ["Dataset", "Model", "Place", "Finding"],
         ["Images", "Pointing game", "Floor", *(NUMBERS[key].title for key in numbers)],
@@ -348,9 +350,9 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "comparisons",
         "Models compared on",
-        "Paired tests on the images that both models scored. Difference: first less second, in percentage points, with "
-        "its 95% interval. Adjusted p: corrected for all comparisons of the number on the dataset"
-        f"{', of sides for those of both numbers' * any(one.number in WORDS for one in dataset.comparisons)}.",
+        "Paired tests on the images that both models scored. Difference: first minus second, in percentage points, "
+        "with its 95% interval. Adjusted p: corrected for all comparisons of the number on the dataset"
+        f"{', for sides of both numbers together' * any(one.number in WORDS for one in dataset.comparisons)}.",
         ["Number", "First", "Second"],
         ["Images", "Difference", "p", "Adjusted p"],
         rows,
@@ -362,20 +364,20 @@ def _quadrants(dataset: DatasetAnalysis) -> Table:
     rows = []
     for entry in in_order(dataset.runs).values():
         for finding, shares in entry.quadrants.items():
-            # A probability, not a score: as people set it, not in per cent.
+            # A probability, not a score: as people set it, not in percent.
             threshold = decimal(shares.threshold, 4)
             values = (shares.both, shares.near_miss, shares.elsewhere, shares.grounded_only, shares.neither)
             rows.append(row(entry.run.label, finding, shares.count, threshold, *values))
     return table_of(
         "quadrants",
-        "Recognised and grounded on",
-        "Of the images with the finding and its region the share, in per cent, by whether the model recognises the "
+        "Recognized and grounded on",
+        "Of the images with the finding and its region the share, in percent, by whether the model recognizes the "
         "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
-        "whether it grounds it (the maximum of the map lies in the region). What is recognised only is a near miss if "
+        "whether it grounds it (the maximum of the map lies in the region). What is recognized only is a near miss if "
         f"the maximum lies at most {100 * NEAR:g}% of the film's width from the region; if it lies elsewhere, the "
-        "map does not show what the model recognised it by.",
+        "map does not show what the model recognized it by.",
         ["Model", "Finding"],
-        ["Images", "Threshold", "Both", "Recognised, near miss", "Recognised, elsewhere", "Grounded only", "Neither"],
+        ["Images", "Threshold", "Both", "Recognized, near miss", "Recognized, elsewhere", "Grounded only", "Neither"],
         rows,
     )
 
@@ -386,7 +388,7 @@ def _by_area(dataset: DatasetAnalysis) -> Table:
         "by_area",
         "Grounding against lesion size on",
         "Scored pairs of all findings by decile of the area of their region, as a share of the image; mean scores in "
-        f"per cent, and what marking the whole image gets on the same pairs. {INTERVALS}",
+        f"percent, and what marking the whole image gets on the same pairs. {INTERVALS}",
         ["Model"],
         ["Area from", "Area to", "Pairs", *(NUMBERS[key].title for key in keys), "Dice of the whole image"],
         [
@@ -400,12 +402,12 @@ def _by_area(dataset: DatasetAnalysis) -> Table:
 def _by_position(dataset: DatasetAnalysis) -> Table:
     keys = ("pointing_game", "dice_fixed")
     # Names of the nine cells, row by row: sides of the image, not of the patient.
-    names = [f"{height} {side}" for height in ("upper", "middle", "lower") for side in ("left", "centre", "right")]
+    names = [f"{height} {side}" for height in ("upper", "middle", "lower") for side in ("left", "center", "right")]
     return table_of(
         "by_position",
         "Grounding against position on",
-        "Scored pairs of all findings by the ninth of the image that the centre of mass of their region lies in; left "
-        "and right are sides of the image. Mean scores in per cent. Peaks: share of all maps that are highest there, "
+        "Scored pairs of all findings by the ninth of the image that the center of mass of their region lies in; left "
+        "and right are sides of the image. Mean scores in percent. Peaks: share of all maps that are highest there, "
         f"or of answers whose middle lies there, wherever the region lies. {INTERVALS}",
         ["Model", "Position"],
         ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
@@ -422,7 +424,7 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
         "phrases",
         "Phrases on",
         "The images' own phrases by the finding that they belong to, by number of words, and by whether a word denies "
-        "something (such as no, without, sin). Scored: present and with a region; means over them in per cent. Absent: "
+        "something (such as no, without, sin). Scored: present and with a region; means over them in percent. Absent: "
         "phrases that the dataset says do not hold. False alarms: share of these that get a box, of models that answer "
         f"and were asked. {INTERVALS}",
         ["Model", "Phrases"],
@@ -450,8 +452,8 @@ def _rewordings(dataset: DatasetAnalysis) -> Table:
         "Phrases in other words on",
         "The same regions, once with the phrase as it stands and once in other words: the name of its finding, the "
         "package's phrase for that, the phrase denied, and the phrase of another region of the same film. A map that "
-        "follows the words leaves the region for a denial and for another region. Means over findings in per cent, and "
-        f"the other words less the own; adjusted p: paired test, corrected over the model's rows. {INTERVALS}",
+        "follows the words leaves the region for a denial and for another region. Means over findings in percent, and "
+        f"the other words minus the own; adjusted p: paired test, corrected over the model's rows. {INTERVALS}",
         ["Model", "Words", "Number"],
         ["Phrases", "As it stands", "In other words", "Difference", "Adjusted p"],
         [
@@ -475,12 +477,12 @@ def _subgroups(dataset: DatasetAnalysis) -> Table:
         "subgroups",
         "Sex, age and projection on",
         "Images by what the dataset says about patient and film. Positives: pairs of an image and a finding that is "
-        "present; scored: those of them with a region. Numbers in per cent, means over the findings that all groups "
+        "present; scored: those of them with a region. Numbers in percent, means over the findings that all groups "
         f"have: AUROC of those with {LEAST['auroc']} positives and {LEAST['auroc']} negatives in each group, pointing "
-        f"game of groups with {LEAST['pointing_game']} scored pairs. Beneath: the largest less the smallest in "
+        f"game of groups with {LEAST['pointing_game']} scored pairs. Beneath: the largest minus the smallest in "
         "percentage points, with an interval that allows for this choice; p of a test that exchanges the groups of "
         "patients, adjusted for all attributes and numbers of the model. A gap may come from other lesions, diseases "
-        "or devices in a group. Bands of age are ours. "
+        "or devices in a group. We chose the bands of age. "
         f"{INTERVALS}",
         ["Model", "Attribute", "Group"],
         ["Images", "Patients", "Positives", "Scored", *(NUMBERS[key].title for key in LEAST), "p", "Adjusted p"],
@@ -499,7 +501,7 @@ def _correlations(analysis: Analysis) -> Table:
         "correlations",
         "Recognition and grounding",
         "Least-squares line through AUROC and pointing game, both as fractions. A point is a model with its own "
-        "settings, over all datasets its means over them; or a model and finding. p: that the slope is zero; none "
+        "settings, over all datasets its means over them; or a model and finding. p: of a slope of zero; none "
         "where points are not independent, as findings of several models or on several datasets. Left out: models and "
         "findings whose probabilities are all alike, so that AUROC is 0.5 by construction.",
         ["A point for each", "Dataset"],
@@ -521,7 +523,7 @@ def _studies(analysis: Analysis) -> Iterator[Table]:
         yield table_of(
             f"studies_{study}",
             _STUDIES.get(study, name.capitalize()),
-            f"Scores by {name}, all else equal, in per cent. Spread: largest value less smallest. "
+            f"Scores by {name}, all else equal, in percent. Spread: largest value minus smallest. "
             "Relative: the spread over the value at the model's own setting. Adjusted p: paired test between the two "
             f"extremes, corrected over the study. {INTERVALS}",
             ["Model", "Dataset", "Finding", "Number"],

@@ -32,12 +32,12 @@ _OTHERS = {
     "map_moves": "map leaves the region when it is hidden",
     "follows": "rank correlation with the map when the region is hidden",
     "control_follows": "rank correlation with the map when the control is hidden",
-    "sufficiency": "still recognised with everything but the region hidden",
-    "no_image_yes": "recognised with everything hidden",
+    "sufficiency": "still recognized with everything but the region hidden",
+    "no_image_yes": "recognized with everything hidden",
     "swap_same_agreement": "same decision on another patient's image with the finding",
     "swap_opposite_change": "other decision on another patient's image without it",
     "specificity": "rank correlation with the map in other words",
-    "advantage": "rank accuracy in the right words, less that in the others",
+    "advantage": "rank accuracy in the right words, minus that in the others",
 }
 
 
@@ -70,11 +70,11 @@ def _hidden(dataset: DatasetAnalysis) -> Table:
         "Regions hidden on",
         "The region of the finding is hidden, all its parts together, and for comparison an equal patch elsewhere, the "
         "control. Drop: by how much the score falls, in standard deviations of the score over all images; use: drop "
-        "less control drop, pair by pair. Changed: decisions that change, in per cent; premium: those of the region "
+        "less control drop, pair by pair. Changed: decisions that change, in percent; premium: those of the region "
         "less those of the control, in points. All: the mean over the findings with enough pairs. Pairs: of these "
         "findings, with scores and with decisions; and of all, without a place for a control. Adjusted p: region and "
         "control exchanged patient by patient, corrected over models and fills. McNemar: exact, of the decisions that "
-        "change for one of the two alone, pair by pair. Recognised only: of the images that the model recognises as "
+        "change for one of the two alone, pair by pair. Recognized only: of the images that the model recognizes as "
         f"they are. {INTERVALS}",
         ["Model", "Fill", "Finding"],
         [
@@ -82,7 +82,7 @@ def _hidden(dataset: DatasetAnalysis) -> Table:
             *(Column(title, "Pairs") for title in ("Scored", "Decided", "No control")),
             *(Column(_OF_FILLS[name], "Adjusted p") for name in tested),
             Column("Changed", "McNemar p"),
-            *(Column(_OF_FILLS[name], "Recognised only") for name in tested),
+            *(Column(_OF_FILLS[name], "Recognized only") for name in tested),
         ],
         rows,
     )
@@ -94,7 +94,7 @@ def _overlap(dataset: DatasetAnalysis) -> Table:
         "interventions_overlap",
         "Overlap by dependence on",
         "Scored pairs by whether the map's maximum lies in the region, and by whether they depend on it: number of "
-        "pairs and share in per cent.",
+        "pairs and share in percent.",
         ["Model", "Fill", "A pair depends if"],
         [
             Column(f"{title}{unit}", group)
@@ -123,7 +123,7 @@ def _others(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "interventions_more",
         "What else scores and maps depend on, on",
-        "Means over findings: shares of pairs in per cent, and correlations and differences from -1 to 1. A model that "
+        "Means over findings: shares of pairs in percent, and correlations and differences from -1 to 1. A model that "
         "sees the finding and one that sees a marker beside it agree with another patient's image alike: that line "
         f"alone tells nothing. {INTERVALS}",
         ["Model", "What", "Fill or words"],

@@ -25,7 +25,7 @@ _LAYERS = (
     "with. The level depends on the task, on smoothing, and on how weights are drawn (Yona and Greenfeld 2021, Binder "
     "et al. 2023); a map that changes can be wrong all the same. No verdict."
 )
-_AREAS = {"deletion": "Deletion", "insertion": "Insertion", "difference": "Insertion less deletion"}
+_AREAS = {"deletion": "Deletion", "insertion": "Insertion", "difference": "Insertion minus deletion"}
 _IMPUTED = {
     f"{name} {percent}": Column(name.capitalize(), f"{percent}% of the pixels")
     for percent in STEPS["road"]

@@ -13,7 +13,7 @@ from xbench.report.tables.table import INTERVALS, Cell, Column, Row, Table, cell
 
 _Beside = tuple[Column, Mapping[str, Cell], Mapping[str, float | None]]
 """A column of our numbers by label, with the published ones by model."""
-_LAYOUT = "Of each model our number, the published one, and the difference, ours less published, in per cent."
+_LAYOUT = "Of each model our number, the published one, and the difference, ours minus published, in percent."
 
 
 def published_tables(analysis: Analysis) -> Iterator[Table]:
@@ -121,8 +121,8 @@ def _dice_gap(runs: Sequence[RunAnalysis]) -> Table:
     return table_of(
         "published_dice_gap",
         "Calibration gap, beside the paper's",
-        "Dice at the best threshold less Dice at 0.5, averaged over datasets, in percentage points. The paper averages "
-        "over seven datasets, we over those of this report.",
+        "Dice at the best threshold minus Dice at 0.5, averaged over datasets, in percentage points. The paper "
+        "averages over seven datasets, we over those of this report.",
         ["Model"],
         ["Datasets", "Ours", "Published", "Difference"],
         rows,

@@ -43,7 +43,7 @@ class Cell:
         low, high: Ends of its 95% interval, if there is one.
         mark: Best or second best of its column among the models.
         tied: Whether it is not significantly different from the best.
-        plain: Whether its interval is shown as it is, not in per cent.
+        plain: Whether its interval is shown as it is, not in percent.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Cell:
         return self.limits(2)
 
     def limits(self, digits: int) -> str:
-        """Return the interval with so many decimals if it is in per cent."""
+        """Return the interval with so many decimals if it is in percent."""
         if self.low is None or self.high is None:
             return ""
         ends = [_fixed(end, 2) if self.plain else percentage(end, digits=digits) for end in (self.low, self.high)]
@@ -106,7 +106,7 @@ def each_note_once(tables: Iterable[Table], shown: Iterable[str] = ()) -> list[T
 
 
 def percentage(value: float, signed: bool = False, digits: int = 2) -> str:
-    """Write a fraction in per cent with so many decimals.
+    """Write a fraction in percent with so many decimals.
 
     >>> percentage(0.61574), percentage(-0.00001), percentage(0.02, signed=True)
     ('61.57', '0.00', '+2.00')
@@ -120,7 +120,7 @@ def _fixed(value: float, digits: int, sign: str = "") -> str:
 
 
 def row(*entries: Cell | Estimate | str | float | None, kind: Kind = "model") -> Row:
-    """Return a row: words as they are, whole numbers as counts, fractions in per cent, with their intervals."""
+    """Return a row: words as they are, whole numbers as counts, fractions in percent, with their intervals."""
     return Row(tuple(map(_cell, entries)), kind)
 
 
@@ -135,7 +135,7 @@ def _cell(entry: Cell | Estimate | str | float | None) -> Cell:
 
 
 def number(estimate: Estimate | None, signed: bool = False) -> Cell:
-    """Return a cell with a fraction, in per cent, and its interval."""
+    """Return a cell with a fraction, in percent, and its interval."""
     if estimate is None or estimate.value is None:
         return Cell(MISSING)
     return Cell(percentage(estimate.value, signed), estimate.value, estimate.low, estimate.high)

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 # By a part of a number's name, the last that fits.
 _FLAWS = {
-    "": "Rules read English reports: a wording that they do not know counts as silence, as unreadable texts show.",
-    "hallucinated": "Negative is what nobody labeled: datasets that label few findings invent hallucinations.",
-    "side": "A side that is left out on purpose is charged: people state one in 31 % of edema and 91 % of effusions.",
+    "": "Rules read English reports: a wording that they do not know counts as silence.",
+    "hallucinated": "A finding that nobody labeled counts as absent, so few labels make true statements false.",
+    "side": "A side left out on purpose counts as missed: people state one for 31% of edema, 91% of effusions.",
     "side_accuracy": "A model that names a side only where it is obvious looks good: read it with the coverage.",
     "side_opposite": "Bilateral is never opposite, and a flipped or rotated film turns right into wrong.",
     "side_partial": "Readers draw small second lesions that reports do not name, and the other way round.",
-    "zone": "Zones are thirds of the lung field, and lobes project over several: looking at nothing gives 0.77.",
-    "place_joint": "Zones are thirds of the lung field, and a side that is left out on purpose is charged.",
-    "chance": "Among few pairs the shuffled texts include the right ones.",
-    "excess": "Among few pairs the shuffled texts, to which it compares, include the right ones.",
+    "zone": "Zones are thirds of the lung field, and lobes span several: ignoring the image scores 0.77.",
+    "place_joint": "Zones are thirds of the lung field, and a side left out on purpose counts as missed.",
+    "chance": "With few pairs, shuffled texts often return to their own films, which makes chance too high.",
+    "excess": "With few pairs, shuffled texts often return to their own films, which makes chance too high.",
     "agree": "A text and a box or map that agree may both be wrong.",
 }
 

@@ -8,9 +8,9 @@
   const SVG = "http://www.w3.org/2000/svg";
   const OUTCOMES = [
     ["", "All"],
-    ["right", "Recognised, on the lesion"],
-    ["outside", "Recognised, peak outside"],
-    ["silent", "Not recognised, on the lesion"],
+    ["right", "Recognized, on the lesion"],
+    ["outside", "Recognized, peak outside"],
+    ["silent", "Not recognized, on the lesion"],
     ["wrong", "Both wrong"],
   ];
   /** Cases on paper: two pages of them. */
@@ -106,7 +106,7 @@
   function recognised(panel) {
     if (panel.probability === null) return panel.recognised === null ? "not asked whether it is there" : "yes or no could not be read";
     const probability = Number(panel.probability).toPrecision(3);
-    return panel.recognised === null ? `probability ${probability}` : `${panel.recognised ? "recognised" : "not recognised"} (probability ${probability})`;
+    return panel.recognised === null ? `probability ${probability}` : `${panel.recognised ? "recognized" : "not recognized"} (probability ${probability})`;
   }
 
   const title = (example) => field("dataset").options.length > 2 ? `${example.finding}, ${example.dataset}` : example.finding;

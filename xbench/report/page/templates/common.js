@@ -24,7 +24,7 @@ const report = (() => {
     select.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
   }
 
-  /** Writes a fraction in per cent, or a dash. */
+  /** Writes a fraction in percent, or a dash. */
   function percent(value, digits = 2) {
     return value === null || value === undefined ? "\u2013" : (100 * value).toFixed(digits);
   }
