@@ -223,8 +223,8 @@ BY_INTERVENTION = {
         **{"kad": [0.79], "mavl": [0.7], "clip": [0.3], "demo": [0.6]},
     ),
     "two datasets": judged(
-        "uses it on some datasets. Use, the fall for the lesion minus that for an equal patch elsewhere: VinDr-CXR 0.80 "
-        "SD (0.70 to 0.90), RSNA Pneumonia 0.90 SD (0.80 to 1.00).",
+        "uses it on some datasets. Use, the fall for the lesion minus that for an equal patch elsewhere: VinDr-CXR "
+        "0.80 SD (0.70 to 0.90), RSNA Pneumonia 0.90 SD (0.80 to 1.00).",
         *(USED, hidden("kad", "no sign")),
         kad=[0.79, 0.8],
     ),

@@ -112,7 +112,7 @@ CASES = [
     ({"kad": [["right"]]}, "No better than the most common side: its words|most common side would be correct in 50%"),
     ({"kad": [["right"], None, None]}, "No better than texts of other films:|opposite in 25%; texts of"),
     ({"kad": [ALL]}, "Does KAD say where the lesion is?|Mostly correct: its words name|100% of lesions|(48 of 48)"),
-    ({"kad": [["left", "right", "", ""]]}, "About half the time: |A side is stated for 50% of lesions: correct in 100%"),
+    ({"kad": [["left", "right", "", ""]]}, "About half the time: |for 50% of lesions: correct in 100%"),
     ({"kad": [None, ALL]}, "Does KAD look at the correct side?|Mostly correct: its map peaks on"),
     ({"kad": [ALL], "mavl": [SOME]}, "Do two models say|the words of KAD name the correct"),
     (
@@ -174,7 +174,7 @@ def test_a_page_of_words_alone(phantom_runs, tmp_path):
     assert all(any(name in note for note in tables["words_phantom"].notes) for name in ("ide joint", "alse mention"))
     numbers = analysis.runs[0].words[0].numbers["Nodule"]
     right, opposite = (int(100 * numbers[f"side_{name}"].value + 0.5) for name in ("joint", "opposite"))
-    assert f"Nodule: a side is stated for 100%, right for {right}%, opposite for {opposite}%" in page
+    assert f"Nodule: a side is stated for 100%, correctly for {right}%, opposite for {opposite}%" in page
     table, films = read_protocol_pairs(phantom_runs["half"], "words"), [*opposite_sides([analysis.runs[0].run], 10)]
     opposite = {(table["image_id"][row], table["column"][row]) for row in np.flatnonzero(table["side"] == "opposite")}
     assert len(films) == min(10, len(opposite)) and len({film[2].finding for film in films[:3]}) == 3
