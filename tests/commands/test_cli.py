@@ -161,7 +161,7 @@ def test_list(command):
     assert_one_paragraph(command("list", "modells"), 2, "models")
     counted = " ".join(command("list", "findings").output.split())
     assert "The 7 datasets of the paper have 55 classes under 36 different spellings" in counted
-    assert "31 remain" in counted
+    assert "31 are distinct" in counted
 
 
 def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_config, tmp_path, monkeypatch):

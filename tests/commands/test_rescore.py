@@ -107,7 +107,7 @@ def test_the_number_of_processes_changes_nothing(command, toy_config):
         again = command("rescore", run.folder, "--workers", str(workers))
         assert again.status == 0, again.errors
         assert files_of(run.folder) == files_of(again.folder)
-        assert "+0.0000" in again.output and "as stored" in again.output.lower()
+        assert "+0.0000" in again.output and "rescored" in again.output.lower()
 
 
 def kill_oneself(kept):

@@ -63,7 +63,7 @@ def test_files_that_crash_or_hang_are_left_out_and_named(tmp_path, monkeypatch):
     options = words(tmp_path, "--data.on_error", "skip", "--data.num_workers", "2", "--data.timeout", "2")
     done = run(*options, folder=tmp_path, FAULTS="crash:3 abort:6 hang:9")
     assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr and "Skipped 3 images" in done.stdout
+    assert "Traceback" not in done.stderr and "Skipped 3 unreadable images" in done.stdout
     until(lambda: not processes_about(tmp_path), seconds=2)
     reasons = {failure["image_id"]: failure["reason"] for failure in results(tmp_path)["counts"]["skipped"]}
     assert reasons == {
