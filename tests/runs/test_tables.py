@@ -88,7 +88,7 @@ def test_rows_that_no_run_writes_are_refused(phantom_run, tmp_path, column, valu
 
 def test_a_pair_that_is_there_twice_is_refused(phantom_run):
     table = pq.read_table(phantom_run / PAIRS)
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="repeated"):
         Rows.of(pa.concat_tables([table, table.slice(3, 1)]), FinishedRun.open(phantom_run).results.findings)
 
 
