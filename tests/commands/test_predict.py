@@ -73,7 +73,7 @@ def test_chosen_findings_and_chosen_pictures(command, films):
     failures = pq.read_table(run.folder / "images.parquet")["failure"].to_pylist()
     assert sum(failure is not None for failure in failures) == 1
     refused = command(*words, "--overlays", "Fracture")
-    assert refused.status == 2 and "--overlays: Fracture is not asked for" in refused.errors
+    assert refused.status == 2 and "--overlays: Fracture is not predicted" in refused.errors
 
 
 @pytest.mark.parametrize("name", ["test", "check"])

@@ -58,7 +58,7 @@ def test_a_damaged_picture_of_one_run_does_not_stop_the_report(tmp_path, capsys)
     content[len(content) // 3] ^= 1
     (folder / "predictions.parquet").write_bytes(content)
     assert main(["report", str(tmp_path), "--cases", "1"]) == 0
-    assert f"Left out: {folder}: its pictures and maps only" in capsys.readouterr().out
+    assert f"Skipped: {folder}: its pictures and maps only" in capsys.readouterr().out
     for file in ("report.md", "index.html"):
         text = (tmp_path / "report" / file).read_text()
         assert f"{folder}: a file of the run cannot be read: predictions.parquet: " in text.replace("\\", "")
@@ -79,7 +79,7 @@ def test_a_map_that_no_run_writes_is_found_where_it_is_shown(tmp_path, capsys):
     pq.write_table(table.set_column(table.column_names.index("map"), field, endless), path)
     assert main(["report", str(tmp_path), "--cases", "1", "--figures", "false"]) == 0
     said = capsys.readouterr().out
-    assert f"Left out: {folder}: its pictures and maps only" in said and "a map is not finite" in said
+    assert f"Skipped: {folder}: its pictures and maps only" in said and "a map is not finite" in said
     assert not [*(tmp_path / "report" / "figures").iterdir()]
     assert "figures/" not in (tmp_path / "report" / "report.md").read_text()
 

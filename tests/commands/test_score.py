@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     with pytest.warns(UserWarning, match=rf"^1 of 81 predictions \(1\.2 %\) .*{first.name}/Something\.npy"):
         assert command(*whole, "--extra", "ignore").status == 0
     (first / "Something.npy").rename(first / "NODULE.npy")
-    refused(*whole, said="Nodule.npy, which are one image and finding")
+    refused(*whole, said="Nodule.npy, which are the same image and finding")
     (first / "NODULE.npy").unlink()
 
     np.save(first / "Nodule.npy", np.ones((9, 9), np.float32))

@@ -129,7 +129,7 @@ def test_corners_in_the_place_of_sizes_are_reported(command, truth, tmp_path):
     (tmp_path / "mine.json").write_text(json.dumps(results))
     run = command(*SCORE, "--predictions", "mine.json", "--frame", "pixels_sent")
     said = re.sub(r"\s+", " ", run.output)
-    assert run.status == 0 and "% of the answers reach over the edge of the image" in said, run.output
+    assert run.status == 0 and "% of the answers have boxes beyond the edge of the image" in said, run.output
 
 
 @pytest.mark.usefixtures("unsaved_figures")

@@ -150,7 +150,7 @@ def test_skipped_images_are_counted_and_named(command, toy_config):
     skipped = run.results["counts"]["skipped"]
     assert [entry["image_id"] for entry in skipped] == [f"square-00{i}" for i in (1, 4, 5, 6, 7)]
     assert "broken" in skipped[0]["reason"]
-    assert "5 images" in run.output
+    assert "5 unreadable images" in run.output
     assert len(run.rows) == 3 * run.results["counts"]["images"] == 45
 
 

@@ -66,7 +66,7 @@ def test_the_command_writes_a_line_for_each_region(tmp_path):
     assert found == [{key: region[key] for key in ("id", "sides", "zones", "zones_allowed")} for region in given]
     out.write_text('{"id": "a", "items": []}\n{"id": "b", "items": [[0, 0, 1]]}\n')
     again = tmp_path / "again.jsonl"
-    for wrong, named in ((out, "line 2 has no `items`"), (None, "give one of them"), (again, "is the file that is")):
+    for wrong, named in ((out, "line 2 has no `items`"), (None, "not both"), (again, "is the file that is")):
         with pytest.raises(UserError, match=named):
             words(Namespace(file=None, regions=wrong, words=None, out=again))
 
