@@ -41,13 +41,12 @@ def init(given: Namespace) -> None:
     guess = f"# Written by xbench init from guesses: check every line. See {needs_of(shipped('data')[kind])[1]}\n"
     with writing(f"{target} cannot be written", "Name another file with --out."):
         target.write_text(guess + content, encoding="utf-8")
-    print(
-        f"Wrote {target}. Format: {kind}, image files: {len(folder.images):,}, findings: "
-        f"{len(options['findings'])}. {doubt}"
-    )
+    counts = f"image files: {len(folder.images):,}, findings: {len(options['findings'])}"
+    print(f"Wrote {target}. Format: {kind}, {counts}. {doubt}".rstrip())
     if unknown := [name for name in options["findings"].values() if canonical(name) is None]:
         print(f"Models have no prompts for {', '.join(unknown)}: use names from `xbench list findings`.")
-    print(f"Check it, then run: xbench check --config clip_{kind} --config {target}")
+    print(f"Read it, then run: xbench check --config clip_{kind} --config {target}")
+    print(f"For a model of your own, put its YAML file in place of clip_{kind}.")
 
 
 def _coco(folder: Folder) -> Found | None:

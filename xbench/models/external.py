@@ -276,8 +276,10 @@ class External(AnsweringModel):
         if (shown or self._kind not in ("probabilities", "stored predictions")) and not any(
             pair in shown for pair in pairs
         ):
-            look = f"check --pattern, which is {self._pattern}" if self._kind == "maps" else "nothing matches"
-            problems.append(f"no pair of image and finding has a prediction: {look}; the first image is {images[0]}")
+            look = f"check --pattern, which is {self._pattern}" if self._kind == "maps" else "compare the names"
+            problems.append(
+                f"no pair of image and finding has a prediction: {look}; the first image is called {images[0]}"
+            )
         elif len(self._incomplete) == len(images):
             has = {what: {finding for _, finding in there} for what, there in wanted.items()}
             bare = [f"{name} has no {what}" for name in self.findings for what in has if name not in has[what]]
