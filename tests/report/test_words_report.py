@@ -191,3 +191,13 @@ def test_pages_of_maps_and_of_both(phantom_runs, tmp_path):
     maps, both = (read_protocol(phantom_runs[name], "words")["numbers"] for name in ("maps", "both"))
     joints = maps["side_joint"], both["side_joint"], both["map_side_joint"]
     assert [rows[name] for name in ("Demo", "both", "both, boxes")] == [number["value"] for number in joints]
+
+
+def test_runs_of_words_beside_it_leave_the_floors_of_a_run_of_maps_as_they_are(phantom_runs):
+    alone, beside = (
+        {one.title: (one.kind, one.macro["pointing_game"].value) for one in dataset.references}
+        for names in (["maps"], ["half", "silent", "maps"])
+        for dataset in analyse(collect([phantom_runs[name] for name in names])).datasets
+    )
+    assert len(alone) == 2 and all(value is not None for _, value in alone.values())
+    assert alone == {title: reference for title, reference in beside.items() if title in alone}

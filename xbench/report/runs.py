@@ -165,9 +165,14 @@ def ground(run: Run) -> Hashable:
 
 
 def widest(runs: Sequence[Run]) -> Run:
-    """Return the run with the most images; of several one with pictures, then one scored on what most runs were."""
+    """Return the run with the most images; of several one with pictures, then one scored on what most runs were.
+
+    Runs of words alone come last, because no pair of theirs is scored on the grid.
+    """
     common = Counter(map(ground, runs))
-    return max(runs, key=lambda run: (run.results.counts.images, run.pictured, common[ground(run)]))
+    return max(
+        runs, key=lambda run: (not run.results.in_words, run.results.counts.images, run.pictured, common[ground(run)])
+    )
 
 
 def _read(folder: Path) -> Run:
