@@ -16,7 +16,7 @@ from xbench.runtime.strict import read_json, unique_keys
 from xbench.runtime.yaml_files import check_yaml, load_yaml
 
 ASPECTS = ("border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture")
-"""Properties that are worded for every finding besides its description, in the order of the prompts."""
+"""Properties that each finding has words for, as well as a description, in the order of the prompts."""
 
 Style = Literal["name", "phrase", "description", "aspects"]
 """The canonical name, the phrase, the description, or the eight aspects, each prefixed with its name."""

@@ -167,7 +167,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         return {}
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the numbers depend on besides the code, as plain values; by default the `stated` attributes."""
+        """Return the settings and digests that the numbers depend on, as plain values; by default the `stated` ones."""
         names = [name for part in type(self).__mro__ for name in vars(part).get("stated", "").split()]
         about = {name: getattr(self, "text_source" if name == "text_encoder" else name) for name in names}
         if path := about.get("checkpoint"):

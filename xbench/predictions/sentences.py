@@ -35,7 +35,7 @@ _REACH = {
 _VERB_ENDS = re.compile(r"[FS][^FS,&v]*+(?:[FS|][^FS,&v]*+)*v[^,&]*+(?=[,&])")
 _EITHER = re.compile(r"[Ft](?=([wzPpqiA]*+,?\|++[wzPpqiAUV]*+)[Ft])")
 _DIRECT = re.compile(rf"(?:[wztPpqA]|{_UNFINISHED}[,&|](?=[Ppq])){{0,12}}[FST]")
-_OWN_CLAUSE = re.compile(r"(?<=[^Ppq][,&|])[Ppq][wztPpqA]{0,12}v")  # a place of which something else is stated
+_OWN_CLAUSE = re.compile(r"(?<=[^Ppq][,&|])[Ppq][wztPpqA]{0,12}v")  # a place with a verb of its own
 _ONWARD = re.compile(r"[^FSTKv]{0,40}(?:(?:v[^FSTK,&|]{0,40})?|K[^FSTK]{0,40})[FST]")
 _LISTED = re.compile("(?<=[Ppq])[,&|]+(?=[Ppq])")  # joins places
 _LABEL = re.compile("w?F:(?:[wv]{0,2}N[wz]{0,2}$)?")
@@ -104,10 +104,10 @@ def understand(items: Sequence[Item]) -> list[Place]:
 
 
 def _find_states(items: Sequence[Item]) -> None:
-    """Make findings of parts of the body of which something is stated, before or behind them."""
-    parts: list[Item] = []  # of which something may be stated that follows
-    predicate: Item | None = None  # what may be stated of parts that follow
-    listed = False  # whether it was stated of one, so that a comma only goes on with a list
+    """Turn parts of the body into findings where the words before or after them say how they look."""
+    parts: list[Item] = []  # whose description may follow
+    predicate: Item | None = None  # a description that may hold for parts that follow
+    listed = False  # whether it held for one, so that a comma continues the list
     governed = False  # whether a preposition stands before, as in "consolidation in the right lung"
     for item in items:
         if _state(item, predicate):
@@ -123,7 +123,7 @@ def _find_states(items: Sequence[Item]) -> None:
 
 
 def _state(part: Item, predicate: Item | None) -> bool:
-    """Make a finding of a part of the body if what stands beside it states something of it."""
+    """Turn a part of the body into a finding if the words beside it describe it; tell whether they do."""
     states = dict([*predicate.marks("statements")]) if predicate is not None else {}
     for finding in [name for name in part.marks("parts") if name in states][-1:]:
         if states[finding] != "nothing" and predicate is not None:

@@ -101,7 +101,7 @@ def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[Save
             continue
         row, missing = run.row_of[image.image_id], no_maps(image.saliency)
         size = image.image_size if rules.grid == "native" else rules.grid
-        # No protocol scores phrases, several of which may share a finding.
+        # No protocol scores phrases: one finding may have several.
         for place, query in enumerate(image.queries):
             if (column := column_of.get(query.name)) is None:
                 continue

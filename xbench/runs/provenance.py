@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def collect_outputs(trainer: pl.Trainer, model: SaliencyModel) -> dict[str, Any]:
-    """Describe what determines logits and maps besides the images; see `outputs_depend_on`."""
+    """Describe the model and the preprocessing, which determine logits and maps; see `outputs_depend_on`."""
     details = model.provenance()
     of_model: dict[str, Any] = {"saliency_upsample": model.saliency_upsample, "map_scale": model.map_scale}
     of_model |= {name: value for name in ("exploratory", "trained_on", "map_sigma") if (value := getattr(model, name))}

@@ -299,7 +299,7 @@ class _InertMapping:
         return OrderedDict()
 
 
-# Classes in the authors' files besides the weights: settings, scores, paths.
+# Classes that the authors' files hold next to the weights: settings, scores, paths.
 _VALUES = """
 builtins.bool builtins.float builtins.int builtins.list builtins.object builtins.str builtins.tuple
 typing.Any argparse.Namespace
