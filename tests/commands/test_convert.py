@@ -61,7 +61,7 @@ def test_clip_of_another_architecture(tiny: tuple[Path, Path], command, tmp_path
     run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{plain}")
     assert run.status == 0, run.errors
     CLIP(f"local-dir:{plain}", checkpoint=str(clean))
-    with pytest.raises(UserError, match=r"trained with the activation GELU, .* computes with QuickGELU.*quick_gelu in"):
+    with pytest.raises(UserError, match=r"trained with the activation GELU, .* uses QuickGELU.*quick_gelu in"):
         CLIP(f"local-dir:{quick}", checkpoint=str(clean))
 
 

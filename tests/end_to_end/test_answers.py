@@ -304,7 +304,7 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     line = in_a_line(facts_of(alone))
     assert "boxes" in line and "map" not in line
     text = page.read_text()
-    assert "boxes<span" in text and "saliency </span>map" not in text and "recognised, boxes outside" in text
+    assert "boxes<span" in text and "saliency </span>map" not in text and "recognized, boxes outside" in text
     # The mask of boxes is the same at every threshold: no curve of it, nor a figure of nothing else.
     assert {bool(entry.dice_curve) for entry in analysis.runs} == {True, False}
     assert curves(analysis)
