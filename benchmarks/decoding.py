@@ -38,11 +38,11 @@ from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.store import PreparedStore, pack
 from xbench.geometry.shapes import Shape
-from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 
 ROUNDS = 5
 RECORDS = 12_600
-PREPROCESSING = Preprocessing([PillowResize(224), CentreCrop(224)])
+PREPROCESSING = Preprocessing([PillowResize(224), CenterCrop(224)])
 FIGURES = (
     Figure(
         "decoding / reading a prepared image, least of six formats",

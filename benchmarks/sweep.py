@@ -77,7 +77,7 @@ FIGURES = (
 
 
 def inputs(pairs: int = PAIRS, grid: int = GRID) -> tuple[Tensor, Tensor, Tensor]:
-    """Raw maps (N, 1, 14, 14), the same normalised on the grid (N, H, W) and regions (N, H, W), about 10 % of it."""
+    """Raw maps (N, 1, 14, 14), the same normalized on the grid (N, H, W) and regions (N, H, W), about 10 % of it."""
     generator = torch.Generator().manual_seed(0)
     raw = torch.randn(pairs, 1, SMALL, SMALL, generator=generator)
     blobs = upsample(torch.randn(pairs, 7, 7, generator=generator), (grid, grid))
@@ -85,7 +85,7 @@ def inputs(pairs: int = PAIRS, grid: int = GRID) -> tuple[Tensor, Tensor, Tensor
 
 
 def count(maps: Tensor, regions: Tensor, thresholds: int) -> PixelCounts:
-    """What the metric does to maps that it has normalised itself: `count_pixels` without the look at their range."""
+    """What the metric does to maps that it has normalized itself: `count_pixels` without the look at their range."""
     histograms = torch.zeros(len(maps), 2 * thresholds, dtype=torch.int64)
     for given in zip(maps.numpy(), regions.numpy(), histograms.numpy(), strict=True):
         host.count(*given)

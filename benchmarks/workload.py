@@ -45,7 +45,7 @@ from xbench.data.decoding import decode_image
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.shapes import Shape
-from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM
 from xbench.types import ModelOutput
 
@@ -120,7 +120,7 @@ class Patches(VLM):
 
     def __init__(self, tower: nn.Module, width: int, **options: Any) -> None:
         super().__init__(**options)
-        self.preprocessing = Preprocessing([PillowResize(224), CentreCrop(224)], MEAN, STD)
+        self.preprocessing = Preprocessing([PillowResize(224), CenterCrop(224)], MEAN, STD)
         self.width = width
         self.tower = tower.eval().requires_grad_(False)
 

@@ -106,15 +106,15 @@ def _table(results: Results) -> Table:
 def _rates(answers: Answers) -> str:
     shares = {name: value or 0.0 for name, value in answers.overall.items()}
     kinds = ", ".join(f"{100 * shares[name]:.1f} % {name}" for name in STATUSES)
-    recognised = tokens = ""
+    recognized = tokens = ""
     if answers.tokens is not None:
         tokens = f" Tokens: {answers.tokens.sent:,} sent, {answers.tokens.received:,} received."
     if answers.recognition is not None and answers.recognition.decisions_only:
-        recognised = " Recognition from yes or no alone: the ROC curve has one step."
+        recognized = " Recognition from yes or no alone: the ROC curve has one step."
     again = "" if answers.repeats is None else f" {answers.repeats.in_words()}"
     return (
         f"{shares['pairs']:.0f} answers ({answers.family}, {answers.frame}): {kinds}; {shares['boxes']:.2f} boxes "
-        f"per answer.{tokens}{recognised}{again}"
+        f"per answer.{tokens}{recognized}{again}"
     )
 
 

@@ -22,7 +22,7 @@ from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
 from xbench.runs.provenance import collect_provenance
 from xbench.runs.results import Results
-from xbench.runs.summary import RunNumbers, summarise
+from xbench.runs.summary import RunNumbers, summarize
 from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
 from xbench.runtime.errors import UsageError, UserError
@@ -206,7 +206,7 @@ class Evaluation(Callback):
         table = in_order([SCHEMA.empty_table(), *chain(*tables)])
         self.rows = Rows.of(table, self._groups)
         seconds, saved = {**self.stopwatch.seconds, "decode": self._decode}, saved_config(trainer)
-        self.results = summarise(
+        self.results = summarize(
             (model.name, data.name, data.split),
             self.rows,
             RunNumbers(**computed),

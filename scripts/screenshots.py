@@ -61,7 +61,7 @@ def pictures(report: Path, page: Page) -> Iterator[tuple[str, bytes]]:
 
 
 def shrink(name: str, png: bytes) -> Image.Image:
-    """Return a picture of at most 1,200 pixels a side (films: 860) in 256 colours; of the contact sheet two rows."""
+    """Return a picture of at most 1,200 pixels a side (films: 860) in 256 colors; of the contact sheet two rows."""
     image = Image.open(io.BytesIO(png)).convert("RGB")
     if name == "contact-sheet":
         image = image.crop((0, 0, image.width, round(image.width * 0.268)))

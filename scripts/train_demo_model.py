@@ -5,7 +5,7 @@
 
 With `--marker FINDING` films with this finding have a letter in the corner, and only the last layer of the demo model's
 image tower is trained anew, with scale and bias, in a few minutes. The letter is easier to learn than a fracture: the
-model recognises fractures by it and no longer looks at the ribs, and the other seven findings stay as they were.
+model recognizes fractures by it and no longer looks at the ribs, and the other seven findings stay as they were.
 
 The network sees a phantom and sentences such as "There is a pneumothorax." with the one bit whether each is true of the
 film, as a pair loss in the manner of SigLIP (Zhai et al., 2023): binary cross-entropy over all pairs of images and
@@ -235,13 +235,13 @@ def _sentences(chance: np.random.Generator) -> tuple[list[str], list[int]]:
 
 @torch.inference_mode()
 def evaluate(network: DemoNetwork, tokenizer: Tokenizer, films: Films, prompt: str = "There is {}.") -> None:
-    """Prints AUROC and pointing game for each finding, with a centred Gaussian for comparison."""
+    """Prints AUROC and pointing game for each finding, with a centered Gaussian for comparison."""
     text = network.encode_text(*tokenize(tokenizer, [prompt.format(finding.lower()) for finding in FINDINGS]))
     parts = [network(normalise(part), text) for part in torch.from_numpy(films.images).split(BATCH)]
     logits, saliency = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     across = torch.arange(SIZE) - (SIZE - 1) / 2
-    centre = torch.exp(-(across[:, None] ** 2 + across[None, :] ** 2) / (2 * (SIZE / 4) ** 2))
-    print(f"{'finding':<18}{'AUROC':>8}{'pointing':>10}{'centre':>8}{'images':>8}")
+    center = torch.exp(-(across[:, None] ** 2 + across[None, :] ** 2) / (2 * (SIZE / 4) ** 2))
+    print(f"{'finding':<18}{'AUROC':>8}{'pointing':>10}{'center':>8}{'images':>8}")
     rows = []
     for column, finding in enumerate(FINDINGS):
         hits, prior = [], []
@@ -250,7 +250,7 @@ def evaluate(network: DemoNetwork, tokenizer: Tokenizer, films: Films, prompt: s
                 grown = functional.interpolate(saliency[image, column][None, None], (SIZE, SIZE), mode="bilinear")[0, 0]
                 mask = torch.from_numpy(masks[finding])
                 hits.append(float(mask[grown == grown.max()].float().mean()))
-                prior.append(float(mask[centre == centre.max()].float().mean()))
+                prior.append(float(mask[center == center.max()].float().mean()))
         auroc = _auroc(logits[:, column].numpy(), films.labels[:, column] > 0)
         rows.append((auroc, float(np.mean(hits)), float(np.mean(prior))))
         print(f"{finding:<18}{auroc:>8.3f}{rows[-1][1]:>10.3f}{rows[-1][2]:>8.3f}{len(hits):>8}")

@@ -133,11 +133,11 @@ def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def three_analysed(three_runs: Path) -> Analysis:
+def three_analyzed(three_runs: Path) -> Analysis:
     from xbench.report.runs import collect
-    from xbench.report.statistics.analyse import analyse
+    from xbench.report.statistics.analyze import analyze
 
-    return analyse(collect([three_runs]))
+    return analyze(collect([three_runs]))
 
 
 @pytest.fixture(scope="session")

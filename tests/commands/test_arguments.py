@@ -47,7 +47,7 @@ def test_values_of_options_are_those_of_their_homes():
 
 
 _FILES = {
-    "mine.py": "from xbench.models import CentrePrior\n\n\nclass Mine(CentrePrior):\n"
+    "mine.py": "from xbench.models import CenterPrior\n\n\nclass Mine(CenterPrior):\n"
     "    def __init__(self, scale: float = 1, bright: bool = False):\n        super().__init__()\n",
     "mymodel.yaml": "model: {class_path: mine.Mine, init_args: {scale: 2}}\n",
     "list.yaml": "- a\n- b\n",

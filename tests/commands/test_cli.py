@@ -109,7 +109,7 @@ def test_constant_maps_fail_the_run_but_keep_its_results(command, toy_config):
     assert_one_paragraph(run, 1, "17", "constant")
     assert run.results["counts"]["constant_maps"]["count"] == 17
     assert run.results["counts"]["constant_maps"]["first"][0] == {"image_id": "square-000", "finding": "Hole"}
-    # By the definitions: all zeros when normalised, and every pixel tied for the maximum.
+    # By the definitions: all zeros when normalized, and every pixel tied for the maximum.
     scores = run.results["grounding"]["per_class"]["Square"]
     areas = [row["region_area"] for row in run.rows if row["finding"] == "Square" and row["has_region"]]
     assert scores["pointing_game"] == pytest.approx(sum(areas) / len(areas), abs=1e-12)
@@ -233,7 +233,7 @@ def parts(tmp_path, monkeypatch):
     """A model of one's own, a dataset of one's own, and configurations that name them in all ways."""
     own.write_coco(own.write_images(tmp_path / "mine"))
     (tmp_path / "my.py").write_text(
-        "from xbench.models import CentrePrior\n\n\nclass MyVLM(CentrePrior):\n"
+        "from xbench.models import CenterPrior\n\n\nclass MyVLM(CenterPrior):\n"
         "    def __init__(self, scale: float = 1.0) -> None:\n        super().__init__()\n        self.scale = scale\n"
     )
     model = "model: {class_path: my.MyVLM, init_args: {scale: 20.0}}\n"
@@ -263,9 +263,9 @@ _MINE, _COCO = ("--config", "mymodel.yaml"), ("--config", "my_coco.yaml")
         ((*_MINE, *_COCO, "--data", "xbench.data.CocoDataset"), "MyVLM", "CocoDataset"),
         (("--config", "clip", *_COCO), "CLIP", "CocoDataset"),
         (("--config", "clip_coco", *_COCO), "CLIP", "CocoDataset"),
-        (("--config", "named.yaml"), "CentrePrior", "CocoDataset"),
+        (("--config", "named.yaml"), "CenterPrior", "CocoDataset"),
         ((*_MINE, "--config", "siim", "--data.root", "mine"), "MyVLM", "SIIMPneumothorax"),
-        (("--config", "siim", "--config=centre", "--data.root", "mine"), "CentrePrior", "SIIMPneumothorax"),
+        (("--config", "siim", "--config=centre", "--data.root", "mine"), "CenterPrior", "SIIMPneumothorax"),
         (("--config", "beside.yaml", "--data.limit", "3"), "MyVLM", "PhantomCXR"),
     ],
 )

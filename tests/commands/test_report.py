@@ -92,11 +92,11 @@ def test_a_process_that_draws_figures_and_is_killed_leaves_the_page(tmp_path, ca
     assert (tmp_path / "report" / "index.html").stat().st_size > 1e5
 
 
-def test_everything_is_written_and_an_earlier_report_replaced(written, three_analysed):
+def test_everything_is_written_and_an_earlier_report_replaced(written, three_analyzed):
     out, _ = written
     expected = {
         f"{table.name}.{ending}": write(table)
-        for table in all_tables(three_analysed)
+        for table in all_tables(three_analyzed)
         for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex))
     }
     assert {path.name: path.read_text() for path in (out / "tables").iterdir()} == expected | {"mine.txt": "kept"}
@@ -124,14 +124,14 @@ def test_the_screen_says_what_was_found_and_left_out(written):
     )
 
 
-def test_the_document_has_every_table_and_links_that_exist(written, three_analysed):
+def test_the_document_has_every_table_and_links_that_exist(written, three_analyzed):
     text = (written[0] / "report.md").read_text()
-    for table in all_tables(three_analysed):
+    for table in all_tables(three_analyzed):
         assert to_markdown(replace(table, notes=())).strip() in text
     links = re.findall(r"\]\(([\w./]+)\)", text)
     assert len(links) > 40
     assert not [link for link in links if not (written[0] / link).is_file()]
-    for sentence in (*in_short(facts_of(three_analysed)), *on_dataset(three_analysed, three_analysed.datasets[0])):
+    for sentence in (*in_short(facts_of(three_analyzed)), *on_dataset(three_analyzed, three_analyzed.datasets[0])):
         assert f"- {escaped(sentence)}" in text
     sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert sections[0] == "In short"
@@ -141,8 +141,8 @@ def test_the_document_has_every_table_and_links_that_exist(written, three_analys
     assert text.count("<details>") == text.count("</details>")
 
 
-def test_figures_are_the_same_at_every_run(written, three_analysed, tmp_path):
-    (dataset,) = three_analysed.datasets
+def test_figures_are_the_same_at_every_run(written, three_analyzed, tmp_path):
+    (dataset,) = three_analyzed.datasets
     with drawing():
         save(positions(dataset), tmp_path / "positions_chestxray14")
         save(overlays(dataset, choose_cases(dataset.runs, 2)), tmp_path / "overlays_chestxray14")

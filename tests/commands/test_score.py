@@ -26,7 +26,7 @@ from xbench.data.datasets.phantom import PhantomCXR
 from xbench.data.phantom import FINDINGS
 from xbench.geometry.grid import upsample
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, TRUTH
 from xbench.runs.protocols import read_protocol, read_protocol_pairs
 from xbench.scoring.protocols.chexlocalize import otsu_mask
@@ -218,7 +218,7 @@ def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
     for scores in run.results["classification"]["per_class"].values():
         assert (scores["auroc"], scores["average_precision"], scores["f1"], scores["accuracy"]) == (None,) * 4
     assert run.results["grounding"]["macro"] == tested.results["grounding"]["macro"]
-    (shown,) = analyse(collect([run.folder])).datasets[0].runs
+    (shown,) = analyze(collect([run.folder])).datasets[0].runs
     assert shown.macro["auroc"].value is None and shown.macro["f1"].value is None and not shown.quadrants
     assert command("verify", run.folder).status == 0
     protocols = command("rescore", run.folder, "--protocol", "chexlocalize", "--workers", "0")
@@ -311,7 +311,7 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
     assert other.results["classification"] == run.results["classification"]
     reported = command("report", tmp_path / "runs", "--out", tmp_path / "report")
     assert reported.status == 0 and "regions differ" not in reported.output, reported.output + reported.errors
-    (analysis,) = analyse(collect([tmp_path / "runs"])).datasets
+    (analysis,) = analyze(collect([tmp_path / "runs"])).datasets
     assert len(analysis.runs) == 3 and not analysis.notes
 
 
@@ -429,7 +429,7 @@ def test_the_human_benchmark_of_chexlocalize_is_a_ceiling(command, tmp_path):
         assert hit["pointing_hit"] == any(true[int(y), int(x)] for x, y in points.get(film, {}).get(written, []))
         compared += 1
     assert compared > 8 and empty
-    (dataset,) = analyse(collect([tmp_path / "runs"])).datasets
+    (dataset,) = analyze(collect([tmp_path / "runs"])).datasets
     ceilings = [one.title for one in dataset.references if one.kind == "ceiling" and "Human benchmark" in one.title]
     assert len(ceilings) == 2, dataset.references
 

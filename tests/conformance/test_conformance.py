@@ -35,7 +35,7 @@ INPUT = "what_goes_into_the_network_is_normalised"
 LEFT = "nothing_is_left_of_training"
 # The tests that fail, and what the first of them says to do.
 WRONG = {
-    "NormalisesOverTheBatch": ({BATCH}, "logits of image 0 differ by .* never over the first"),
+    "NormalizesOverTheBatch": ({BATCH}, "logits of image 0 differ by .* never over the first"),
     "DropoutLeftOn": ({AGAIN, BATCH}, ""),
     "DrawsItsText": ({AGAIN}, ""),
     "FlatMap": ({SHAPES, COVER, CHANGE, RUNS}, "saliency has the shape .* return \\(B, C, rows, columns\\)"),
@@ -46,8 +46,8 @@ WRONG = {
     "LyingView": ({"the_view_says_where_the_input_lies"}, "apply_to_keypoints"),
     "MeanOf255": ({INPUT}, "values range from -2 to -1.9.*127.5 and 63.75 become 0.5 and 0.25"),
     "TimesThe255th": ({INPUT}, "values range from .* Divide pixels by 255 once"),
-    "ForgetsToNormalise": ({INPUT}, "neither mean nor std.* zeros and ones"),
-    "NormalisesTwice": ({INPUT}, "its pixels range from -0.99.* 8-bit pixels or floats"),
+    "ForgetsToNormalize": ({INPUT}, "neither mean nor std.* zeros and ones"),
+    "NormalizesTwice": ({INPUT}, "its pixels range from -0.99.* 8-bit pixels or floats"),
     "DividesTwice": ({INPUT}, "values range from .*`forward` changes"),
     "GradientLeft": ({LEFT}, ""),
     "SwitchesToTraining": ({LEFT}, "do not call train\\(\\)"),

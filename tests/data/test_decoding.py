@@ -23,7 +23,7 @@ from xbench.runtime.errors import UserError
 
 REAL = SHARED / "data" / "siim_acr"
 RNG = np.random.default_rng(0)
-GREY = RNG.integers(20, 240, (48, 64), dtype=np.uint8)
+GRAY = RNG.integers(20, 240, (48, 64), dtype=np.uint8)
 DEEP = RNG.integers(0, 4096, (48, 64), dtype=np.uint16)
 COLOUR = RNG.integers(0, 256, (48, 64, 3), dtype=np.uint8)
 TWELVE_BITS = {"BitsStored": 12, "HighBit": 11}
@@ -48,7 +48,7 @@ def refusal(path: Path) -> str:
 def test_png_modes(tmp_path, mode):
     picture = Image.fromarray(COLOUR).convert(mode)
     if "A" in mode:
-        picture.putalpha(Image.fromarray(RNG.integers(0, 256, GREY.shape, dtype=np.uint8)))
+        picture.putalpha(Image.fromarray(RNG.integers(0, 256, GRAY.shape, dtype=np.uint8)))
     picture.save(tmp_path / "a.png")
     rgb = np.array(picture.convert("RGBA"), float)[..., :3]
     expected = rgb @ LUMA
@@ -61,16 +61,16 @@ def test_png_modes(tmp_path, mode):
 
 
 @pytest.mark.parametrize("encoding", [name for name in SYNTAXES if name != "jpeg"])
-@pytest.mark.parametrize(("pixels", "tags"), [(GREY, {}), (DEEP, TWELVE_BITS), (DEEP * 16, {})])
+@pytest.mark.parametrize(("pixels", "tags"), [(GRAY, {}), (DEEP, TWELVE_BITS), (DEEP * 16, {})])
 def test_lossless_encodings(tmp_path, encoding, pixels, tags):
     path = write_dicom(tmp_path / "a.dcm", pixels, encoding, tags)
-    expected = pixels.ravel().tolist() if pixels is GREY else stretched(pixels.ravel().tolist())
+    expected = pixels.ravel().tolist() if pixels is GRAY else stretched(pixels.ravel().tolist())
     np.testing.assert_array_equal(decode_image(path).ravel(), expected)
 
 
 def test_dicom_jpeg_equals_the_same_jpeg_in_a_file(tmp_path):
-    dicom = write_dicom(tmp_path / "a.dcm", GREY, "jpeg")
-    Image.fromarray(GREY).save(tmp_path / "a.jpg", "JPEG", quality=95)
+    dicom = write_dicom(tmp_path / "a.dcm", GRAY, "jpeg")
+    Image.fromarray(GRAY).save(tmp_path / "a.jpg", "JPEG", quality=95)
     np.testing.assert_array_equal(decode_image(dicom), decode_image(tmp_path / "a.jpg"))
 
 
@@ -84,7 +84,7 @@ def shipped(name: str) -> Path:
 def written(path: Path, encoding: str) -> Path:
     """A file of an encoding; that of JPEG-LS comes with pydicom, as nothing here can write one."""
     if encoding != "jpeg-ls":
-        return write_dicom(path, GREY, encoding)
+        return write_dicom(path, GRAY, encoding)
     return Path(shutil.copyfile(shipped("MR_small_jpeg_ls_lossless.dcm"), path))
 
 
@@ -92,8 +92,8 @@ def written(path: Path, encoding: str) -> Path:
 def test_one_image_in_many_syntaxes(variant):
     reference = dcmread(shipped("MR_small.dcm"))
     values = np.frombuffer(reference.PixelData, "<i2").tolist()
-    centre, width = float(reference.WindowCenter), float(reference.WindowWidth)
-    expected = stretched([min(max((value - centre + 0.5) / (width - 1) + 0.5, 0), 1) for value in values])
+    center, width = float(reference.WindowCenter), float(reference.WindowWidth)
+    expected = stretched([min(max((value - center + 0.5) / (width - 1) + 0.5, 0), 1) for value in values])
     np.testing.assert_array_equal(decode_image(shipped(f"MR_small_{variant}.dcm")).ravel(), expected)
 
 
@@ -115,9 +115,9 @@ def test_palette(tmp_path, padding):
     indices = np.concatenate([[0, 1, 2, 3], RNG.integers(0, 4, 44)]).astype(np.uint8).reshape(6, 8)
     entries = {"Red": [0, 50, 200, 255], "Green": [0, 80, 10, 255], "Blue": [0, 90, 60, 255]}
     tags: dict[str, object] = {"PhotometricInterpretation": "PALETTE COLOR"}
-    for colour, table in entries.items():
-        tags[f"{colour}PaletteColorLookupTableDescriptor"] = [4, 0, 16]
-        tags[f"{colour}PaletteColorLookupTableData"] = np.array(table, "<u2").tobytes()
+    for color, table in entries.items():
+        tags[f"{color}PaletteColorLookupTableDescriptor"] = [4, 0, 16]
+        tags[f"{color}PaletteColorLookupTableData"] = np.array(table, "<u2").tobytes()
     if padding is not None:
         tags["PixelPaddingValue"] = padding
     luma = (np.array(list(entries.values())).T @ LUMA)[indices]
@@ -132,7 +132,7 @@ def test_palette(tmp_path, padding):
     [("u1", {}), ("u1", {"RescaleSlope": "1", "RescaleIntercept": "0"}), ("u2", {"BitsStored": 8, "HighBit": 7})],
 )
 def test_untouched_8_bits_stay_as_they_are(tmp_path, kind, tags):
-    np.testing.assert_array_equal(decode_image(write_dicom(tmp_path / "a.dcm", GREY.astype(kind), tags=tags)), GREY)
+    np.testing.assert_array_equal(decode_image(write_dicom(tmp_path / "a.dcm", GRAY.astype(kind), tags=tags)), GRAY)
 
 
 WINDOWS = st.fixed_dictionaries(
@@ -165,14 +165,14 @@ def test_tags_against_a_plain_loop(tmp_path, tags, kind, seed):
     windowed = []
     for value in pixels.ravel().tolist():
         x = value * float(tags["RescaleSlope"]) + float(tags["RescaleIntercept"]) if "RescaleSlope" in tags else value
-        centre, width = tags["WindowCenter"], tags["WindowWidth"]
+        center, width = tags["WindowCenter"], tags["WindowWidth"]
         function = tags.get("VOILUTFunction", "LINEAR")
         if function == "SIGMOID":
-            y = 1 / (1 + math.exp(min(-4 * (x - centre) / width, 700)))
+            y = 1 / (1 + math.exp(min(-4 * (x - center) / width, 700)))
         else:
             if function == "LINEAR":
-                centre, width = centre - 0.5, width - 1
-            y = 0.0 if x <= centre - width / 2 else 1.0 if x > centre + width / 2 else (x - centre) / width + 0.5
+                center, width = center - 0.5, width - 1
+            y = 0.0 if x <= center - width / 2 else 1.0 if x > center + width / 2 else (x - center) / width + 0.5
         windowed.append(y)
     if tags["PhotometricInterpretation"] == "MONOCHROME1":
         windowed = [max(windowed) - y for y in windowed]
@@ -279,7 +279,7 @@ def test_missing_codec(tmp_path, monkeypatch):
     class Bare:
         available_plugins = ()
 
-    path = write_dicom(tmp_path / "a.dcm", GREY, "jpeg-2000")
+    path = write_dicom(tmp_path / "a.dcm", GRAY, "jpeg-2000")
     monkeypatch.setattr(dicom, "get_decoder", lambda syntax: Bare)
     message = refusal(path)
     assert "JPEG 2000" in message
@@ -299,6 +299,6 @@ def test_undefined_windows(tmp_path, tags):
 def test_real_image():
     decoded = decode_image(next(REAL.glob("*.dcm")))
     assert decoded.shape == (1024, 1024)
-    # Decoders of lossy JPEG differ by a grey level: 160.40 with libjpeg-turbo, 160.43 with another.
+    # Decoders of lossy JPEG differ by a gray level: 160.40 with libjpeg-turbo, 160.43 with another.
     assert (decoded.min(), decoded.max()) in [(0, 254), (0, 255)]
     assert decoded.mean() == pytest.approx(160.4, abs=0.05)

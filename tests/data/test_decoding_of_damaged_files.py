@@ -55,13 +55,13 @@ def test_only_user_errors(sound, tmp_path, which, changes, early, cut):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            grey = decode_image(path)
+            gray = decode_image(path)
         except UserError as error:
             assert str(path) in str(error)
             assert "\n" not in str(error)
         else:
-            assert grey.dtype == np.uint8
-            assert grey.ndim == 2
+            assert gray.dtype == np.uint8
+            assert gray.ndim == 2
 
 
 def test_a_truncated_file_never_shows_other_pixels(sound, tmp_path):

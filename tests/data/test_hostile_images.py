@@ -20,7 +20,7 @@ from xbench.data.decoding import MAX_PIXELS, decode_image
 
 ROOM = 2_000_000_000
 LARGEST = 11_584  # squared just below MAX_PIXELS
-GREY = np.arange(48 * 64, dtype=np.uint8).reshape(48, 64)
+GRAY = np.arange(48 * 64, dtype=np.uint8).reshape(48, 64)
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
@@ -42,15 +42,15 @@ def zeros(length: int) -> bytes:
     )
 
 
-def png(side: int, bits: int, colour: int, *chunks: bytes, samples: int = 1, content: bytes | None = None) -> bytes:
+def png(side: int, bits: int, color: int, *chunks: bytes, samples: int = 1, content: bytes | None = None) -> bytes:
     packed = zeros(side * (1 + -(-side * bits * samples // 8))) if content is None else content
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, bits, colour, 0, 0, 0))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, bits, color, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
 
 def jpeg(height: int, width: int) -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(GREY).save(stream, "JPEG")
+    Image.fromarray(GRAY).save(stream, "JPEG")
     content = bytearray(stream.getvalue())
     at = content.index(b"\xff\xc0") + 5
     content[at : at + 4] = struct.pack(">HH", height, width)
@@ -59,7 +59,7 @@ def jpeg(height: int, width: int) -> bytes:
 
 def dicom(path: Path, encoding: str = "native", frame: bytes | None = None, **tags: object) -> None:
     """A small DICOM file, with what it says of itself changed behind its back."""
-    write_dicom(path, GREY, "jpeg" if encoding == "jpeg-ls" else encoding)
+    write_dicom(path, GRAY, "jpeg" if encoding == "jpeg-ls" else encoding)
     dataset = dcmread(path)
     if encoding == "jpeg-ls":
         dataset.file_meta.TransferSyntaxUID = uid.JPEGLSLossless
@@ -73,7 +73,7 @@ def dicom(path: Path, encoding: str = "native", frame: bytes | None = None, **ta
 def frame_of(folder: Path, encoding: str) -> bytes:
     """A frame of an encoding; that of JPEG-LS comes with pydicom, as nothing here can write one."""
     path = pydicom.data.get_testdata_file("MR_small_jpeg_ls_lossless.dcm", download=False)
-    dataset = dcmread(path if encoding == "jpeg-ls" else write_dicom(folder / "a.dcm", GREY, encoding))
+    dataset = dcmread(path if encoding == "jpeg-ls" else write_dicom(folder / "a.dcm", GRAY, encoding))
     return get_frame(dataset.PixelData, 0, number_of_frames=1)
 
 
@@ -91,8 +91,8 @@ def test_bombs(tmp_path):
 
     whole, small = [LARGEST] * 2, [48, 64]
     # A thousand times larger than the file, but an image like any other.
-    put("grey.png", whole, png(LARGEST, 8, 0))
-    put("grey-16.png", whole, png(LARGEST, 16, 0))
+    put("gray.png", whole, png(LARGEST, 8, 0))
+    put("gray-16.png", whole, png(LARGEST, 16, 0))
     put("rgb.png", whole, png(LARGEST, 8, 2, samples=3))
     put("giant.png", "pixels", png(12_032, 8, 0))
     packed = zeros(10**9)
@@ -143,12 +143,12 @@ def test_bombs(tmp_path):
     wrapped = boxes + struct.pack(">I", 8 + len(huge)) + b"jp2c" + bytes(huge)
     dicom(put("jp2.dcm", "inside 40000 x 25000"), "jpeg-2000", frame=wrapped)
     # Deflated: the larger one inflates to a thousand million zeros.
-    write_dicom(put("deflated.dcm", small), GREY, "deflated")
-    content = write_dicom(aside / "a.dcm", GREY, "deflated").read_bytes()
+    write_dicom(put("deflated.dcm", small), GRAY, "deflated")
+    content = write_dicom(aside / "a.dcm", GRAY, "deflated").read_bytes()
     (length,) = struct.unpack("<I", content[140:144])
     put("inflated.dcm", "inflates to more than the 268435456 bytes", content[: 144 + length] + packed[2:])
     # Sequences in sequences, without an end.
-    content = write_dicom(aside / "a.dcm", GREY).read_bytes()
+    content = write_dicom(aside / "a.dcm", GRAY).read_bytes()
     (length,) = struct.unpack("<I", content[140:144])
     nested = b"\x08\0\x40\x11SQ\0\0" + b"\xff" * 4 + b"\xfe\xff\0\xe0" + b"\xff" * 4
     start = 144 + length

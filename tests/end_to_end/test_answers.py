@@ -20,12 +20,12 @@ from xbench.report.notes import warnings
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.sentences import in_a_line
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 from xbench.runs.answers import read_answers
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
-from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.summary import numbers_of, summarize
 from xbench.scoring.boxes import pairwise_iou, score_boxes, score_on_grid
 from xbench.scoring.protocols import medground, radfact, radvlm
 
@@ -129,7 +129,7 @@ def test_the_order_of_rows_changes_no_number(talked):
     of_run = ("a", "b", "test"), run.rows, numbers_of(run.rows), 101
     for seed in range(3):
         random.Random(seed).shuffle(rows)
-        again = summarise(*of_run, provenance=run.results.provenance, answers=rows)
+        again = summarize(*of_run, provenance=run.results.provenance, answers=rows)
         assert again.answers == run.results.answers
 
 
@@ -271,7 +271,7 @@ def test_a_run_that_stops_goes_on_and_asks_nothing_twice(talked, tmp_path, capsy
 
 def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     assert main(words(tmp_path, model="toys.Brightness")) == 0
-    analysis = analyse(collect([talked / "runs", tmp_path / "runs"]))
+    analysis = analyze(collect([talked / "runs", tmp_path / "runs"]))
     tables = {table.name: table for table in all_tables(analysis)}
     (grounding,) = (tables["grounding_honest"].rows,)
     texts = {row.cells[1].text: [cell.text for cell in row.cells] for row in grounding}
@@ -294,7 +294,7 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     write_page(analysis, list(tables.values()), page, cases=4)
     text = page.read_text()
     assert "What did the models that answer say?" in text and '"boxes":[[' in text
-    alone = analyse(collect([talked / "runs"]))
+    alone = analyze(collect([talked / "runs"]))
     # What was done to more than a few per cent of the answers is said in words.
     done, (entry,) = {"reordered": 0.21, "clipped": 0.07, "dropped": 0.33}, alone.runs
     results = replace(entry.run.results, answers=replace(answers, overall=answers.overall | done))
@@ -330,7 +330,7 @@ def test_nobody_asked_whether_it_is_there(tmp_path):
     assert {*results.classification.macro.values()} == {None}
     assert results.classification.per_class["Square"].positives == 20
     assert disagreements(run_in(tmp_path)) == []
-    (run,) = analyse(collect([tmp_path])).datasets[0].runs
+    (run,) = analyze(collect([tmp_path])).datasets[0].runs
     assert run.macro["auroc"].value is run.macro["dice_best"].value is run.macro["dice_cross_fitted"].value is None
     assert run.macro["dice_fixed"].value == pytest.approx(results.grounding.macro["dice_fixed"], abs=1e-9)
     assert run.dice_curve == () and run.quadrants == {}
@@ -346,7 +346,7 @@ def test_points_have_no_area(tmp_path):
     assert disagreements(folder) == []
     pointed = [row for row in read_answers(folder / "predictions.parquet") if row.points]
     assert pointed and not any(row.boxes for row in pointed)
-    (run,) = analyse(collect([tmp_path])).datasets[0].runs
+    (run,) = analyze(collect([tmp_path])).datasets[0].runs
     assert run.macro["pointing_game"].value == 1 and run.macro["dice_fixed"].value is None
 
 

@@ -20,7 +20,7 @@ TOY = (
     "data: {class_path: toys.Squares, init_args: {num_workers: 0, images: 19, batch_size: 2}}\n"
 )
 # Mean and standard deviation that nobody gave are noted once, of the images of the first batch.
-TOY_OPTIONS = ("--model.fault", "unnormalised")
+TOY_OPTIONS = ("--model.fault", "unnormalized")
 # Ten batches: one holds a single image, one none that can be read.
 TOY_OPTIONS += ("--data.unreadable", "[4, 5, 8]", "--data.on_error", "skip", "--data.odd", "[1, 3, 4, 6, 9, 15]")
 NATIVE_OPTIONS = ("--data.grid", "native", "--data.widths", "[64, 48, 90]")

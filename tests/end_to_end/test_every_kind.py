@@ -10,7 +10,7 @@ from run_files import QUIET, check_gone_on, check_rescored, run_in
 from xbench.cli import main
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 from xbench.runs.finished import FinishedRun
 
@@ -66,6 +66,6 @@ def test_a_report_shows_them(kinds, wholes, tmp_path):
     page = tmp_path / "index.html"
     collection = collect(folders)
     assert all(run.pictured for run in collection.runs)
-    analysis = analyse(collection)
+    analysis = analyze(collection)
     write_page(analysis, all_tables(analysis), page)
     assert page.stat().st_size > 10_000

@@ -85,7 +85,7 @@ def test_the_run_itself_stays_as_it_is_to_the_bit(runs: dict[str, Path], kind: s
 @pytest.mark.parametrize("kind", ["maps", "cropped"])
 def test_every_changed_row_is_what_the_model_says_of_that_image_in_its_batch(runs: dict[str, Path], kind: str) -> None:
     """Each changed image by itself among the original ones, from the radiograph, by plain loops."""
-    data, model = dataset(), Brightness(fault="unnormalised", crop=kind == "cropped")
+    data, model = dataset(), Brightness(fault="unnormalized", crop=kind == "cropped")
     queries = model.encode_prompts([model.default_prompts(name) for name in data.findings])
     preprocessing, inputs, expected = model.preprocessing, {}, {}
     for record in data.records:
@@ -124,8 +124,8 @@ def plain_changes(data: hidden.Regions, i: int, preprocessing: Preprocessing):
         for condition, (where, image) in versions.items():
             pixels = [((y + 0.5) / height, (x + 0.5) / width) for y, x in np.argwhere(where)]
             inside = [view[1] <= y <= view[3] and view[0] <= x <= view[2] for y, x in pixels]
-            centre = np.mean(pixels, axis=0)
-            facts = (image_digest(image), len(pixels) / image.size, centre[1], centre[0], np.mean(inside))
+            center = np.mean(pixels, axis=0)
+            facts = (image_digest(image), len(pixels) / image.size, center[1], center[0], np.mean(inside))
             yield (finding, condition), image, facts
 
 

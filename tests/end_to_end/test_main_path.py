@@ -108,13 +108,13 @@ def test_results_equal_plain_loops(run_of, expected):
         assert dice[round(100 * grounding["dice_best_threshold"])] == pytest.approx(max(dice), **close)
         assert iou[round(100 * grounding["iou_best_threshold"])] == pytest.approx(max(iou), **close)
 
-        labelled = [(label, s["probability"]) for (_, name), (label, s) in expected.items() if name == finding]
-        labels, probabilities = zip(*labelled, strict=True)
+        labeled = [(label, s["probability"]) for (_, name), (label, s) in expected.items() if name == finding]
+        labels, probabilities = zip(*labeled, strict=True)
         recognition = results["classification"]["per_class"][finding]
         assert recognition["auroc"] == pytest.approx(auroc(labels, probabilities), **close)
         assert recognition["average_precision"] == pytest.approx(average_precision(labels, probabilities), **close)
-        right = sum((p >= 0.5) == bool(label) for label, p in labelled)
-        assert recognition["accuracy"] == pytest.approx(right / len(labelled), **close)
+        right = sum((p >= 0.5) == bool(label) for label, p in labeled)
+        assert recognition["accuracy"] == pytest.approx(right / len(labeled), **close)
         assert (recognition["positives"], recognition["negatives"]) == (labels.count(1), labels.count(0))
 
     square, hole, ghost = results["grounding"]["per_class"].values()
@@ -207,7 +207,7 @@ def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, comm
             assert not mask[(lines < top) | (lines > bottom)].any()
     assert scored == 17 and len(views) == 3
 
-    # The neighbours in the batch do not matter, as this model treats each image by itself.
+    # The neighbors in the batch do not matter, as this model treats each image by itself.
     for batch_size in ("1", "20"):
         other = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size)
         for one, two in zip(run.rows, other.rows, strict=True):

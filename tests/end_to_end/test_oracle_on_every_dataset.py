@@ -131,7 +131,7 @@ def assert_ceiling(run, official: Official, images: list[str], findings: list[st
     results = run.results
     assert (results["counts"]["images"], results["counts"]["skipped"]) == (len(images), [])
     assert results["findings"] == findings
-    recognised = grounded = 0
+    recognized = grounded = 0
     for finding in results["findings"]:
         labels = [official.labels[image].get(finding) for image in images]
         regions = sum(finding in official.masks[image] for image in images)
@@ -152,8 +152,8 @@ def assert_ceiling(run, official: Official, images: list[str], findings: list[st
             assert recognition[number] == (1 if {0, 1} <= {*labels} else None), (finding, number)
         assert recognition["f1"] == (1 if 1 in labels else None)
         assert recognition["accuracy"] == (1 if {0, 1} & {*labels} else None)
-        recognised += recognition["auroc"] is not None
+        recognized += recognition["auroc"] is not None
     assert {*results["grounding"]["macro"].values()} == {1}
-    if recognised:
+    if recognized:
         assert {*results["classification"]["macro"].values()} == {1}
     assert grounded

@@ -20,7 +20,7 @@ from xbench.models import Demo
 from xbench.models.redrawing import layers_of, redrawn
 from xbench.report.runs import collect
 from xbench.report.statistics import perturbations as perturbed
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 from xbench.scoring.perturbations import STEPS, changed, ranking, region_in_view, similarities
 
@@ -151,7 +151,7 @@ def test_two_processes_give_the_same_bytes(whole: Path, tmp_path: Path) -> None:
 
 
 def test_the_report_has_means_over_pairs(whole: Path, tmp_path: Path, unsaved_figures) -> None:
-    analysis, rows = analyse(collect([whole])), rows_of(whole)
+    analysis, rows = analyze(collect([whole])), rows_of(whole)
     (dataset,) = analysis.datasets
     found = {(one.part, one.layer): one.numbers for one in dataset.perturbations}
     curves = by([row for row in rows if row["kind"] in STEPS], "of", "kind", "image_id", "query")
@@ -191,7 +191,7 @@ def test_recognized_is_of_what_was_recognized(whole: Path, monkeypatch) -> None:
     }
     limit = np.median([own[key] for key in keys])
     monkeypatch.setattr(perturbed, "thresholds", lambda of, scores: np.full(len(scores), limit))
-    (entry,) = analyse(collect([whole])).runs
+    (entry,) = analyze(collect([whole])).runs
     found = {one.part: one.numbers for one in perturbed.perturbations([entry])}
     steps = by([row for row in rows if row["kind"] == "road"], "of", "step")
     counted = [key for key in keys if own[key] >= limit]

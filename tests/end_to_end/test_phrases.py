@@ -16,7 +16,7 @@ from toys import Brightness
 from xbench.cli import main
 from xbench.data.records import Record
 from xbench.findings.queries import PHRASES
-from xbench.models import CentreBox, UniformRandom
+from xbench.models import CenterBox, UniformRandom
 from xbench.predictions.answer import Box
 from xbench.predictions.asking import Question
 from xbench.runs.finished import FinishedRun
@@ -62,9 +62,9 @@ def test_phrases_go_all_the_way(model, mirrored, tmp_path):
         assert scores.pointing_game == pytest.approx(np.mean(hits), abs=1e-12)
         assert (counts.positives, counts.negatives) == tuple(sum(row["label"] == x for row in own) for x in (1, 0))
     # A phrase says nothing about whether its finding is there.
-    recognised = results.classification.per_class
-    assert recognised["Square"].positives == sum(row["query"] == "Square" and row["label"] == 1 for row in rows)
-    assert recognised[PHRASES].auroc is None and recognised[PHRASES].positives == 0
+    recognized = results.classification.per_class
+    assert recognized["Square"].positives == sum(row["query"] == "Square" and row["label"] == 1 for row in rows)
+    assert recognized[PHRASES].auroc is None and recognized[PHRASES].positives == 0
     assert results.counts.images == len({row["index"] for row in rows}) == 16
     assert len(pq.read_table(whole / "images.parquet")) == 22
     if model == SHOWN:
@@ -157,7 +157,7 @@ def test_a_batch_without_a_query_is_no_obstacle(words, tmp_path):
 
 
 def test_boxes_elsewhere_are_those_of_the_finding_of_a_phrase():
-    model, (box,) = CentreBox(), [Box(0.25, 0.25, 0.75, 0.5)]
+    model, (box,) = CenterBox(), [Box(0.25, 0.25, 0.75, 0.5)]
     model._boxes_elsewhere = {"Square": (box,)}
     batch = SimpleNamespace(truth=SimpleNamespace(queries=[Query("bright-1", "Square", "a bright patch")]))
     (found,) = model._boxes(batch, Question("locate", 0, 0, "bright-1"))

@@ -19,7 +19,7 @@ from xbench.report.facts import facts_of
 from xbench.report.runs import collect
 from xbench.report.schema import InterventionAnalysis
 from xbench.report.sentences import uses
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.interventions import contributions
 from xbench.report.statistics.paired import exchange_tests, weighed
 from xbench.scoring.interventions import intervened
@@ -50,8 +50,8 @@ def results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "results.json").read_text())
 
 
-def analysed(folder: Path) -> tuple[InterventionAnalysis, str]:
-    analysis = analyse(collect([folder]))
+def analyzed(folder: Path) -> tuple[InterventionAnalysis, str]:
+    analysis = analyze(collect([folder]))
     ((found,),) = (dataset.interventions for dataset in analysis.datasets)
     return found, str(uses(facts_of(analysis)).texts[0])
 
@@ -91,7 +91,7 @@ def test_the_table_of_the_planted_shortcut(run: Runs, at: str) -> None:
     numbers = found["interventions"]["all_pairs"]
     swaps = numbers["any"]["macro"]
     assert (swaps["swap_same_agreement"], swaps["swap_opposite_change"]) == (same, opposite)
-    analysis, opening = analysed(run(*LOOKS, at))
+    analysis, opening = analyzed(run(*LOOKS, at))
     assert opening == sentence
     for fill in analysis.fills:
         one = numbers[fill.fill]["per_class"]["Lesion"]
@@ -114,7 +114,7 @@ def test_noise_uses_nothing_beside_a_planted_shortcut(run: Runs) -> None:
     assert found["classification"]["macro"]["auroc"] == pytest.approx(0.5, abs=4 * np.sqrt(401 / (12 * 200 * 200)))
     share = shortcuts.HEIGHT * shortcuts.WIDTH / shortcuts.SIDE**2
     assert found["grounding"]["macro"]["pointing_game"] == pytest.approx(share, abs=4 * np.sqrt(share / 200))
-    for fill in analysed(run(*LOOKS, "noise"))[0].fills:
+    for fill in analyzed(run(*LOOKS, "noise"))[0].fills:
         # One half for a threshold in the middle of the scores; that of noise may lie anywhere.
         assert min(fill.mean[name].value for name in ("flip_rate", "control_flip_rate")) > 0.1
         for name in ("use", "premium"):
@@ -144,7 +144,7 @@ def test_a_model_trained_with_the_shortcut_recognises_fractures_and_does_not_use
     folders = [run(*options, *more) for more in (("false",), ("true",), ("true", *unmarked))]
     auroc = [results(folder)["classification"]["per_class"]["Fracture"]["auroc"] for folder in folders]
     assert auroc[1] >= 0.95 and auroc[2] < 0.7 < auroc[0] < 0.95
-    honest, planted, _ = (analysed(folder)[0].fills[0].numbers for folder in folders)
+    honest, planted, _ = (analyzed(folder)[0].fills[0].numbers for folder in folders)
     assert planted["Fracture"]["use"].low <= 0 <= planted["Fracture"]["use"].high < 0.1
     assert min(honest["Fracture"]["use"].low, honest["Mass"]["use"].low, planted["Mass"]["use"].low) > 1
     digests = [results(folder)["provenance"]["checkpoint_sha256"] for folder in folders]

@@ -19,7 +19,7 @@ from xbench.geometry.regions import Coverage
 from xbench.report.facts import facts_of
 from xbench.report.runs import collect
 from xbench.report.sentences import follows_words
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import to_rows
 from xbench.runs.finished import FinishedRun
@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("model", EXPECTED)
 def test_a_model_that_follows_is_told_from_one_that_does_not(runs: dict[str, Path], model: str) -> None:
     own, others = EXPECTED[model]
-    analysis = analyse(collect([runs[model]]))
+    analysis = analyze(collect([runs[model]]))
     (dataset,) = analysis.datasets
     rows = {(row.wording, row.number): row for row in dataset.rewordings}
     assert {wording for wording, _ in rows} == {*WORDINGS}
@@ -73,13 +73,13 @@ def test_a_model_that_follows_is_told_from_one_that_does_not(runs: dict[str, Pat
 
 
 def test_of_several_models_each_is_named(runs: dict[str, Path]) -> None:
-    *texts, others = follows_words(facts_of(analyse(collect([*runs.values()])))).texts
+    *texts, others = follows_words(facts_of(analyze(collect([*runs.values()])))).texts
     assert len(texts) == 4 and others == "deaf does not leave a region significantly."
 
 
 def test_of_few_phrases_nothing_is_said(tmp_path: Path) -> None:
     """Four patients cannot differ significantly, whatever the maps do."""
-    facts = facts_of(analyse(collect([run(tmp_path, "Attentive", images=8)])))
+    facts = facts_of(analyze(collect([run(tmp_path, "Attentive", images=8)])))
     assert [text.partition(":")[0] for text in follows_words(facts).texts] == ["Too few phrases to tell"] * 4
 
 
@@ -112,7 +112,7 @@ def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path]
 
 
 def test_groups_of_phrases_are_means_over_their_rows(runs: dict[str, Path]) -> None:
-    run_, analysis = FinishedRun.open(runs["deaf"]), analyse(collect([runs["deaf"]]))
+    run_, analysis = FinishedRun.open(runs["deaf"]), analyze(collect([runs["deaf"]]))
     (table,) = (to_rows(table) for table in all_tables(analysis) if table.name.startswith("phrases"))
     names, *lines = table
     table = {line[names.index("Phrases")]: dict(zip(names, line, strict=True)) for line in lines}
@@ -131,7 +131,7 @@ def test_false_alarms_are_boxes_about_absent_phrases(tmp_path: Path) -> None:
     options = ("--data", "phrases.Phrases", "--data.images", "22", "--data.num_workers", "0", *QUIET)
     place = ("--trainer.default_root_dir", str(tmp_path))
     assert main(["test", "--model", "phrases.Alarmed", "--model.what", "boxes", *options, *place]) == 0
-    (run_,) = analyse(collect([tmp_path])).runs
+    (run_,) = analyze(collect([tmp_path])).runs
     # See the docstring of phrases.py: a dark square is there if 3 divides i, and a bright one, asked about if 4 divides
     # i, if i is odd. Where i % 4 is 2, the phrase about the dark one is absent.
     dark = [i for i in range(22) if (i % 4 == 2 or i % 3) and i % 4 != 1]

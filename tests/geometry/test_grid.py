@@ -16,7 +16,7 @@ from xbench.data.records import Grid, Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.regions import Coverage
-from xbench.geometry.transforms import CentreCrop, HistogramEqualisation, PillowResize
+from xbench.geometry.transforms import CenterCrop, HistogramEqualisation, PillowResize
 
 
 @pytest.mark.parametrize("percent", range(1, 101))
@@ -38,14 +38,14 @@ def test_pixel_covered_by_exactly_gamma_belongs(percent: int) -> None:
 # bright tissue.
 GEOMETRIES = {
     "stretch": stretch((64, 52)),
-    "shortest and crop": [PillowResize(64, interpolation="bilinear"), CentreCrop(64)],
-    "larger, then crop": [PillowResize(72, interpolation="bilinear"), CentreCrop(64)],
+    "shortest and crop": [PillowResize(64, interpolation="bilinear"), CenterCrop(64)],
+    "larger, then crop": [PillowResize(72, interpolation="bilinear"), CenterCrop(64)],
     "longest and pad": [
         PillowResize(64, "longest", "bilinear"),
         A.PadIfNeeded(64, 64, border_mode=cv2.BORDER_CONSTANT),
     ],
-    "longest, pad, crop": [PillowResize(70, "longest", "bilinear"), A.PadIfNeeded(70, 70), CentreCrop(64)],
-    "crop and stretch": [CentreCrop(140), PillowResize(64, "both", "bilinear")],
+    "longest, pad, crop": [PillowResize(70, "longest", "bilinear"), A.PadIfNeeded(70, 70), CenterCrop(64)],
+    "crop and stretch": [CenterCrop(140), PillowResize(64, "both", "bilinear")],
 }
 
 
@@ -86,7 +86,7 @@ def test_image_and_region_travel_together(
     assert sample.display.shape == sample.coverage[0].shape == on_grid
     left, top, right, bottom = sample.view
     pixels = torch.tensor(sample.pixels, dtype=torch.float32)
-    # Equalisation leaves nothing but the brightest grey value at 255, however rare it is.
+    # Equalisation leaves nothing but the brightest gray value at 255, however rare it is.
     found = saliency_on_grid(pixels[None], [sample.view], on_grid)[0].numpy() > 254.999
     rows, columns = ((np.arange(side) + 0.5) / side for side in on_grid)
     seen = ((rows >= top) & (rows <= bottom))[:, None] & ((columns >= left) & (columns <= right))

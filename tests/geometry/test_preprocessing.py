@@ -16,7 +16,7 @@ from open_clip import image_transform
 from PIL import Image
 
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.geometry.transforms import CentreCrop, HistogramEqualisation, PillowResize
+from xbench.geometry.transforms import CenterCrop, HistogramEqualisation, PillowResize
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SHAPES = [(1, 1), (31, 33), (32, 32), (64, 32), (65, 33), (33, 65), (299, 224), (512, 427), (2048, 1531), (3001, 2500)]
@@ -39,7 +39,7 @@ def view_by_hand(shape: tuple[int, int], size: int) -> list[float]:
 
 def check_resize_and_crop(shape: tuple[int, int], size: int, interpolation: Literal["bilinear", "bicubic"]) -> None:
     image = noise(*shape)
-    ours = Preprocessing([PillowResize(size, interpolation=interpolation), CentreCrop(size)], MEAN, STD)
+    ours = Preprocessing([PillowResize(size, interpolation=interpolation), CenterCrop(size)], MEAN, STD)
     pixels, view = ours(image)
     theirs = image_transform(size, is_train=False, mean=MEAN, std=STD, interpolation=interpolation)
     assert torch.equal(pixels, theirs(Image.fromarray(image)))
@@ -62,7 +62,7 @@ def test_full_view_is_exact(shape: tuple[int, int]) -> None:
         assert view == (0, 0, 1, 1)
     assert pixels.shape == (3, 224, 224)
     if shape[0] == shape[1]:
-        assert Preprocessing([PillowResize(64), CentreCrop(64)])(image)[1] == (0, 0, 1, 1)
+        assert Preprocessing([PillowResize(64), CenterCrop(64)])(image)[1] == (0, 0, 1, 1)
 
 
 def test_stretch_averages_areas() -> None:
@@ -75,10 +75,10 @@ def test_stretch_averages_areas() -> None:
 
 
 GEOMETRIES = {
-    "resize and crop": lambda: [PillowResize(64), CentreCrop(64)],
-    "crop off the middle of a larger resize": lambda: [PillowResize(80), CentreCrop(64)],
+    "resize and crop": lambda: [PillowResize(64), CenterCrop(64)],
+    "crop off the middle of a larger resize": lambda: [PillowResize(80), CenterCrop(64)],
     "stretch": lambda: stretch((64, 64)),
-    "stretch and crop": lambda: [PillowResize(72, "both"), CentreCrop(64)],
+    "stretch and crop": lambda: [PillowResize(72, "both"), CenterCrop(64)],
     "longest and pad": lambda: [PillowResize(64, "longest"), A.PadIfNeeded(64, 64, border_mode=cv2.BORDER_CONSTANT)],
     "longest, pad, crop": lambda: [PillowResize(73, "longest"), A.PadIfNeeded(73, 73), A.CenterCrop(64, 64)],
 }
@@ -107,9 +107,9 @@ def equalised_by_hand(image: np.ndarray) -> np.ndarray:
     """scikit-image's equalize_hist, written out after its documentation, on image / 255; then to 8 bits."""
     values = image.astype(float) / 255
     counts, edges = np.histogram(values.flatten(), bins=256)
-    centres = (edges[:-1] + edges[1:]) / 2
+    centers = (edges[:-1] + edges[1:]) / 2
     cumulative = np.cumsum(counts)
-    equalised = np.interp(values.flatten(), centres, cumulative / float(cumulative[-1])).reshape(image.shape)
+    equalised = np.interp(values.flatten(), centers, cumulative / float(cumulative[-1])).reshape(image.shape)
     return (255 * equalised).astype(np.uint8)
 
 
@@ -131,7 +131,7 @@ def test_equalisation(image: np.ndarray, one: int, other: int) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_equalisation_anywhere_in_the_geometry(place: int) -> None:
-    steps: list[A.BasicTransform] = [PillowResize(40), CentreCrop(32)]
+    steps: list[A.BasicTransform] = [PillowResize(40), CenterCrop(32)]
     image = noise(50, 71) // 3
     expected, view = image, Preprocessing(steps)(image)[1]
     for step in (*steps[:place], None, *steps[place:]):

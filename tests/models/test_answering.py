@@ -103,7 +103,7 @@ def test_the_oracle_of_a_family_answers_the_truth(family):
         assert not one_by_one
         reached = output.shown.answers[pair]
         if family == "maira2" and not reached.boxes:
-            continue  # beside the centre square
+            continue  # beside the center square
         # A step of the coarsest frame, on the radiograph's longer side; MAIRA-2 sees 80 of 160 pixels.
         (box,) = reached.boxes
         for one, other in zip(box, true, strict=True):
@@ -121,7 +121,7 @@ def test_too_few_replies_are_an_error():
 
 def test_what_cannot_be_recognised_is_not_asked():
     class Silent(Parrot):
-        recognises = False
+        recognizes = False
 
     with pytest.raises(UserError, match="recognise"):
         Silent("endpoint", recognise=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from toys import Squares
 
-from xbench.models import CentrePrior, UniformRandom
+from xbench.models import CenterPrior, UniformRandom
 from xbench.models.baselines import WHOLE_IMAGE, centre_box, prior_box, random_box
 from xbench.predictions.answer import Box
 from xbench.runs.finished import FinishedRun
@@ -49,12 +49,12 @@ def test_the_oracle_on_the_native_grid(command, toy):
 
 
 def test_centre_prior(command, toy):
-    run = command("test", "--config", toy("CentrePrior"), *QUIET)
+    run = command("test", "--config", toy("CenterPrior"), *QUIET)
     assert run.results["classification"]["macro"]["auroc"] == 0.5
-    # The blob's maximum is the four pixels round the centre of an even grid.
+    # The blob's maximum is the four pixels round the center of an even grid.
     data = Squares(num_workers=0)
     data.setup("test")
-    samples = data.samples(CentrePrior().preprocessing)
+    samples = data.samples(CenterPrior().preprocessing)
     for finding in range(2):
         hits = [
             sample.truth.regions[finding][111:113, 111:113].double().mean().item()

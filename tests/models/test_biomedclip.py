@@ -9,7 +9,7 @@ import open_clip
 import pytest
 import torch
 import transformers
-from deterministic import grey, images_of
+from deterministic import gray, images_of
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from small_networks import attached
@@ -86,7 +86,7 @@ def test_is_the_clip_of_its_folder(tiny: BiomedCLIP, bert_folder: Path) -> None:
         assert torch.equal(queries, clip.encode_prompts(PAIRS))
         images = images_of("folder", 2, 64)
         assert torch.equal(tiny(images, queries).logits, clip(images, queries).logits)
-    image = grey("folder", 90, 130)
+    image = gray("folder", 90, 130)
     config = PreprocessCfg(64, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), resize_mode="squash")
     pixels = image_transform_v2(config, is_train=False)(Image.fromarray(image))
     assert torch.equal(tiny.preprocessing(image)[0], pixels)

@@ -39,7 +39,7 @@ def test_the_network_is_its_parts(folder):
     """Greedily, token by token and without a cache; images stretched as torchvision does; one query at a time."""
     model, batch = loaded(folder), radiographs(SIZES)
     words, added = tiny_chexagent2.vocabulary()
-    normalised = v2.Compose(
+    normalized = v2.Compose(
         [
             v2.Resize((64, 64), v2.InterpolationMode.BICUBIC),
             v2.ToImage(),
@@ -50,7 +50,7 @@ def test_the_network_is_its_parts(folder):
     lengths = set()
     for query, reply in zip(queries(), model.ask(batch, queries()), strict=True):
         image = model._picture(batch.radiographs[query.row].numpy())
-        pixels = normalised(image)[None]
+        pixels = normalized(image)[None]
         prompt = (
             "<|system|>\nYou are.<|endoftext|>\n<|user|>\nPicture 1:<|img|>" + "<|imgpad|>" * 16 + "<|/img|>\n"
             f"{query.text}<|endoftext|>\n<|assistant|>\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from deterministic import grey, images_of
+from deterministic import gray, images_of
 from deterministic_checkpoints import write_checkpoint
 from PIL import Image
 from small_networks import attached, largest
@@ -58,14 +58,14 @@ def test_what_a_run_and_convert_say_of_an_ensemble(folder: Path) -> None:
 @pytest.mark.parametrize("shape", [(391, 280), (300, 417), (320, 320), (1021, 1021), (57, 500), (640, 643)])
 def test_canvas_against_pillow(shape: tuple[int, int]) -> None:
     """The authors multiply by a rounded ratio, so that some longer sides lose a pixel too."""
-    image = grey("canvas", *shape)
+    image = gray("canvas", *shape)
     ratio = 320 / max(shape)
     width, height = (int(side * ratio) for side in reversed(shape))
     expected = Image.new("L", (320, 320))
     resized = Image.fromarray(image).convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
     expected.paste(resized.convert("L"), ((320 - width) // 2, (320 - height) // 2))
-    normalised = (torch.from_numpy(np.asarray(expected, np.float32)) - 101.48761) / 83.43944
-    sharp = torch.nn.functional.interpolate(normalised[None, None], (224, 224), mode="bicubic")
+    normalized = (torch.from_numpy(np.asarray(expected, np.float32)) - 101.48761) / 83.43944
+    sharp = torch.nn.functional.interpolate(normalized[None, None], (224, 224), mode="bicubic")
     pixels, view = chexzero.preprocessing(224, antialias=False)(image)
     assert largest(pixels[:1], sharp[0]) < 1e-5
     assert view[0] == pytest.approx(-((320 - width) // 2) / width, abs=1e-5)

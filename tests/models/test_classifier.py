@@ -16,7 +16,7 @@ import torchvision
 import torchxrayvision
 from captum.attr import LayerGradCam, LayerGradientXActivation
 from classifiers import write_xrv
-from deterministic import drawn, grey, quick_weight
+from deterministic import drawn, gray, quick_weight
 from PIL import Image
 from run_files import disagreements
 from safetensors.torch import save_file
@@ -69,7 +69,7 @@ def build(file_of: Callable[[str], Path]) -> Callable[..., Classifier]:
 
 
 def input_of(model: SaliencyModel, count: int = 2) -> Tensor:
-    return torch.stack([model.preprocessing(grey(f"film-{index}", 190, 240))[0] for index in range(count)])
+    return torch.stack([model.preprocessing(gray(f"film-{index}", 190, 240))[0] for index in range(count)])
 
 
 # A network of each kind, the layer that is mapped by default, and cells of the map.
@@ -141,7 +141,7 @@ def test_another_layer_softmax_and_half_precision(build: Callable[..., Classifie
     [{}, {"crop_mode": "squash", "crop_pct": 1.0}, {"input_size": [3, 96, 96], "mean": [0.5] * 3, "std": [0.25] * 3}],
 )
 def test_the_preprocessing_is_that_of_timm(build: Callable[..., Classifier], preprocess: dict[str, Any]) -> None:
-    film = grey("film", 290, 210)
+    film = gray("film", 290, 210)
     model = build(preprocess=preprocess)
     config = resolve_data_config(pretrained_cfg=model.network.pretrained_cfg | preprocess)
     expected = create_transform(**config)(Image.fromarray(film).convert("RGB"))
@@ -149,7 +149,7 @@ def test_the_preprocessing_is_that_of_timm(build: Callable[..., Classifier], pre
 
 
 def test_the_preprocessing_is_that_of_torchvision(build: Callable[..., Classifier]) -> None:
-    film = grey("film", 290, 310)
+    film = gray("film", 290, 310)
     expected = torchvision.models.DenseNet121_Weights.IMAGENET1K_V1.transforms()(Image.fromarray(film).convert("RGB"))
     assert largest(build("torchvision:densenet121").preprocessing(film)[0], expected) < 1e-6
 
@@ -188,7 +188,7 @@ def test_scores_are_those_of_the_library(
     monkeypatch.setattr(torchxrayvision.models, "get_weights", lambda weights, cache_dir=None: str(file_of(weights)))
     model = attached(TorchXRayVision(weights), "Pleural Thickening", "Cardiomegaly")  # type: ignore[type-var]
     official = torchxrayvision.models.get_model(weights).eval()
-    film = grey("film", size + 91, size + 40)
+    film = gray("film", size + 91, size + 40)
     image = torchxrayvision.datasets.normalize(film, 255, reshape=True)
     for step in (torchxrayvision.datasets.XRayCenterCrop(), torchxrayvision.datasets.XRayResizer(size)):
         image = step(image)

@@ -9,7 +9,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from deterministic import drawn, grey, images_of, weight
+from deterministic import drawn, gray, images_of, weight
 from golden import case_of
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
@@ -113,7 +113,7 @@ def test_scores_against_plain_loops(folder: Path, architecture: str) -> None:
 @pytest.mark.parametrize("shape", [(32, 32), (45, 33), (33, 45), (97, 64), (31, 20), (200, 67), (33, 32), (64, 129)])
 def test_preprocessing_is_open_clips(folder: Path, shape: tuple[int, int], resize_mode: Any) -> None:
     model = CLIP("tiny-clip", checkpoint=str(folder / "tiny-clip.safetensors"), resize_mode=resize_mode)
-    image = grey("modes", *shape)
+    image = gray("modes", *shape)
     expected = image_transform_v2(PreprocessCfg(size=32, resize_mode=resize_mode), is_train=False)
     assert torch.equal(model.preprocessing(image)[0], expected(Image.fromarray(image)))
 
@@ -137,10 +137,10 @@ def test_image_size_is_open_clips(folder: Path, bert_folder: Path, kind: str, si
     torch.testing.assert_close(output.logits, expected, rtol=0, atol=1e-5)
     side = size // (16 if kind == "bert" else 8)
     assert output.saliency.shape == (2, 3, side, side)
-    pixels, _ = model.preprocessing(grey("size", 90, 70))
+    pixels, _ = model.preprocessing(gray("size", 90, 70))
     assert pixels.shape == (3, size, size)
     transform = image_transform_v2(PreprocessCfg(**plain.visual.preprocess_cfg), is_train=False)
-    assert torch.equal(pixels, transform(Image.fromarray(grey("size", 90, 70))))
+    assert torch.equal(pixels, transform(Image.fromarray(gray("size", 90, 70))))
     assert model.image_size == size
 
 
@@ -246,7 +246,7 @@ def test_tag_brings_weights_and_preprocessing(folder: Path, monkeypatch: pytest.
         CLIP("tiny-clip", pretrained="some_tag")
     monkeypatch.setattr(open_clip, "download_pretrained", lambda _: str(folder / "tiny-clip.safetensors"))
     model = CLIP("tiny-clip", pretrained="some_tag")
-    image = grey("tag", 70, 40)
+    image = gray("tag", 70, 40)
     config = PreprocessCfg(32, mean=(0.5,) * 3, std=(0.25,) * 3, interpolation="bilinear", resize_mode="squash")
     expected = image_transform_v2(config, is_train=False)(Image.fromarray(image))
     assert torch.equal(model.preprocessing(image)[0], expected)

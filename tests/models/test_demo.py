@@ -11,15 +11,15 @@ from xbench.models.demo import DemoNetwork
 def test_the_demo_recognises_and_points(command):
     options = ("--data.seed", "5", "--data.images", "70", "--data.num_workers", "0", "--trainer.logger", "false")
     demo = command("test", "--config", "demo", *options).results
-    centre = command("test", "--config", "centre_phantom", *options).results
+    center = command("test", "--config", "centre_phantom", *options).results
     assert demo["classification"]["macro"]["auroc"] > 0.9
     for finding in ("Nodule", "Fracture"):
         found = demo["grounding"]["per_class"][finding]
         assert found["count"] > 5
-        # The centre of a film is the spine, where the prior finds nothing; an absolute bound keeps the ratio honest.
-        assert found["pointing_game"] > max(0.3, 3 * centre["grounding"]["per_class"][finding]["pointing_game"])
-        assert found["dice_best"] > 3 * centre["grounding"]["per_class"][finding]["dice_best"]
-    for right in (demo, centre):
+        # The center of a film is the spine, where the prior finds nothing; an absolute bound keeps the ratio honest.
+        assert found["pointing_game"] > max(0.3, 3 * center["grounding"]["per_class"][finding]["pointing_game"])
+        assert found["dice_best"] > 3 * center["grounding"]["per_class"][finding]["dice_best"]
+    for right in (demo, center):
         assert right["grounding"]["sign_test"]["may_be_wrong"] == []
     assert demo["provenance"]["checkpoint_sha256"]
     assert demo["provenance"]["prompts"]["Pleural Effusion"] == ["There is pleural effusion."]
@@ -52,7 +52,7 @@ def test_a_patch_looks_at_its_own_place() -> None:
     assert image.grad is not None
     influence = image.grad[0, 0].abs()
     pixels = torch.arange(224.0)
-    # Upsampling takes patch i to be centred at 8 i + 3.5; half a pixel is as near as odd kernels come.
+    # Upsampling takes patch i to be centered at 8 i + 3.5; half a pixel is as near as odd kernels come.
     assert float((influence.sum(1) * pixels).sum() / influence.sum()) == pytest.approx(8 * 13 + 3.5, abs=0.51)
     assert float((influence.sum(0) * pixels).sum() / influence.sum()) == pytest.approx(8 * 15 + 3.5, abs=0.51)
 

@@ -56,7 +56,7 @@ def batch_of(*images: np.ndarray) -> Batch:
     return Batch(torch.empty(len(images), 0), [], [], truth, radiographs=radiographs)
 
 
-GREY = np.arange(60 * 40, dtype=np.uint8).reshape(60, 40)
+GRAY = np.arange(60 * 40, dtype=np.uint8).reshape(60, 40)
 
 
 def endpoint(address: str, script: str, tmp_path, **options) -> Endpoint:
@@ -203,7 +203,7 @@ def test_proxies_of_the_environment_are_not_used(address, monkeypatch):
 def test_what_is_sent_is_pixels_and_a_question(address, tmp_path):
     script = scripted("says=None.")
     model = endpoint(address, script, tmp_path, extra_body={"top_k": 1}, seed=None)
-    (reply,) = model.ask(batch_of(GREY), queries(0))
+    (reply,) = model.ask(batch_of(GRAY), queries(0))
     (request,) = log(address, script)
     ((turn,),) = [request["body"].pop("messages")]
     image, text = turn["content"]
@@ -211,7 +211,7 @@ def test_what_is_sent_is_pixels_and_a_question(address, tmp_path):
     assert request["body"] == {"model": "truth", "temperature": 0, "max_tokens": 1024, "top_k": 1}
     assert request["key"] == f"Bearer {KEY}"
     sent = Image.open(io.BytesIO(base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))))
-    assert not sent.info and (np.asarray(sent) == GREY).all()
+    assert not sent.info and (np.asarray(sent) == GRAY).all()
     assert (reply.text, reply.finish, reply.tokens_in, reply.tokens_out) == ("None.", "stop", 100, 10)
     assert reply.frame is None and not reply.from_cache and len(reply.prompt_sha256) == 64
     assert model._served_by == {"truth fp_1"}
@@ -230,18 +230,18 @@ def test_what_is_sent_is_pixels_and_a_question(address, tmp_path):
 )
 def test_images_are_reduced_or_padded_if_asked(address, tmp_path, options, size, frame):
     model = endpoint(address, "none", tmp_path, **options)
-    picture = model._picture(batch_of(GREY), 0)
+    picture = model._picture(batch_of(GRAY), 0)
     sent = Image.open(io.BytesIO(base64.b64decode(picture.url.partition("base64,")[2])))
     assert sent.size == size and picture.frame == frame
     if "frame" in options and size == (60, 60):
-        assert (np.asarray(sent)[:, 10:50] == GREY).all() and not np.asarray(sent)[:, :10].any()
+        assert (np.asarray(sent)[:, 10:50] == GRAY).all() and not np.asarray(sent)[:, :10].any()
 
 
 def test_nothing_is_asked_twice(address, tmp_path):
     script = scripted("says=None.")
     model = endpoint(address, script, tmp_path)
-    first = model.ask(batch_of(GREY), queries(0, 1))
-    again = endpoint(address, script, tmp_path, concurrency=1).ask(batch_of(GREY), queries(1, 0, 2))
+    first = model.ask(batch_of(GRAY), queries(0, 1))
+    again = endpoint(address, script, tmp_path, concurrency=1).ask(batch_of(GRAY), queries(1, 0, 2))
     assert len(log(address, script)) == 3
     assert [reply.from_cache for reply in again] == [True, True, False] and again[1].text == first[0].text
     (folder,) = {path.parent.parent for path in tmp_path.rglob("*.json")}
@@ -255,20 +255,20 @@ CHANGES += [{"text_first": True}, {"image_format": "jpeg"}, {"longest_side": 30}
 
 
 def test_another_image_question_setting_or_weights_are_asked_about_again(address, tmp_path, monkeypatch):
-    script, other = scripted("says=None."), GREY.copy()
+    script, other = scripted("says=None."), GRAY.copy()
     other[3, 3] ^= 1
     make = partial(endpoint, address, script, tmp_path)
-    for image in (GREY, other, GREY.reshape(40, 60)):
+    for image in (GRAY, other, GRAY.reshape(40, 60)):
         make().ask(batch_of(image), queries(0))
-    make(recognise=True).ask(batch_of(GREY), queries(0, kind="recognise"))
-    make().ask(batch_of(GREY), [Question("locate", 0, 0, "Finding 0", "Where is 0?", "Be brief.")])
+    make(recognise=True).ask(batch_of(GRAY), queries(0, kind="recognise"))
+    make().ask(batch_of(GRAY), [Question("locate", 0, 0, "Finding 0", "Where is 0?", "Be brief.")])
     for change in CHANGES:
-        make(**change).ask(batch_of(GREY), queries(0))
+        make(**change).ask(batch_of(GRAY), queries(0))
     for name, weights in {"truth": '{"root": "weights/truth"}', "nobody": ""}.items():
         asked = ChatClient(f"{address}/{script}/v1", name)
         assert asked.run(asked.weights()) == weights
     monkeypatch.setattr(ChatClient, "weights", AsyncMock(return_value="others"))
-    make().ask(batch_of(GREY), queries(0))
+    make().ask(batch_of(GRAY), queries(0))
     assert len(log(address, script)) == 5 + len(CHANGES) + 1
 
 
@@ -285,7 +285,7 @@ def test_texts_that_no_file_can_hold_are_spelled_out():
 def test_a_damaged_answer_is_asked_again(address, tmp_path, content):
     script = scripted("says=None.")
     for number in (1, 2):
-        endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
+        endpoint(address, script, tmp_path).ask(batch_of(GRAY), queries(0))
         (path,) = tmp_path.rglob("*.json")
         if number == 1:
             path.write_bytes(content)
@@ -295,7 +295,7 @@ def test_a_damaged_answer_is_asked_again(address, tmp_path, content):
 def test_answers_come_in_the_order_of_the_questions(address, tmp_path):
     script = scripted("500,says=None.")
     model = endpoint(address, script, tmp_path, back_off=0.3)
-    replies = model.ask(batch_of(GREY), queries(*range(20)))
+    replies = model.ask(batch_of(GRAY), queries(*range(20)))
     assert len(replies) == 20 and len(log(address, script)) == 21
     sent = {request["body"]["messages"][0]["content"][1]["text"] for request in log(address, script)}
     assert sent == {f"Where is {place}?" for place in range(20)}
@@ -305,14 +305,14 @@ def test_slow_encoding_keeps_no_connection_waiting(address, tmp_path, monkeypatc
     monkeypatch.setattr(_Picture, "url", property(lambda self: time.sleep(0.25) or "data:image/png;base64,"))
     model = endpoint(address, scripted("says=None."), tmp_path, timeout=1, attempts=1)
     asked = [Question("locate", row, row, "Edema", "Where?") for row in range(8)]
-    assert [reply.text for reply in model.ask(batch_of(*[GREY] * 8), asked)] == ["None."] * 8
+    assert [reply.text for reply in model.ask(batch_of(*[GRAY] * 8), asked)] == ["None."] * 8
 
 
 def test_an_unanswered_request_ends_the_run_and_keeps_the_others(address, tmp_path):
     script = scripted("says=None.,says=None.,500")
     model = endpoint(address, script, tmp_path, concurrency=1, attempts=2)
     with pytest.raises(UserError, match=r"2 of 4 requests unanswered.*image-0 \(Finding 2\).*--resume true"):
-        model.ask(batch_of(GREY), queries(0, 1, 2, 3))
+        model.ask(batch_of(GRAY), queries(0, 1, 2, 3))
     assert len(log(address, script)) == 6 and len([*tmp_path.rglob("*.json")]) == 2
 
 
@@ -320,7 +320,7 @@ def test_a_refusal_stops_the_other_requests(address, tmp_path):
     script = scripted("says=None.,401")
     model = endpoint(address, script, tmp_path, concurrency=1)
     with pytest.raises(UserError, match="answers 401"):
-        model.ask(batch_of(GREY), queries(*range(9)))
+        model.ask(batch_of(GRAY), queries(*range(9)))
     assert len(log(address, script)) == 2
 
 
@@ -328,17 +328,17 @@ def test_a_limit_of_tokens(address, tmp_path):
     script = scripted("says=None.")
     model = endpoint(address, script, tmp_path, concurrency=1, limit_tokens=220)
     with pytest.raises(UserError, match="limit_tokens 220: 220 is spent"):
-        model.ask(batch_of(GREY), queries(*range(9)))
+        model.ask(batch_of(GRAY), queries(*range(9)))
     assert len(log(address, script)) == 2
     assert model.client.spent == (200, 20)
     # What is kept costs nothing.
-    assert len(endpoint(address, script, tmp_path, limit_tokens=1).ask(batch_of(GREY), queries(0, 1))) == 2
+    assert len(endpoint(address, script, tmp_path, limit_tokens=1).ask(batch_of(GRAY), queries(0, 1))) == 2
 
 
 def test_a_limit_of_money(address, tmp_path):
     model = endpoint(address, scripted("says=None."), tmp_path, concurrency=1, prices=(5.0, 25.0), limit_cost=0.002)
     with pytest.raises(UserError, match=r"limit_cost 0\.002: 0\.00225 is spent"):
-        model.ask(batch_of(GREY), queries(*range(9)))
+        model.ask(batch_of(GRAY), queries(*range(9)))
     assert model.cost == pytest.approx((300 * 5 + 30 * 25) / 1e6)
     with pytest.raises(UserError, match=r"needs --model\.prices"):
         Endpoint("http://localhost/v1", "m", limit_cost=1)
@@ -355,7 +355,7 @@ def test_a_limit_of_money(address, tmp_path):
     ],
 )
 def test_what_counts_as_an_answer(address, tmp_path, steps, text, finish, reasoning):
-    (reply,) = endpoint(address, scripted(steps), tmp_path).ask(batch_of(GREY), queries(0))
+    (reply,) = endpoint(address, scripted(steps), tmp_path).ask(batch_of(GRAY), queries(0))
     assert (reply.text, reply.finish, reply.reasoning) == (text, finish, reasoning)
 
 
@@ -366,7 +366,7 @@ def test_what_counts_as_an_answer(address, tmp_path, steps, text, finish, reason
 def test_yes_or_no_from_the_listed_tokens_or_from_words(address, tmp_path, said, tokens, way, bounded):
     script = scripted(f"says={said}")
     model = endpoint(address, script, tmp_path, top_logprobs=tokens)
-    (reply,) = model.ask(batch_of(GREY), queries(0, kind="recognise"))
+    (reply,) = model.ask(batch_of(GRAY), queries(0, kind="recognise"))
     assert log(address, script)[0]["body"].get("top_logprobs", 0) == tokens
     found = reply.recognition()
     assert (found.way, found.bounded, found.probability > 0.5) == (way, bounded, said == "Yes")
@@ -380,7 +380,7 @@ def test_check_asks_which_models_there_are(address, tmp_path, monkeypatch):
     (problem,) = down.problems(["Nodule"])
     assert problem.startswith("127.0.0.1 cannot be asked: http://127.0.0.1:9/v1/models gave")
     with pytest.raises(UserError, match=r"127.0.0.1:9/v1/models gave .*\. The run is unfinished"):
-        down.ask(batch_of(GREY), queries(0, 1))
+        down.ask(batch_of(GRAY), queries(0, 1))
     monkeypatch.delenv("OPENAI_API_KEY")
     (problem,) = endpoint(address, "secret", tmp_path).problems(["Nodule"])
     assert "OPENAI_API_KEY (--model.key_variable) is not set" in problem
@@ -396,13 +396,13 @@ def test_the_key_is_blotted_out_of_what_a_server_says(address, tmp_path):
     script = scripted("echo,fine")
     model, again = (endpoint(address, script, tmp_path) for _ in range(2))
     model.questions = again.questions = None
-    (reply,) = model.ask(batch_of(GREY), queries(0, kind="recognise"))
+    (reply,) = model.ask(batch_of(GRAY), queries(0, kind="recognise"))
     (kept,) = (tmp_path / "cache").rglob("*.json")
     assert (reply.text, reply.reasoning) == ("None. Bearer ***", "Bearer ***, hm")
     assert KEY not in f"{reply} {json.dumps(model.provenance())} {kept.read_text()}"
     # A cache of an earlier version holds it.
     kept.write_text(kept.read_text().replace("***", KEY))
-    (known,) = again.ask(batch_of(GREY), queries(0, kind="recognise"))
+    (known,) = again.ask(batch_of(GRAY), queries(0, kind="recognise"))
     assert known.from_cache and KEY not in f"{known} {json.dumps(again.provenance())}"
     with pytest.raises(NoAnswer, match="instead of JSON") as caught:
         complete(client(address, scripted("type"), attempts=1))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deterministic import grey, images_of
+from deterministic import gray, images_of
 from deterministic_checkpoints import FIXED, MODELS, write_checkpoint
 from torch import Tensor
 
@@ -122,7 +122,7 @@ def test_a_larger_input_has_finer_cells_that_lie_where_the_pixels_are(model: str
     # Smoothed, a change spreads.
     options = {"sigma": 0.0} if model.startswith("biovil") else {}
     network, side = build(image_size=SIZE, **options), SIZE // STRIDES[model]
-    assert network.preprocessing(grey("sizes", 300, 417))[0].shape == (3, SIZE, SIZE)
+    assert network.preprocessing(gray("sizes", 300, 417))[0].shape == (3, SIZE, SIZE)
     images = images_of("sizes", 1, SIZE).repeat(2, 1, 1, 1)
     images[1, :, 64:128, 320:384] += 3.0
     output = scores(network, images)
@@ -208,7 +208,7 @@ def test_a_misfit_names_the_tensors(model: str, build: Callable[..., VLM], monke
         build()
 
 
-def test_the_file_of_another_model_is_recognised(model: str, build: Callable[..., VLM], tmp_path: Path) -> None:
+def test_the_file_of_another_model_is_recognized(model: str, build: Callable[..., VLM], tmp_path: Path) -> None:
     other = "mavl" if model == "medklip" else "medklip"
     if model == "hf":
         write_checkpoint(model, tmp_path)  # what belongs beside its weights

@@ -12,7 +12,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from deterministic import drawn, grey, radiograph, tokens_of
+from deterministic import drawn, gray, radiograph, tokens_of
 from deterministic_checkpoints import write_hf
 from golden import Case, case_of, facts, weights_of
 from small_networks import largest
@@ -83,7 +83,7 @@ def test_clip(build: Callable[..., Any]) -> None:
         queries = model.encode_tokens(ids)
         check_clip(case, queries, model(case.images, queries))
     arrays = case_of("openclip", "preprocessing").arrays
-    pixels, view = model.preprocessing(grey("wide", 300, 417))
+    pixels, view = model.preprocessing(gray("wide", 300, 417))
     np.testing.assert_array_equal(pixels[0, ::8, ::8], arrays["wide"])
     # 417 x 300 becomes 311 x 224, of which 44 (of 87, rounded to even) columns go on the left.
     np.testing.assert_allclose(view, [44 / 311, 0, (44 + 224) / 311, 1], rtol=0, atol=1e-6)
@@ -220,7 +220,7 @@ def test_carzero_preprocessing() -> None:
     preprocessing = carzero.preprocessing(224)
     expected = case_of("carzero", "preprocessing").arrays
     for about in facts("carzero_preprocessing"):
-        image = grey(about["seed"], about["height"], about["width"])
+        image = gray(about["seed"], about["height"], about["width"])
         np.testing.assert_array_equal(preprocessing.pixels(image)[0][::4, ::4], expected[about["seed"]])
         tensor, _ = preprocessing(image)
         for name in ("min", "max", "mean"):
@@ -228,8 +228,8 @@ def test_carzero_preprocessing() -> None:
 
 
 def test_carzero_cleaning() -> None:
-    for raw, normalised in facts("carzero_cleaning").items():
-        assert clean(raw) == normalised
+    for raw, normalized in facts("carzero_cleaning").items():
+        assert clean(raw) == normalized
 
 
 def stub_words() -> WordPieces:
@@ -359,7 +359,7 @@ def test_kad_preprocessing(name: str) -> None:
     if name == "sixteen_bit":
         pixels = (pixels / pixels.max() * 255).astype(np.uint8)
     preprocessing = Preprocessing([PillowResize(size, "both", "bicubic")], *IMAGENET)
-    # The harness hands over grey images; in a colour image every channel goes the same way.
+    # The harness hands over gray images; in a color image every channel goes the same way.
     channels = [pixels] * 3 if pixels.ndim == 2 else [np.ascontiguousarray(pixels[..., c]) for c in range(3)]
     ours = torch.stack([preprocessing(channel)[0][c] for c, channel in enumerate(channels)])
     assert largest(ours[:, ::4, ::4], arrays[f"{name}/tensor"]) < 1e-6
@@ -474,7 +474,7 @@ def test_radzero(build: Callable[..., Any], once: Callable[..., None], monkeypat
     for name in ("s518", "s518old", "s224"):
         case = case_of("radzero", name)
         model.positions = case.about["positions"]
-        # The authors' images are grey.
+        # The authors' images are gray.
         images = case.images[:1, :1].repeat(1, 3, 1, 1)
         ids, mask = case.tokens
         queries = model.encode_tokens(ids + (1 - mask), mask)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deterministic import grey, images_of, weight
+from deterministic import gray, images_of, weight
 from deterministic_checkpoints import VOCABULARY, write_hf
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -141,15 +141,15 @@ def test_preprocessing_is_that_of_transformers(
     folders: dict[str, Path], tmp_path: Path, kind: str, settings: dict[str, Any], shape: tuple[int, int]
 ) -> None:
     model = HFDual(str(own(folders[kind], tmp_path, preprocessor_config=settings)))
-    image = grey("settings", *shape)
+    image = gray("settings", *shape)
     processor = (SiglipImageProcessorPil if kind == "siglip" else CLIPImageProcessorPil).from_dict(settings)
     expected = processor(Image.fromarray(image).convert("RGB"), return_tensors="pt")["pixel_values"][0]
     assert largest(model.preprocessing(image)[0], expected) < 1e-6
 
 
 def test_resize_of_tensorflow(folders: dict[str, Path]) -> None:
-    """Half-pixel centres, no smoothing, cut to 8 bits; by hand."""
-    image = grey("tensorflow", 150, 97)
+    """Half-pixel centers, no smoothing, cut to 8 bits; by hand."""
+    image = gray("tensorflow", 150, 97)
     rows, columns = ((np.arange(64) + 0.5) * side / 64 - 0.5 for side in image.shape)
     r, c = np.floor(rows).astype(int), np.floor(columns).astype(int)
     down, right = (rows - r)[:, None], columns - c

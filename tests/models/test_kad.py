@@ -231,7 +231,7 @@ def test_prompts_become_tokens(released: KAD, tmp_path: Path) -> None:
     assert prompts == [["edema"], ["lung mass"], ["lung nodule"]]
     ids = torch.tensor([[2, 5, 3, 0, 0], [2, 6, 7, 3, 0], [2, 6, 8, 9, 3]])
     assert largest(released.encode_prompts(prompts), released.encode_tokens(ids)) < 1e-6
-    # A class may have several texts, and another number than its neighbour.
+    # A class may have several texts, and another number than its neighbor.
     ragged = released.encode_prompts([["Edema", "lung mass"], ["lung nodule"]])
     queries = released.encode_tokens(ids)
     assert largest(ragged, torch.stack([queries[:2].mean(dim=0), queries[2]])) < 1e-6

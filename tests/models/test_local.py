@@ -71,7 +71,7 @@ def test_answers_do_not_depend_on_what_is_asked_together(kind, folder):
     for reply in several:
         assert reply.finish == ("stop" if reply.text.endswith(together.processor.tokenizer.eos_token) else "length")
         assert 1 <= reply.tokens_out <= 10 and reply.tokens_in > 4
-    if together.recognises:
+    if together.recognizes:
         together._yes_no = alone._yes_no = together._yes_no_tokens("assistant\n")
         several, single = (model.ask(batch, queries("recognise")) for model in (together, alone))
         for one, other in zip(several, single, strict=True):

@@ -33,12 +33,12 @@ def queries(rows=(0, 1, 2)):
 
 def seen(radiograph):
     """What the network is shown, from the published steps."""
-    grey = radiograph.numpy().astype(np.float64)
-    grey = np.trunc((grey - grey.min()) / (grey.max() - grey.min()) * 255 + 1e-4).astype(np.uint8)
-    side, (height, width) = tiny_maira2.SIDE, grey.shape
+    gray = radiograph.numpy().astype(np.float64)
+    gray = np.trunc((gray - gray.min()) / (gray.max() - gray.min()) * 255 + 1e-4).astype(np.uint8)
+    side, (height, width) = tiny_maira2.SIDE, gray.shape
     shorter = min(height, width)
     size = (side * width // shorter, side * height // shorter)
-    picture = np.array(Image.fromarray(np.stack([grey] * 3, 2)).resize(size, Image.Resampling.BICUBIC)) / 255
+    picture = np.array(Image.fromarray(np.stack([gray] * 3, 2)).resize(size, Image.Resampling.BICUBIC)) / 255
     top, left = ((have - side) // 2 for have in picture.shape[:2])
     square = picture[top : top + side, left : left + side]
     return torch.from_numpy((square - tiny_maira2.MEAN) / tiny_maira2.STD).float().permute(2, 0, 1)[None]

@@ -25,7 +25,7 @@ from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.grid import View
 from xbench.geometry.regions import Coverage
-from xbench.geometry.transforms import CentreCrop, MinMax, PillowResize, Preprocessing, TruncatedMinMax, on_black_canvas
+from xbench.geometry.transforms import CenterCrop, MinMax, PillowResize, Preprocessing, TruncatedMinMax, on_black_canvas
 from xbench.models import AFLoc, GLoRIA
 from xbench.models.base import SaliencyModel
 from xbench.models.maps import biomedclip, carzero, chexzero, hf_dual
@@ -61,7 +61,7 @@ CASES = {
     "CLIP, squash": Case(lambda: of_open_clip("squash", interpolation="bilinear")),
     "BiomedCLIP": Case(lambda: of_open_clip(**biomedclip._config(None)["preprocess_cfg"])),
     "MedKLIP and MAVL": Case(lambda: _book.preprocessing(224, equalise=False)),
-    # Of the 256 grey values of a soft edge, equalising a film of little but black leaves a handful.
+    # Of the 256 gray values of a soft edge, equalising a film of little but black leaves a handful.
     "MedKLIP and MAVL, equalised": Case(lambda: _book.preprocessing(224, equalise=True), dice=0.9),
     "KAD": Case(lambda: of_kad(512)),
     "DeViDe": Case(lambda: of_kad(224)),
@@ -69,7 +69,7 @@ CASES = {
     "GLoRIA": Case(lambda: Preprocessing(on_black_canvas(GLoRIA.canvas, 224))),
     "AFLoc": Case(lambda: Preprocessing(on_black_canvas(AFLoc.canvas, 224))),
     "BioViL": Case(
-        lambda: Preprocessing([TruncatedMinMax(), PillowResize(512, "shortest", "bilinear"), CentreCrop(480)])
+        lambda: Preprocessing([TruncatedMinMax(), PillowResize(512, "shortest", "bilinear"), CenterCrop(480)])
     ),
     "CheXzero": Case(lambda: chexzero.preprocessing(224, antialias=False)),
     "MedSigLIP": Case(lambda: hf_dual.preprocessing(SiglipImageProcessor(), 448, tensorflow=True)),
@@ -119,7 +119,7 @@ class Shown(SaliencyModel):
 
 
 def in_view(view: View) -> NDArray[np.bool_]:
-    """The grid pixels whose centres a model is shown."""
+    """The grid pixels whose centers a model is shown."""
     rows, columns = ((np.arange(side) + 0.5) / side for side in GRID)
     left, top, right, bottom = view
     return ((rows >= top) & (rows <= bottom))[:, None] & ((columns >= left) & (columns <= right))
@@ -210,7 +210,7 @@ def problems_of(
     return found
 
 
-# The others have the normalisation and, but for size and interpolation, the geometry of one of these.
+# The others have the normalization and, but for size and interpolation, the geometry of one of these.
 @pytest.mark.parametrize("film", FILMS)
 @pytest.mark.parametrize("name", ["CLIP", "MedKLIP and MAVL, equalised", "KAD", "CARZero"])
 def test_wrong_scales_are_told_from_right_ones_on_any_film(name, film):
@@ -222,6 +222,6 @@ def test_wrong_scales_are_told_from_right_ones_on_any_film(name, film):
 
 @CASE
 def test_black_and_white_films_are_no_sign_of_a_wrong_scale(name):
-    black, white = (np.full((300, 260), grey, np.uint8) for grey in (0, 255))
+    black, white = (np.full((300, 260), gray, np.uint8) for gray in (0, 255))
     for radiographs in ([black], [white], [black, white]):
         assert problems_of(CASES[name].build(), radiographs) == {"right": None}

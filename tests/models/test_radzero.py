@@ -37,8 +37,8 @@ def change(files: Path, rename: Callable[[dict[str, Any]], dict[str, Any]]) -> s
 
 
 def norm(x: Array, weights: dict[str, Array], name: str, eps: float = 1e-6) -> Array:
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+    centered = x - x.mean(-1, keepdims=True)
+    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + eps)
     return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 

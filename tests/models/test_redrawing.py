@@ -10,7 +10,7 @@ from xbench.models.redrawing import layers_of, redrawn, same_words, words_of
 
 
 class Own(nn.Module):
-    """A module with weights and no way to initialise them, and a temperature that is no layer."""
+    """A module with weights and no way to initialize them, and a temperature that is no layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_what_cannot_initialise_itself_keeps_mean_and_deviation() -> None:
         assert now.mean().item() == pytest.approx(5, abs=4 * before.std().item() / 5000**0.5)
         assert now.std().item() == pytest.approx(before.std().item(), rel=4 / 10000**0.5)
         assert not torch.equal(now.sort().values, now) and model.own.inner.count == 7
-    # A linear layer initialises itself: uniform within the root of its inputs.
+    # A linear layer initializes itself: uniform within the root of its inputs.
     (layer,) = (layer for layer in layers_of(model) if layer.name.endswith("projection"))
     with redrawn(model, [layer]) as names:
         next(names)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 from xbench.predictions.chexlocalize import read_points, read_tuned
 from xbench.predictions.declared import contradictions, preprocessing_of, shape_problem
 from xbench.predictions.files import Files, as_map, named, read_npy, read_npz, read_picture
@@ -113,7 +113,7 @@ def test_damaged_archives(tmp_path):
 @given(st.integers(224, 600), st.integers(224, 600))
 def test_a_frame_is_that_of_the_same_preprocessing(height, width):
     image = np.zeros((height, width), np.uint8)
-    theirs = Preprocessing([PillowResize(512), CentreCrop(480)])(image)[1]
+    theirs = Preprocessing([PillowResize(512), CenterCrop(480)])(image)[1]
     assert preprocessing_of("shortest:512,crop:480")(image)[1] == theirs
     left, top, right, bottom = preprocessing_of("longest:64,pad:64")(image)[1]
     assert min(left, top) <= 0 and max(right, bottom) >= 1

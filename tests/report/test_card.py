@@ -6,7 +6,7 @@ from synthetic import write_run
 
 from xbench.report.card import write_cards
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def analysis(tmp_path_factory):
     write_run(root, "kad", "siim", images=30, findings=("Pneumothorax",), with_cases=False)
     write_run(root, "a: $x$ & b_c", images=30, with_cases=False)
     write_run(root, "centre", images=30, with_cases=False)
-    return analyse(collect([root]))
+    return analyze(collect([root]))
 
 
 def test_a_hub_reads_every_number_with_its_interval_and_what_it_was_scored_on(analysis, tmp_path):

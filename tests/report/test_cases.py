@@ -13,11 +13,11 @@ from xbench.report.schema import Quadrants
 FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 HOLD = {
     "Recognized, peak elsewhere": lambda score: (
-        score.recognised and score.pointing_hit < 0.5 and score.peak_distance > 0.05
+        score.recognized and score.pointing_hit < 0.5 and score.peak_distance > 0.05
     ),
-    "Near miss": lambda score: score.recognised and score.look == "near miss",
-    "Both wrong": lambda score: not score.recognised and not score.grounded,
-    "Not recognized, on the lesion": lambda score: not score.recognised and score.grounded,
+    "Near miss": lambda score: score.recognized and score.look == "near miss",
+    "Both wrong": lambda score: not score.recognized and not score.grounded,
+    "Not recognized, on the lesion": lambda score: not score.recognized and score.grounded,
 }
 
 
@@ -88,7 +88,7 @@ def test_chosen_are_scored_pairs_shown_once_with_their_scores_and_reasons_that_h
             score = case.scores[run.run.label]
             assert score.dice == run.run.images.dice[place]
             assert score.pointing_hit == run.run.images.pointing_hit[place]
-            assert score.recognised == (run.run.images.probabilities[place] >= 0.5)
+            assert score.recognized == (run.run.images.probabilities[place] >= 0.5)
         values = case.scores.values()
         for reason, holds in HOLD.items():
             assert reason not in case.reasons or any(map(holds, values))
@@ -98,8 +98,8 @@ def test_chosen_are_scored_pairs_shown_once_with_their_scores_and_reasons_that_h
 
 
 def failed(score):
-    """Whether a model recognised without looking, looked without recognising, or neither."""
-    return not (score.grounded and score.recognised)
+    """Whether a model recognized without looking, looked without recognizing, or neither."""
+    return not (score.grounded and score.recognized)
 
 
 @given(some_runs(), st.integers(1, 40))
@@ -180,5 +180,5 @@ def test_a_run_that_shares_no_pair_takes_no_case_from_the_others():
 def test_without_a_threshold_nothing_counts_as_recognised_or_missed():
     dice = np.random.default_rng(2).random((20, 3))
     chosen = choose_cases([a_run("A", dice, dice > 0.5, dice, threshold=False)], 50)
-    assert all(score.recognised is None for case in chosen for score in case.scores.values())
+    assert all(score.recognized is None for case in chosen for score in case.scores.values())
     assert not any("recogni" in reason.lower() for case in chosen for reason in case.reasons)

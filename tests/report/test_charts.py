@@ -9,8 +9,8 @@ import pytest
 from xbench.report import charts
 
 
-def test_outcomes_are_those_counted_from_the_maps_and_regions_pixel_by_pixel(three_analysed):
-    for entry in three_analysed.datasets[0].runs:
+def test_outcomes_are_those_counted_from_the_maps_and_regions_pixel_by_pixel(three_analyzed):
+    for entry in three_analyzed.datasets[0].runs:
         run, pairs, shares = entry.run, entry.run.cases(), []
         for finding, quadrants in entry.quadrants.items():
             counts = Counter()
@@ -24,12 +24,12 @@ def test_outcomes_are_those_counted_from_the_maps_and_regions_pixel_by_pixel(thr
                 # In film widths and heights, squared, and compared without a root: 5 % of them.
                 near = 400 * (((peaks[:, None] - region) * [width, height]) ** 2).sum(-1).min() <= (width * height) ** 2
                 row, column = run.images.image_ids.index(image_id), run.results.findings.index(finding)
-                recognised = run.images.probabilities[row, column] >= quadrants.threshold
+                recognized = run.images.probabilities[row, column] >= quadrants.threshold
                 counts["hit"] += hit
-                counts["missed" if not recognised else "near" if near else "elsewhere"] += 1 - hit
+                counts["missed" if not recognized else "near" if near else "elsewhere"] += 1 - hit
             shares.append(
                 [float(counts[name] / sum(counts.values())) for name in ("hit", "near", "elsewhere", "missed")]
             )
-        found = charts.outcomes(three_analysed.datasets, run.label)
+        found = charts.outcomes(three_analyzed.datasets, run.label)
         assert [found.hit, found.near, found.elsewhere, found.missed] == pytest.approx(np.mean(shares, axis=0))
     assert found.near > 0, "one of the runs at least comes close"

@@ -54,12 +54,12 @@ def test_every_shape_has_an_outline():
 
 
 def test_the_higher_a_map_the_less_of_the_film_is_seen_and_the_brighter_it_is():
-    colours = colored(np.linspace(0, 1, 101, dtype=np.float32)[None])[0].astype(int)
-    assert (colours[:18, 3] == 0).all() and colours[-1, 3] == 200
-    assert colours[-1, 0] > 240 > colours[-1, 2], "the highest value is yellow"
-    assert (np.diff(colours[:, 3]) >= 0).all() and (np.diff(colours[:, :2].sum(axis=1)) >= 0).all()
+    colors = colored(np.linspace(0, 1, 101, dtype=np.float32)[None])[0].astype(int)
+    assert (colors[:18, 3] == 0).all() and colors[-1, 3] == 200
+    assert colors[-1, 0] > 240 > colors[-1, 2], "the highest value is yellow"
+    assert (np.diff(colors[:, 3]) >= 0).all() and (np.diff(colors[:, :2].sum(axis=1)) >= 0).all()
     film = np.arange(101, dtype=np.uint8)[None]
     expected = [
-        [round(grey + (level - grey) * opacity / 255) for level in rgb] for grey, (*rgb, opacity) in enumerate(colours)
+        [round(gray + (level - gray) * opacity / 255) for level in rgb] for gray, (*rgb, opacity) in enumerate(colors)
     ]
     assert np.abs(tinted(film, np.linspace(0, 1, 101, dtype=np.float32)[None])[0] - np.array(expected)).max() <= 1

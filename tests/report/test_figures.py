@@ -14,7 +14,7 @@ from xbench.report.charts import apart
 from xbench.report.figures import write as figures
 from xbench.report.figures.style import drawing, save
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 
 Drawn = dict[str, Figure]
 SINGLE = {"dataset": "siim", "images": 30, "findings": ("Enlarged Cardiomediastinum",)}
@@ -46,7 +46,7 @@ def drawn(request, tmp_path_factory) -> tuple[str, Drawn]:
     root = tmp_path_factory.mktemp("figures")
     request.param(root)
     found: Drawn = {}
-    analysis = analyse(collect([root]))
+    analysis = analyze(collect([root]))
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         # Of a layout that does not fit, of a letter that the font lacks.
         warnings.simplefilter("error")

@@ -19,7 +19,7 @@ from xbench.report.facts import Standing, facts_of
 from xbench.report.runs import collect
 from xbench.report.schema import Estimate
 from xbench.report.sentences import answer
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.sample import Sample, common_samples, differences
 from xbench.report.tables.contents import all_tables
 from xbench.report.wandb.log_run import _pairs_table
@@ -106,7 +106,7 @@ def test_an_option_that_moves_the_truth_tells_runs_apart(
     for sample in samples:
         assert len(sample.hit) == sum(alike)
         assert (sample.labels >= 0).sum() == sum(a[0] == b[0] >= 0 for a, b in truths)
-    (dataset,) = analyse(found).datasets
+    (dataset,) = analyze(found).datasets
     (note,) = [note for note in dataset.notes if "different ground" in note]
     assert option.replace("_", " ") in note and all(value in note for value in values)
     if "shift" in option:
@@ -144,7 +144,7 @@ def test_what_no_option_explains_is_said_by_finding(tmp_path):
     labels = {run.folder: run.label for run in collection.runs}
     assert not collection.set_aside and labels[kad] == "KAD"
     assert labels[one] == "CLIP" and labels[other].startswith("CLIP (scored regions ")
-    analysis = analyse(collection)
+    analysis = analyze(collection)
     (dataset,) = analysis.datasets
     (note,) = [note for note in dataset.notes if "different ground" in note]
     assert note.startswith(f"{labels[other]} and CLIP, KAD were scored on different ground: no option on record")
@@ -187,7 +187,7 @@ def test_a_run_and_its_own_subset_are_one_dataset(command, toy_config, tmp_path,
         assert command("rescore", whole, "--images", f"{by}.txt", "--out", whole.parent / "9").status == 0
     found = collect([tmp_path / "runs"])
     assert not found.set_aside and len({run.label for run in found.runs}) == 2
-    analysis = analyse(found)
+    analysis = analyze(found)
     (dataset,) = analysis.datasets
     assert dataset.split == "test" and len(dataset.runs) == 2
     assert {comparison.images for comparison in dataset.comparisons} == {9}

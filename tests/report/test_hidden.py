@@ -12,7 +12,7 @@ from xbench.geometry.hiding import Hiding, dilated
 from xbench.report.hidden import CASES, _in_turn, _moved, hidden_cases
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 
 
@@ -20,7 +20,7 @@ from xbench.report.tables.contents import all_tables
 def analysis(tmp_path_factory):
     root = tmp_path_factory.mktemp("hidden")
     intervene(write_run(root, "kad", images=200, skill=0.6), falls(1.5, 0.5, noise=0.6))
-    return analyse(collect([root]))
+    return analyze(collect([root]))
 
 
 def test_cases_are_redrawn_where_the_run_hid_pixels(analysis):

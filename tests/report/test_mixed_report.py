@@ -12,7 +12,7 @@ from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.schema import Analysis
 from xbench.report.sentences import answer, in_a_line, recognition, thresholds
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.correlation import correlations
 from xbench.report.tables.contents import all_tables
 
@@ -20,7 +20,7 @@ from xbench.report.tables.contents import all_tables
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     root = tmp_path_factory.mktemp("mixed")
-    analysis = analyse(collect([mixed.write_runs(root, images=16)]))
+    analysis = analyze(collect([mixed.write_runs(root, images=16)]))
     tables = all_tables(analysis)
     write_page(analysis, tables, root / "index.html", cases=2)
     return analysis, tables, (root / "index.html").read_text(encoding="utf-8")

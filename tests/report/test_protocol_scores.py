@@ -10,7 +10,7 @@ from synthetic import write_run
 from xbench.report.document import document
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import MISSING
 from xbench.runs.protocols import read_protocol, write_protocol
@@ -45,7 +45,7 @@ def report(tmp_path_factory):
             values[model, name] = 0.4 + turn * shift + 0.2 * draw.random(IMAGES)
             score(folder, name, values[model, name])
     score(write_run(root, "oracle", images=IMAGES, with_cases=False), "xbench", [0.99] * IMAGES)
-    analysis = analyse(collect([root]))
+    analysis = analyze(collect([root]))
     return analysis, values
 
 
@@ -96,7 +96,7 @@ def test_protocols_of_two_models_stand_in_one_table_and_calibration_in_its_own(t
     for model in ("kad", "mavl"):
         folder = write_run(tmp_path, model, images=IMAGES, map_scale="probability", saliency_upsample="nearest")
         assert command("rescore", folder, "--protocol", "all", "--workers", 0).status == 0
-    analysis = analyse(collect([tmp_path]))
+    analysis = analyze(collect([tmp_path]))
     tables = {table.name: table for table in all_tables(analysis)}
     table, calibration = tables["protocols_chestxray14"], tables["protocols_calibration_chestxray14"]
     assert len(tables["grounding_own_scale"].rows) == 2

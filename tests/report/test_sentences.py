@@ -25,14 +25,14 @@ from xbench.report.sentences import (
     thresholds,
     uses,
 )
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.table import cells_of, rows_of_models
 
 
 @pytest.fixture
-def report(three_analysed):
+def report(three_analyzed):
     """Make a report: by `MODEL` or `MODEL/prompts` the scores on each dataset, all with one floor."""
-    (base,), template = three_analysed.datasets, three_analysed.runs[0]
+    (base,), template = three_analyzed.datasets, three_analyzed.runs[0]
 
     def entry(name, dataset, value):
         model, _, prompts = name.partition("/")
@@ -67,7 +67,7 @@ def report(three_analysed):
                     tied_with_best={"pointing_game": frozenset(runs[name].run.label for name in {best, *tied})},
                 )
             )
-        return replace(three_analysed, datasets=tuple(datasets), correlations=())
+        return replace(three_analyzed, datasets=tuple(datasets), correlations=())
 
     return made
 
@@ -272,13 +272,13 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
         (None, "There are too few points to tell."),
     ],
 )
-def test_whether_recognition_predicts_grounding(three_analysed, drawn, text):
-    facts = facts_of(replace(three_analysed, correlations=() if drawn is None else (drawn,)))
+def test_whether_recognition_predicts_grounding(three_analyzed, drawn, text):
+    facts = facts_of(replace(three_analyzed, correlations=() if drawn is None else (drawn,)))
     assert text in recognition(facts).answer and facts.analysis.main_line == drawn
 
 
-def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analysed):
-    facts = facts_of(three_analysed)
+def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyzed):
+    facts = facts_of(three_analyzed)
     (run,) = facts.pointing.head.runs
     gap, optimism = (100 * run.macro[key].value for key in ("dice_gap", "dice_optimism"))
     assert f"{gap:.0f} points of Dice" in thresholds(facts).answer
@@ -295,13 +295,13 @@ def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyse
         assert share in recognition(facts).more[-1]
     for section in (best, recognition, failures, thresholds, differences):
         assert all(any(text in point for point in in_short(facts)) for text in section(facts).texts)
-    assert in_short(facts_of(replace(three_analysed, datasets=(), correlations=()))) == ()
+    assert in_short(facts_of(replace(three_analyzed, datasets=(), correlations=()))) == ()
 
 
 def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
     write_run(tmp_path, "clip", skill=0.0, images=40)
     write_run(tmp_path, "centre", skill=1.0, images=40)
-    analysis = analyse(collect([tmp_path]))
+    analysis = analyze(collect([tmp_path]))
     (dataset,), (run,) = analysis.datasets, analysis.runs
     (text,) = (text for text in in_short(facts_of(analysis)) if "ignores the film" in text)
     guesses = text.partition("lesions")[2].partition(". On ")[2]
@@ -323,11 +323,11 @@ def test_each_of_several_datasets_has_its_own_findings(report):
         assert not on_dataset(replace(analysis, datasets=(dataset,)), dataset)
 
 
-def test_a_run_that_was_never_tested_has_no_rank(three_analysed):
-    (dataset,) = three_analysed.datasets
+def test_a_run_that_was_never_tested_has_no_rank(three_analyzed):
+    (dataset,) = three_analyzed.datasets
     labels = [run.run.label for run in dataset.runs]
     none = replace(dataset, tied_with_best={"pointing_game": frozenset(labels[:1])}, comparisons=())
-    facts = facts_of(replace(three_analysed, datasets=(none,)))
+    facts = facts_of(replace(three_analyzed, datasets=(none,)))
     assert {*facts.pointing.untested} == {*labels[1:]} and "scores highest" in best(facts).answer
     for ranked, of in ((True, dataset), (False, none)):
         assert of.ranked("dice_best") == of.ranked("f1") == ranked

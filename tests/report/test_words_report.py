@@ -16,7 +16,7 @@ from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.sentences import answer, said
 from xbench.report.statistics import intervals
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, write_protocol
@@ -55,7 +55,7 @@ def spoken(tmp_path_factory):
     root = tmp_path_factory.mktemp("spoken")
     speak(root, "kad", SOME, ALL)
     speak(root, "mavl", None, TURNS)
-    dataset = analyse(collect([root])).datasets[0]
+    dataset = analyze(collect([root])).datasets[0]
     found = {one.label: one for entry in dataset.runs for one in entry.words}
     assert [found[label].kind for label in SAYS] == ["words", "maps", "maps"]
     return found, [one for one in dataset.comparisons if one.number.startswith("side_")]
@@ -128,7 +128,7 @@ CASES = [
 def test_the_sentence_on_sides(runs, expected, tmp_path):
     for model, given in runs.items():
         speak(tmp_path, model, *given)
-    reply = said(facts_of(analyse(collect([tmp_path]))))
+    reply = said(facts_of(analyze(collect([tmp_path]))))
     assert not [one for one in expected.split("|") if one not in " ".join([reply.question, *reply.texts])]
 
 
@@ -159,7 +159,7 @@ def phantom_runs(tmp_path_factory):
 
 
 def written(runs, path, *names):
-    analysis = analyse(collect([runs[name] for name in names]))
+    analysis = analyze(collect([runs[name] for name in names]))
     write_page(analysis, tables := all_tables(analysis), path / "index.html", cases=2)
     return analysis, {table.name: table for table in tables}, (path / "index.html").read_text(encoding="utf-8")
 
@@ -197,7 +197,7 @@ def test_runs_of_words_beside_it_leave_the_floors_of_a_run_of_maps_as_they_are(p
     alone, beside = (
         {one.title: (one.kind, one.macro["pointing_game"].value) for one in dataset.references}
         for names in (["maps"], ["half", "silent", "maps"])
-        for dataset in analyse(collect([phantom_runs[name] for name in names])).datasets
+        for dataset in analyze(collect([phantom_runs[name] for name in names])).datasets
     )
     assert len(alone) == 2 and all(value is not None for _, value in alone.values())
     assert alone == {title: reference for title, reference in beside.items() if title in alone}

@@ -39,11 +39,11 @@ from xbench.data.phantom import draw_phantom
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.methods import methods
 from xbench.runs.answers import AnswerRow
 from xbench.runs.files import OF_WORDS, PERTURBATIONS, SCHEMAS
-from xbench.runs.results import Answers, Recognised
+from xbench.runs.results import Answers, Recognized
 from xbench.types import ModelOutput
 
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
@@ -264,7 +264,7 @@ def table(page: str, heading: str) -> list[list[str]]:
 
 
 def test_the_worked_example_comes_out_as_the_page_says(example):
-    (dataset,) = analyse(collect([example])).datasets
+    (dataset,) = analyze(collect([example])).datasets
     (run,), (whole, *_) = dataset.runs, dataset.references
     rows = table("docs/numbers.md", "## A worked example")
     assert len(rows) == 13
@@ -296,7 +296,7 @@ def test_the_worked_example_comes_out_as_the_page_says(example):
 
 def test_the_methods_paragraph_is_that_of_a_report(example):
     said = " ".join(PAGES["docs/paper.md"].replace("\n>", " ").split())
-    sentences = methods(analyse(collect([example]))).split(". ")
+    sentences = methods(analyze(collect([example]))).split(". ")
     found = [one for one in sentences if one.startswith(("We measured", "F1", "Intervals are", "No image"))]
     assert len(found) == 4 and all(sentence in said for sentence in found)
 
@@ -340,7 +340,7 @@ def test_every_key_and_column_is_explained(example):
     said = {name for row in top for name in re.findall(r"`([\w.]+/?)`", row[0])}
     assert written == said - {"journal/", "protocols/", PERTURBATIONS, *OF_WORDS}
     assert {*SCHEMAS[PERTURBATIONS].names} == names_in(files, f"## {PERTURBATIONS}")
-    answers = {field.name for part in (Answers, Recognised) for field in fields(part)}
+    answers = {field.name for part in (Answers, Recognized) for field in fields(part)}
     assert names_in(files, "### answers") <= answers
     assert {field.name for field in fields(AnswerRow)} - {"group"} <= names_in(files, heading)
 

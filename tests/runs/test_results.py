@@ -70,7 +70,7 @@ def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config,
         "xbench.data.samples.jpeg": {"loading", "decode"},
         "xbench.callbacks.results_writer.append_record": {"logging"},
         "xbench.callbacks.results_writer.write_tables": {"writing"},
-        "xbench.callbacks.evaluation.summarise": {"writing"},
+        "xbench.callbacks.evaluation.summarize": {"writing"},
     }
     took = dict.fromkeys(stages, 0)
     for module in (xbench.runtime.stopwatch, xbench.data.datamodule, xbench.data.samples):

@@ -187,7 +187,7 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
         )
         np.testing.assert_array_equal(again.saliency, image.saliency[image.scored[-1]])
         np.testing.assert_array_equal(again.region, region)
-        # JPEG keeps grey levels to within a few.
+        # JPEG keeps gray levels to within a few.
         assert np.abs(again.display.astype(int) - film).max() <= 6
 
 

@@ -88,7 +88,7 @@ def test_drawn_boxes_score_as_a_map_of_two_values_does(boxes: Any, true: Any) ->
     sweep.update(*batch)
     scores = score_on_grid(boxes, region)
     assert scores.pointing == pytest.approx(game.compute()["pointing_game"].item(), abs=1e-7)
-    if not drawn.all():  # normalised, a map of ones alone would be one of zeros
+    if not drawn.all():  # normalized, a map of ones alone would be one of zeros
         curves = sweep.compute()
         expected = curves["dice"][0, 1].item(), curves["iou"][0, 1].item()
         assert (scores.dice, scores.iou) == pytest.approx(expected, abs=1e-7)

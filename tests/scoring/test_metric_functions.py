@@ -46,7 +46,7 @@ def test_normalised_maps_touch_both_ends(values: list[float]) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38], ids=str)
 def test_normalise_names_the_map_and_leaves_its_input(bad: float) -> None:
-    """A range beyond float32 cannot be normalised either."""
+    """A range beyond float32 cannot be normalized either."""
     maps = torch.rand(2, 3, 4, 4)
     maps[1, 2, 0, :2] = torch.tensor([bad, -3e38])
     before = maps.clone()

@@ -10,7 +10,7 @@ from torch import Tensor
 from xbench.scoring.sweep import PixelCounts, count_pixels, threshold_values
 
 
-def neighbours(thresholds: int) -> Tensor:
+def neighbors(thresholds: int) -> Tensor:
     """Every threshold, the floats right below and above it, and the awkward ones: -0.0, denormals, the last below 1."""
     exact = np.array([np.float32(k / (thresholds - 1)) for k in range(thresholds)], dtype=np.float32)
     below, above = np.nextafter(exact, np.float32(-1)), np.nextafter(exact, np.float32(2))
@@ -59,7 +59,7 @@ def test_thresholds_are_the_nearest_floats(thresholds: int) -> None:
 
 @pytest.mark.parametrize("thresholds", [2, 3, 11, 101, 1001])
 def test_counts_beside_every_threshold(thresholds: int) -> None:
-    pixels = neighbours(thresholds)
+    pixels = neighbors(thresholds)
     maps = torch.stack([pixels, pixels.flip(0), torch.zeros_like(pixels), torch.ones_like(pixels)])[:, None]
     regions = torch.rand(maps.shape, generator=torch.Generator().manual_seed(0)) > 0.5
     assert_exact(count_pixels(maps, regions, thresholds), maps, regions, thresholds)
@@ -67,7 +67,7 @@ def test_counts_beside_every_threshold(thresholds: int) -> None:
 
 @pytest.mark.parametrize("thresholds", [2, 101, 1001, 20_001, 100_001])
 def test_counts_by_binary_search(thresholds: int) -> None:
-    assert_sorted(neighbours(thresholds), thresholds)
+    assert_sorted(neighbors(thresholds), thresholds)
 
 
 def test_every_float_between_two_thresholds() -> None:

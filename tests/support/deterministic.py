@@ -63,13 +63,13 @@ def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
     return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
 
 
-def grey(seed: str, height: int, width: int) -> np.ndarray:
+def gray(seed: str, height: int, width: int) -> np.ndarray:
     coarse = random_state("gray/" + seed).randint(0, 256, size=(-(-height // 8), -(-width // 8)))
     return coarse.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
 
 
 def radiograph(seed: str, height: int, width: int) -> np.ndarray:
-    """Draw squares with noise that do not use all grey values."""
+    """Draw squares with noise that do not use all gray values."""
     state = random_state(f"grey/{seed}")
     coarse = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
     return (coarse + state.randint(0, 31, (height, width))).astype(np.uint8)

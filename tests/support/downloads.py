@@ -198,10 +198,10 @@ def refusal(name: str, root: Path | str, says: Sequence[str | Path] = (), **opti
 
 def write_small(root: Path, names: Sequence[str], suffix: str = ".png", size: tuple[int, int] = (16, 16)) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    grey = np.full(size, 90, np.uint8)
+    gray = np.full(size, 90, np.uint8)
     for name in names:
         if suffix in (".dcm", ".dicom"):
-            write_dicom(root / f"{name}{suffix}", grey)
+            write_dicom(root / f"{name}{suffix}", gray)
         else:
-            Image.fromarray(grey).save(root / f"{name}{suffix}")
+            Image.fromarray(gray).save(root / f"{name}{suffix}")
     return root

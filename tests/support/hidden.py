@@ -1,6 +1,6 @@
 """A dataset whose regions are hidden, and a model that answers what it sees.
 
-Image i is grey noise. By the rest of i divided by 4 it has no region; a bright square; a bright square that two
+Image i is gray noise. By the rest of i divided by 4 it has no region; a bright square; a bright square that two
 findings share, and a dark one; a bright bar that a central crop does not show.
 """
 
@@ -48,12 +48,12 @@ class Regions(Squares):
         places["Twin"] = places["Square"]
         regions = {}
         for name in present:
-            top, left, height, width, grey = places[name]
+            top, left, height, width, gray = places[name]
             regions[name] = np.zeros(image.shape, bool)
             regions[name][top + i % 3 : top + i % 3 + height, left : left + width] = True
             if name == "Edge":
                 regions[name] = np.roll(regions[name], -(i % 3), axis=0)
-            image[regions[name]] = grey
+            image[regions[name]] = gray
         return Radiograph(image, regions)
 
 

@@ -14,7 +14,7 @@ from xbench.findings.conditions import PROMPTS
 from xbench.runs.files import PAIRS, PREDICTIONS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import write_results
-from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.summary import numbers_of, summarize
 from xbench.runtime.digests import file_sha256
 
 Effect = Callable[[dict, str, np.random.Generator], float | None]
@@ -63,7 +63,7 @@ def intervene(folder: Path, effect: Effect, fills: tuple[str, ...] = ("mean", "b
         pq.write_table(whole.cast(table.schema), folder / name)
     run = FinishedRun.open(folder)
     names, provenance = (run.results.model, run.results.dataset, run.results.split), run.results.provenance
-    about = summarise(names, run.rows, numbers_of(run.rows), 101, provenance=provenance, changed=run.changed)
+    about = summarize(names, run.rows, numbers_of(run.rows), 101, provenance=provenance, changed=run.changed)
     digests = {name: file_sha256(folder / name) for name in (PAIRS, PREDICTIONS)}
     write_results(folder / "results.json", replace(about, tables=run.results.tables | digests))
     return folder

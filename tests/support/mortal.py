@@ -15,7 +15,7 @@ from xbench.types import Batch, ModelOutput
 IMAGES, BATCH = 19, 2
 UNREADABLE = (4, 5, 8)
 CONFIG = (
-    "model: {class_path: mortal.Mortal, init_args: {fault: unnormalised}}\n"
+    "model: {class_path: mortal.Mortal, init_args: {fault: unnormalized}}\n"
     f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
     f"unreadable: {[*UNREADABLE]}, on_error: skip, odd: [1, 3, 4, 6]}}}}\n"
     "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"

@@ -83,11 +83,11 @@ class Pairs(Squares):
     def load(self, record: Record) -> Radiograph:
         rng = np.random.default_rng(record.source)
         image, regions = rng.integers(100, 140, (80, 64), dtype=np.uint8), {}
-        for name, first, grey in (("1", 0, 255), ("2", 32, 0)):
+        for name, first, gray in (("1", 0, 255), ("2", 32, 0)):
             top, left = rng.integers(0, 60), first + rng.integers(0, 20)
             regions[name] = np.zeros(image.shape, bool)
             regions[name][top : top + 12, left : left + 10] = True
-            image[regions[name]] = grey
+            image[regions[name]] = gray
         return Radiograph(image, regions)
 
 

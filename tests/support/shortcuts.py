@@ -1,6 +1,6 @@
 """A planted shortcut, and models that look at the lesion, at the shortcut, or at neither.
 
-Each of 200 patients has two images of grey noise. A positive one has a bright lesion, and a letter in its upper right
+Each of 200 patients has two images of gray noise. A positive one has a bright lesion, and a letter in its upper right
 corner; a negative one has neither. Where the lesion lies, or would lie, is a function of the image's name, which is how
 models that look at it find it.
 """
@@ -23,9 +23,9 @@ from xbench.models.base import SaliencyModel
 from xbench.types import Batch, Maps, Prediction
 
 SIDE, HEIGHT, WIDTH = 120, 10, 12
-GREY, LESION = 100, 180
+GRAY, LESION = 100, 180
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-Grey = NDArray[np.uint8]
+Gray = NDArray[np.uint8]
 MARKER = np.s_[2:14, 106:118]
 LETTER = np.kron([[0, 1, 1, 0], [0, 1, 0, 1], [0, 1, 1, 0], [0, 1, 0, 0]], np.full((3, 3), 255))
 
@@ -94,8 +94,8 @@ def lesion_of(name: str) -> tuple[slice, slice]:
     return np.s_[top : top + HEIGHT, left : left + WIDTH]
 
 
-def drawn(name: str, both: bool = False) -> Grey:
-    image = _random(f"{name} grain".encode()).integers(GREY - 5, GREY + 6, (SIDE, SIDE), dtype=np.uint8)
+def drawn(name: str, both: bool = False) -> Gray:
+    image = _random(f"{name} grain".encode()).integers(GRAY - 5, GRAY + 6, (SIDE, SIDE), dtype=np.uint8)
     if is_positive(name):
         for side in (image, image[:, ::-1])[: 1 + both]:
             side[lesion_of(name)] = LESION
@@ -103,16 +103,16 @@ def drawn(name: str, both: bool = False) -> Grey:
     return image
 
 
-def contrast(image: Grey, name: str) -> float:
+def contrast(image: Gray, name: str) -> float:
     """Return how much brighter than the background the place of the lesion is: 1 with a lesion, about 0 without."""
-    return float(image[lesion_of(name)].mean() - GREY) / (LESION - GREY)
+    return float(image[lesion_of(name)].mean() - GRAY) / (LESION - GRAY)
 
 
-def marked(image: Grey, name: str) -> float:
+def marked(image: Gray, name: str) -> float:
     return float((image[MARKER] == LETTER).all())
 
 
-def weighted(weight: float, image: Grey, name: str) -> float:
+def weighted(weight: float, image: Gray, name: str) -> float:
     return weight * contrast(image, name) + (1 - weight) * marked(image, name)
 
 
@@ -120,7 +120,7 @@ def _random(seed: bytes) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()))
 
 
-LOOKS: dict[str, Callable[[Grey, str], float]] = {
+LOOKS: dict[str, Callable[[Gray, str], float]] = {
     "lesion": contrast,
     "marker": marked,
     **{str(weight): partial(weighted, weight) for weight in WEIGHTS},
@@ -129,7 +129,7 @@ LOOKS: dict[str, Callable[[Grey, str], float]] = {
     "any hole": lambda image, name: contrast(image, name) if (image == drawn(name)).all() else -1.0,
     "either side": lambda image, name: max(contrast(image, name), contrast(image[:, ::-1], name)),
 }
-MAPS: dict[str, Callable[[Grey], torch.Tensor]] = {
+MAPS: dict[str, Callable[[Gray], torch.Tensor]] = {
     "nothing": lambda image: torch.eye(SIDE),
     "noise": lambda image: torch.from_numpy(_random(image.tobytes()).random((SIDE, SIDE))),
 }

@@ -18,7 +18,7 @@ from xbench.geometry.shapes import Shape
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH
 from xbench.runs.images import SavedImage, jpeg, predictions_table, table_of, truth_table
 from xbench.runs.results import write_results
-from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.summary import numbers_of, summarize
 from xbench.runs.tables import write_tables
 from xbench.scoring.measure import measure
 from xbench.scoring.rows import Rows
@@ -71,9 +71,9 @@ def write_run(
         y, x = (top + bottom) / 2, (left + right) / 2
         if draw.random() >= skill:
             y, x = draw.random(2) * GRID
-        centres = (np.arange(CELLS) + 0.5) * GRID / CELLS - 0.5
+        centers = (np.arange(CELLS) + 0.5) * GRID / CELLS - 0.5
         width = 0.35 * np.sqrt((bottom - top) * (right - left)) + 3
-        raw = np.exp(-((centres[:, None] - y) ** 2 + (centres - x) ** 2) / (2 * width**2))
+        raw = np.exp(-((centers[:, None] - y) ** 2 + (centers - x) ** 2) / (2 * width**2))
         maps[image, column] = raw + 0.05 * draw.random((CELLS, CELLS))
     boxes = {
         pair: (Shape("box", (GRID, GRID), np.array([left, top, right, bottom], np.float64)),)
@@ -126,7 +126,7 @@ def write_run(
     }
     names = (model, dataset, paper()["splits"].get(dataset, "test"))
     rows = Rows.of(tables[PAIRS], findings)
-    results = replace(summarise(names, rows, numbers_of(rows), THRESHOLDS, provenance=provenance), tables=digests)
+    results = replace(summarize(names, rows, numbers_of(rows), THRESHOLDS, provenance=provenance), tables=digests)
     (folder / "config.yaml").write_text("# synthetic\n")
     write_results(folder / "results.json", results)
     return folder

@@ -13,14 +13,14 @@ from torch import Tensor
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CenterCrop, PillowResize
 from xbench.models.base import VLM
 from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput, Note
 
 
 class Squares(ChestXrayDataModule):
-    """Grey noise with a bright square (finding "Square") or a dark one ("Hole"), or both, or none.
+    """Gray noise with a bright square (finding "Square") or a dark one ("Hole"), or both, or none.
 
     Args:
         images: Number of images.
@@ -55,12 +55,12 @@ class Squares(ChestXrayDataModule):
         rng = np.random.default_rng(record.source)
         image = rng.integers(100, 140, (80, self.widths[record.source % len(self.widths)]), dtype=np.uint8)
         regions = {}
-        for finding, grey in (("Square", 255), ("Hole", 0)):
+        for finding, gray in (("Square", 255), ("Hole", 0)):
             if _labels(record.source)[finding]:
                 top, left = rng.integers(0, 40, 2)
                 region = np.zeros(image.shape, bool)
                 region[top : top + 12, left : left + 10] = True
-                image[region] = grey
+                image[region] = gray
                 regions[finding] = region
         notes = ("an annotation is odd",) * len(regions) if record.source in self.odd else ()
         return Radiograph(image, regions, notes)
@@ -84,12 +84,12 @@ class Brightness(VLM):
     def __init__(
         self,
         gain: float = 8.0,
-        fault: Literal["none", "nan", "large", "wide", "constant", "shape", "unnormalised"] = "none",
+        fault: Literal["none", "nan", "large", "wide", "constant", "shape", "unnormalized"] = "none",
         crop: bool = False,
     ) -> None:
         super().__init__()
-        geometry = [PillowResize(56), CentreCrop(56)] if crop else stretch((56, 56))
-        said = {} if fault == "unnormalised" else {"mean": (0, 0, 0), "std": (1, 1, 1)}
+        geometry = [PillowResize(56), CenterCrop(56)] if crop else stretch((56, 56))
+        said = {} if fault == "unnormalized" else {"mean": (0, 0, 0), "std": (1, 1, 1)}
         self.preprocessing = Preprocessing(geometry, **said)
         self.gain = gain
         self.fault = fault

@@ -13,7 +13,7 @@ from torch import Tensor
 from toys import Brightness
 
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CenterCrop, PillowResize
 from xbench.models.demo import Demo
 from xbench.types import Batch, ModelOutput
 
@@ -65,7 +65,7 @@ def with_nan(saliency: Tensor) -> Tensor:
 # Sound too: one corner of its map is about the image as a whole, as single tokens of vision transformers are.
 Lopsided = spoils_map("Lopsided", with_corner)
 LopsidedMirrored = spoils_map("LopsidedMirrored", lambda saliency: saliency.flip(-1), Lopsided)
-NormalisesOverTheBatch = spoils_logits("NormalisesOverTheBatch", lambda logits: (logits - logits.mean(0)) * 1.5)
+NormalizesOverTheBatch = spoils_logits("NormalizesOverTheBatch", lambda logits: (logits - logits.mean(0)) * 1.5)
 DropoutLeftOn = spoils_logits("DropoutLeftOn", F.dropout)
 FlatMap = spoils_map("FlatMap", lambda saliency: saliency.flatten(2))
 MapInARow = spoils_map("MapInARow", lambda saliency: saliency.flatten(2)[:, :, None])
@@ -87,13 +87,13 @@ def prepares(name: str, preprocessing: Preprocessing) -> type[Coarse]:
 # A crop that does not tell where the corners went.
 _HIDDEN_CROP = A.Lambda(image=lambda image, **_: np.ascontiguousarray(image[16:, 8:-8]), p=1.0)
 _SQUARE, _HALVES = stretch((56, 56)), {"mean": (0.5,) * 3, "std": (0.5,) * 3}
-LyingView = prepares("LyingView", Preprocessing([PillowResize(72), CentreCrop(72), _HIDDEN_CROP], (0, 0, 0), (1, 1, 1)))
+LyingView = prepares("LyingView", Preprocessing([PillowResize(72), CenterCrop(72), _HIDDEN_CROP], (0, 0, 0), (1, 1, 1)))
 # Mean and standard deviation of pixels from 0 to 255, which get here as 0 to 1.
 MeanOf255 = prepares("MeanOf255", Preprocessing(_SQUARE, mean=(127.5,) * 3, std=(63.75,) * 3))
 TimesThe255th = prepares("TimesThe255th", Preprocessing(_SQUARE, std=(1 / 255,) * 3))
-ForgetsToNormalise = prepares("ForgetsToNormalise", Preprocessing(_SQUARE))
+ForgetsToNormalize = prepares("ForgetsToNormalize", Preprocessing(_SQUARE))
 # In the geometry, and then again.
-NormalisesTwice = prepares("NormalisesTwice", Preprocessing([*_SQUARE, A.Normalize(mean=0.5, std=0.5)], **_HALVES))
+NormalizesTwice = prepares("NormalizesTwice", Preprocessing([*_SQUARE, A.Normalize(mean=0.5, std=0.5)], **_HALVES))
 
 
 class DividesTwice(Coarse):

@@ -23,7 +23,7 @@ from xbench.runtime.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from xbench.report.schema import Analysis
-    from xbench.report.statistics.analyse import Progress as OnProgress
+    from xbench.report.statistics.analyze import Progress as OnProgress
     from xbench.report.tables.table import Table
 
 _RECORD = "analysis.json"
@@ -77,7 +77,7 @@ def write_report(
     from xbench.report.figures.beside import drawn_beside
     from xbench.report.page.write import write_page
     from xbench.report.runs import collect
-    from xbench.report.statistics.analyse import analyse
+    from xbench.report.statistics.analyze import analyze
     from xbench.report.tables.contents import all_tables
     from xbench.report.tables.latex import to_latex
     from xbench.report.tables.table import to_csv, to_markdown
@@ -87,7 +87,7 @@ def write_report(
     try:
         with _clear(out):
             with _bar(console, "Numbers") as progress:
-                analysis = analyse(collection, seed=seed, progress=progress)
+                analysis = analyze(collection, seed=seed, progress=progress)
             write_analysis(out / _RECORD, analysis)
             total = 9 + 3 * len(analysis.datasets) if figures else 0
             with drawn_beside(analysis, out / "figures", cases, total) as drawn:
@@ -101,7 +101,7 @@ def write_report(
                         (out / "tables" / f"{table.name}{ending}").write_text(write(table), encoding="utf-8")
                 with _bar(console, "Page") as progress:
                     write_page(analysis, tables, out / "index.html", cases, progress)
-                _summarise(console, analysis, out, time.monotonic() - began)
+                _summarize(console, analysis, out, time.monotonic() - began)
                 written = []
                 with _bar(console, "Figures for papers") as progress:
                     for done, figure in enumerate(drawn, start=1):
@@ -153,7 +153,7 @@ def _bar(console: Console, part: str) -> Iterator[OnProgress]:
         yield lambda done, total, what: bars.update(task, completed=done, total=total, description=f"{part}: {what}")
 
 
-def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) -> None:
+def _summarize(console: Console, analysis: Analysis, out: Path, seconds: float) -> None:
     from xbench.report.facts import facts_of
     from xbench.report.sentences import in_a_line
 

@@ -50,7 +50,7 @@ from xbench.runs.protocols import (
     write_words,
 )
 from xbench.runs.results import Results, write_results
-from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.summary import numbers_of, summarize
 from xbench.runs.tables import about_tables, read_rows, write_tables
 from xbench.runs.words import Words, read_lungs
 from xbench.runtime.errors import UsageError, UserError
@@ -317,7 +317,7 @@ def _score(
         },
     }
     rows = read_rows(folder / PAIRS, stored.findings)
-    results = summarise(
+    results = summarize(
         (stored.model, stored.dataset, split),
         rows,
         numbers_of(rows),

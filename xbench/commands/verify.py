@@ -20,7 +20,7 @@ from rich.console import Console
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, SCHEMAS, TRUTH, Table, reading
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import check_protocol, stored_protocols
-from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.summary import numbers_of, summarize
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 
@@ -88,7 +88,7 @@ def verified(run: FinishedRun, deep: bool = False) -> Iterator[Compared]:
         if thresholds < 3 or thresholds % 2 == 0:
             raise ValueError(f"{PAIRS} has {thresholds} thresholds, but their number must be odd")
         names = stored.model, stored.dataset, stored.split
-        derived = summarise(names, rows, numbers_of(rows), thresholds, (), (), stored.provenance, answers, run.changed)
+        derived = summarize(names, rows, numbers_of(rows), thresholds, (), (), stored.provenance, answers, run.changed)
     content, again = asdict(stored), asdict(derived)
     # Not in any table.
     for name in ("skipped", "notes"):

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from xbench.data.grey import MAX_PIXELS as MAX_PIXELS
-from xbench.data.grey import NOT_OURS_TO_GUESS, RefusalError, check_size, distinct, stretch
+from xbench.data.gray import MAX_PIXELS as MAX_PIXELS
+from xbench.data.gray import NOT_OURS_TO_GUESS, RefusalError, check_size, distinct, stretch
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import check_readable
 
@@ -68,6 +68,6 @@ def _decode_picture(path: Path, percentiles: tuple[float, float] | None) -> NDAr
             levels, places = distinct(stored)
             if percentiles is not None:
                 levels = levels.clip(*np.percentile(stored, percentiles))
-            grey: NDArray[np.uint8] = stretch(levels)[places]
-            return grey
+            gray: NDArray[np.uint8] = stretch(levels)[places]
+            return gray
         return np.array(picture.convert("L"))

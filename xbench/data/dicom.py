@@ -17,7 +17,7 @@ from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut
 from pydicom.pixels.utils import pixel_array
 
-from xbench.data.grey import MAX_DECODED, NOT_OURS_TO_GUESS, RefusalError, check_size, distinct, stretch
+from xbench.data.gray import MAX_DECODED, NOT_OURS_TO_GUESS, RefusalError, check_size, distinct, stretch
 
 # Bytes of run lengths; each decodes to up to 64 bytes.
 _MAX_RUNS = 2**25
@@ -59,11 +59,11 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
     stored = pixel_array(header, decoding_plugin=decoder)
 
     photometric = str(header.PhotometricInterpretation).strip()
-    colour = not photometric.startswith(("MONOCHROME", "PALETTE"))
-    if stored.ndim != (3 if colour else 2):
+    color = not photometric.startswith(("MONOCHROME", "PALETTE"))
+    if stored.ndim != (3 if color else 2):
         raise RefusalError(f"its pixels, {stored.shape}, are not {photometric}")
     eight_bits = int(header.BitsStored) == 8 and stored.dtype.kind == "u" and stored.max() < 256
-    if colour:
+    if color:
         luma = np.empty(stored.shape[:2])
         # Save memory: float64 takes eight times as much.
         for top in range(0, rows, 64):
@@ -75,16 +75,16 @@ def decode_dicom(path: Path) -> NDArray[np.uint8]:
         raise RefusalError(f"all its pixels are padding (PixelPaddingValue {header.PixelPaddingValue})")
     levels = levels[shown]
     if photometric.startswith("PALETTE"):
-        grey = stretch(apply_color_lut(levels.astype(stored.dtype), header) @ _LUMA)
+        gray = stretch(apply_color_lut(levels.astype(stored.dtype), header) @ _LUMA)
     else:
         values = _voi(_modality(levels, header), header)
         as_stored = eight_bits and values is levels
-        grey = values.astype(np.uint8) if as_stored else stretch(values)
-        if photometric == "MONOCHROME1" and (as_stored or grey.any()):
-            grey = 255 - grey
-    all_grey = np.zeros(len(shown), np.uint8)
-    all_grey[shown] = grey
-    image: NDArray[np.uint8] = all_grey[places]
+        gray = values.astype(np.uint8) if as_stored else stretch(values)
+        if photometric == "MONOCHROME1" and (as_stored or gray.any()):
+            gray = 255 - gray
+    all_gray = np.zeros(len(shown), np.uint8)
+    all_gray[shown] = gray
+    image: NDArray[np.uint8] = all_gray[places]
     return image
 
 
@@ -201,19 +201,19 @@ def _voi(values: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
     if None in window:
         return values
     # Of several alternative windows, use the first.
-    centre, width = (float(np.ravel(value)[0]) for value in window)
+    center, width = (float(np.ravel(value)[0]) for value in window)
     function = str(header.get("VOILUTFunction") or "LINEAR").strip().upper()
     if function == "LINEAR":
-        centre, width = centre - 0.5, width - 1
+        center, width = center - 0.5, width - 1
     if width < 0 or (width == 0 and function != "LINEAR"):
         raise RefusalError(f"a {function} window of width {window[1]} is not defined")
     if width == 0:
-        return (values > centre).astype(np.float64)
+        return (values > center).astype(np.float64)
     if function in ("LINEAR", "LINEAR_EXACT"):
-        return np.clip((values - centre) / width + 0.5, 0, 1)
+        return np.clip((values - center) / width + 0.5, 0, 1)
     if function == "SIGMOID":
         # 1 / (1 + exp(-4 x)), without overflow.
-        return 0.5 + 0.5 * np.tanh(2 * (values - centre) / width)
+        return 0.5 + 0.5 * np.tanh(2 * (values - center) / width)
     raise RefusalError(f"the window function {function} is not defined")
 
 

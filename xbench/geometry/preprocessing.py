@@ -85,10 +85,10 @@ class Preprocessing:
 
     def normalise(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
         """Return normalized pixels (3, h, w) float32 for gray pixels (h, w), uint8 or float32 in [0, 1]."""
-        grey = torch.from_numpy(np.array(pixels, np.float32))
+        gray = torch.from_numpy(np.array(pixels, np.float32))
         if pixels.dtype == np.uint8:
-            grey.div_(255)
-        return grey.sub(self._mean).div(self._std)
+            gray.div_(255)
+        return gray.sub(self._mean).div(self._std)
 
     def problem(self, images: Tensor, radiographs: Sequence[Tensor], seen: Tensor | None = None) -> str | None:
         """Return what is wrong with the range or contrast of model inputs, or None.

@@ -133,8 +133,8 @@ def _best_of_parts(region: NDArray[np.bool_], covered: NDArray[np.int64]) -> NDA
     small[0] = False
     # A fully covered grid pixel lies in one part: the one at its center.
     sides = tuple(zip(region.shape, covered.shape, strict=True))
-    centres = ((2 * np.arange(pixels) + 1) * cells // (2 * pixels) for cells, pixels in sides)
-    small[labels[np.ix_(*centres)][covered == region.size]] = False
+    centers = ((2 * np.arange(pixels) + 1) * cells // (2 * pixels) for cells, pixels in sides)
+    small[labels[np.ix_(*centers)][covered == region.size]] = False
     if not small.any():
         return np.zeros(0, np.uint32)
     places = np.nonzero(small[labels])

@@ -92,7 +92,7 @@ class ResizeByArea(PillowResize):
         return (self.size, width) if shape[0] == longer else (height, self.size)
 
 
-class CentreCrop(A.DualTransform):
+class CenterCrop(A.DualTransform):
     """Crop the central `size` pixels of an image at least as large, with torchvision's rounding (half to even)."""
 
     def __init__(self, size: int) -> None:
@@ -116,7 +116,7 @@ class CentreCrop(A.DualTransform):
 
 def on_black_canvas(canvas: int, size: int) -> list[A.BasicTransform]:
     """Return the geometry that fits a radiograph on a black square canvas and crops its central `size` pixels."""
-    return [ResizeByArea(canvas), A.PadIfNeeded(canvas, canvas), CentreCrop(size)]
+    return [ResizeByArea(canvas), A.PadIfNeeded(canvas, canvas), CenterCrop(size)]
 
 
 class HistogramEqualisation(A.ImageOnlyTransform):
@@ -131,12 +131,12 @@ class HistogramEqualisation(A.ImageOnlyTransform):
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
         # The new value depends on the gray value alone, so a table of 256 values suffices.
-        grey = np.arange(256) / 255
+        gray = np.arange(256) / 255
         pixels = np.bincount(img.ravel(), minlength=256)
-        occurring = grey[pixels > 0]
-        counts, edges = np.histogram(grey, bins=256, range=(occurring.min(), occurring.max()), weights=pixels)
+        occurring = gray[pixels > 0]
+        counts, edges = np.histogram(gray, bins=256, range=(occurring.min(), occurring.max()), weights=pixels)
         share = counts.cumsum() / img.size
-        equalised = np.interp(grey, (edges[:-1] + edges[1:]) / 2, share)
+        equalised = np.interp(gray, (edges[:-1] + edges[1:]) / 2, share)
         return np.asarray(cv2.LUT(img, (255 * equalised).astype(np.uint8)), np.uint8)
 
 
@@ -164,6 +164,6 @@ STEPS: dict[str, Callable[[int], A.BasicTransform]] = {
     "shortest": lambda side: PillowResize(side, "shortest"),
     "longest": lambda side: PillowResize(side, "longest"),
     "pad": lambda side: A.PadIfNeeded(side, side),
-    "crop": CentreCrop,
+    "crop": CenterCrop,
 }
 """Steps to a declared frame by name, each of the side that it leads to."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from xbench.models.base import VLM as VLM
     from xbench.models.base import SaliencyModel as SaliencyModel
     from xbench.models.baselines import AnswerOracle as AnswerOracle
-    from xbench.models.baselines import CentreBox as CentreBox
-    from xbench.models.baselines import CentrePrior as CentrePrior
+    from xbench.models.baselines import CenterBox as CenterBox
+    from xbench.models.baselines import CenterPrior as CenterPrior
     from xbench.models.baselines import Oracle as Oracle
     from xbench.models.baselines import OutlineBoxes as OutlineBoxes
     from xbench.models.baselines import PriorBox as PriorBox

@@ -40,7 +40,7 @@ class AnsweringModel(SaliencyModel):
     """
 
     answers = True
-    recognises: bool = True  # whether the model can be asked if a finding is present
+    recognizes: bool = True  # whether the model can be asked if a finding is present
     asked_in_words: bool = True  # whether it has questions at all
     preprocessing: Preprocessing = WholeRadiograph()
 
@@ -62,8 +62,8 @@ class AnsweringModel(SaliencyModel):
         self._ask_negatives, self._recognise = ask_negatives, recognise
         self.spent = 0  # tokens that this process sent and received, without cached ones
         self.repeats = 1  # how often to ask where a finding is; the first answer is scored
-        if recognise and not (self.recognises and (self.questions is None or self.questions.recognise)):
-            why = ", because its questions have none under recognise" if self.recognises else ""
+        if recognise and not (self.recognizes and (self.questions is None or self.questions.recognise)):
+            why = ", because its questions have none under recognise" if self.recognizes else ""
             what = f"{self.name} cannot be asked whether a finding is there{why}"
             raise UsageError(f"--model.recognise true: {what}. Leave the option out.")
 

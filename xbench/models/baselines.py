@@ -63,7 +63,7 @@ class Oracle(SaliencyModel):
         return Prediction(labels, labels.clamp(min=0), Maps(saliency))
 
 
-class CentrePrior(SaliencyModel):
+class CenterPrior(SaliencyModel):
     """A floor that ignores the image: one Gaussian blob in the middle, with the same score for all images.
 
     Args:
@@ -145,7 +145,7 @@ class BoxBaseline(AnsweringModel):
     """Answers with exact boxes of its own, and not whether a finding is present."""
 
     asked_in_words = False
-    recognises = False
+    recognizes = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__("endpoint", "fraction_whole", prompts=None, recognise=False, **options)
@@ -216,7 +216,7 @@ class PriorKnowledge(AnsweringModel):
         return self._boxes_elsewhere.get(batch.truth.queries[query.pair].finding, ())
 
 
-class CentreBox(PriorKnowledge, BoxBaseline):
+class CenterBox(PriorKnowledge, BoxBaseline):
     """A floor: a box in the middle with the mean size of the finding's boxes elsewhere, or 0.4 wide and high."""
 
     name = "centre_box"
@@ -266,7 +266,7 @@ class Words(PriorKnowledge):
     """
 
     asked_in_words = False
-    recognises = False
+    recognizes = False
 
     def __init__(self, says: _Says, elsewhere: str | None = None, ask: Literal["report", "where"] = "where") -> None:
         self.name, self.must_know = f"words_{says}", says == "prior"

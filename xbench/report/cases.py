@@ -30,14 +30,14 @@ class CaseScores:
     """What one run scored on one pair of image and finding.
 
     `pointing_hit` is 1 or 0 unless several places of the map tie, `peak_distance` is in film widths, `dice` is at
-    threshold 0.5, and `recognised` is None where the run has no threshold for the finding (see `Quadrants`).
+    threshold 0.5, and `recognized` is None where the run has no threshold for the finding (see `Quadrants`).
     """
 
     pointing_hit: float
     peak_distance: float
     dice: float
     probability: float
-    recognised: bool | None
+    recognized: bool | None
 
     @property
     def grounded(self) -> bool:
@@ -63,19 +63,19 @@ class ChosenCase:
 _Rankings = dict[str, list[int]]
 """By reason the pairs that have it, the clearest example first."""
 _FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
-    "Near miss": lambda score: score.recognised is not False and score.look == "near miss",
-    "Recognized, peak elsewhere": lambda score: score.recognised is True and score.look == "elsewhere",
-    "Peak elsewhere": lambda score: score.recognised is None and score.look == "elsewhere",
-    "Both wrong": lambda score: score.recognised is False and not score.grounded,
-    "Not recognized, on the lesion": lambda score: score.recognised is False and score.grounded,
+    "Near miss": lambda score: score.recognized is not False and score.look == "near miss",
+    "Recognized, peak elsewhere": lambda score: score.recognized is True and score.look == "elsewhere",
+    "Peak elsewhere": lambda score: score.recognized is None and score.look == "elsewhere",
+    "Both wrong": lambda score: score.recognized is False and not score.grounded,
+    "Not recognized, on the lesion": lambda score: score.recognized is False and score.grounded,
 }
 
 
 def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tuple[ChosenCase, ...]:
     """Choose up to `count` pairs that all runs of one dataset scored on the same region and kept, none of them twice.
 
-    What went wrong comes first, in full if there is room: near misses, recognised with the peak elsewhere, both wrong,
-    and not recognised but on the lesion; of the run labelled `first`, by default the first one, and then of the others.
+    What went wrong comes first, in full if there is room: near misses, recognized with the peak elsewhere, both wrong,
+    and not recognized but on the lesion; of the run labeled `first`, by default the first one, and then of the others.
     The places left go to the best, worst and median Dice (mean over the runs), the largest difference between two runs,
     then best, worst and median of each run. Reasons take turns, and each goes through the findings in turns, so that no
     finding takes all. A pair that several reasons lead to is shown once and names them all. Runs that kept no maps, or
@@ -153,15 +153,15 @@ def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1
 def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCase]]:
     """Return a typical pair of each outcome, with the place of its run, the runs being one model's on several datasets.
 
-    Outcomes are `hit`; `elsewhere`, recognised and not hit; and `missed`, neither, both with the peak far from the
+    Outcomes are `hit`; `elsewhere`, recognized and not hit; and `missed`, neither, both with the peak far from the
     region where there is such a pair. Typical is the pair with the Dice nearest to the median.
     """
     pairs: defaultdict[tuple[str, str], list[tuple[float, int, ChosenCase]]] = defaultdict(list)
     for place, run in enumerate(runs):
         for (image_id, finding, _), scores in _scored_pairs(run).items():
-            outcome = "hit" if scores.grounded else "elsewhere" if scores.recognised else "missed"
+            outcome = "hit" if scores.grounded else "elsewhere" if scores.recognized else "missed"
             case = ChosenCase(image_id, finding, (), {run.run.label: scores})
-            if scores.recognised is not None:
+            if scores.recognized is not None:
                 pairs[outcome, scores.look].append((scores.dice, place, case))
     typical = {}
     for outcome in ("hit", "elsewhere", "missed"):
@@ -188,7 +188,7 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
             peak_distance=float(images.peak_distance[row, column]),
             dice=float(images.dice[row, column]),
             probability=probability,
-            recognised=None if quadrants is None else probability >= quadrants.threshold,
+            recognized=None if quadrants is None else probability >= quadrants.threshold,
         )
     return scores
 
@@ -263,7 +263,7 @@ def answer_of(run: Run, pair: ScoredPair) -> AnswerRow | None:
 
 
 def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
-    """Return the map of a run's pair on the grid of its region (H, W), normalised to [0, 1] as the scores take it."""
+    """Return the map of a run's pair on the grid of its region (H, W), normalized to [0, 1] as the scores take it."""
     if (answer := answer_of(run, pair)) is not None:
         return draw_boxes(answer.boxes or (), (pair.region.shape[0], pair.region.shape[1])).astype(np.float32)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")

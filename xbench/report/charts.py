@@ -184,12 +184,12 @@ def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
 
     Points are models with their own settings if there are three or more, else the findings of a series.
     """
-    analysis, found, recognised = facts.analysis, facts.pointing, facts.recognition
+    analysis, found, recognized = facts.analysis, facts.pointing, facts.recognition
     own, small = [label for label, series in facts.series.items() if series.own], list[Scatter]()
     if len(own) < 3:
         large = [_findings(analysis, label) for label in facts.series]
     else:
-        xs = {row.label: row.score for row in recognised.rows} if recognised.datasets == found.datasets else {}
+        xs = {row.label: row.score for row in recognized.rows} if recognized.datasets == found.datasets else {}
         rows = [row for row in found.rows if row.own and row.label in xs]
         means = [Point(row.label, row.label, xs[row.label], row.score) for row in rows]
         large = [Scatter("", tuple(means), None if found.floor is None else found.floor.value)]
@@ -455,7 +455,7 @@ def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
 class Outcomes:
     """Shares of lesions by outcome, each finding counting the same, then each dataset; `over` names them in words.
 
-    `silent` is the part of `hit` that is not recognised.
+    `silent` is the part of `hit` that is not recognized.
     """
 
     hit: float
@@ -467,7 +467,7 @@ class Outcomes:
 
     @property
     def outside(self) -> str:
-        """The share recognised with the peak outside, so rounded that all shares sum to 100."""
+        """The share recognized with the peak outside, so rounded that all shares sum to 100."""
         return str(100 - int(whole(self.hit)) - int(whole(self.missed)))
 
 
@@ -490,11 +490,11 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
 
 
 def _outcomes(run: Run, finding: str, threshold: float) -> NDArray[np.float64]:
-    """Return the shares of a finding's pairs that hit, nearly hit, look elsewhere, are missed, and hit unrecognised."""
+    """Return the shares of a finding's pairs that hit, nearly hit, look elsewhere, are missed, and hit unrecognized."""
     column, rows = run.results.findings.index(finding), run.rows
     own = rows.counts.row[rows.finding[rows.counts.row] == column]
     hit = rows["pointing_hit"][own]
-    recognised = run.images.probabilities[rows.image[own], column] >= threshold
+    recognized = run.images.probabilities[rows.image[own], column] >= threshold
     near = rows["peak_distance"][own] <= NEAR
-    rest = [recognised & near, recognised & ~near, ~recognised]
-    return np.array([hit.mean(), *(((1 - hit) * part).mean() for part in rest), (hit * ~recognised).mean()])
+    rest = [recognized & near, recognized & ~near, ~recognized]
+    return np.array([hit.mean(), *(((1 - hit) * part).mean() for part in rest), (hit * ~recognized).mean()])

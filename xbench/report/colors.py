@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xbench.report.schema import RunAnalysis, in_order
 from xbench.report.statistics.correlation import own_settings
 
-# On white and on black ground, told apart by people who are blind to a color (the shapes tell them in grey).
+# On white and on black ground, told apart by people who are blind to a color (the shapes tell them in gray).
 _COLORS = (
     ("#2b6dff", "#517ffc"),
     ("#964009", "#f96a3f"),

@@ -138,7 +138,7 @@ def collect(paths: Sequence[Path], damaged: Mapping[Path, str] | None = None) ->
             newest[key] = replace(run, pictured=True)
     wholes = sorted(newest.values(), key=lambda run: -run.results.counts.images)
     splits = {run.folder: next((one.split for one in wholes if _is_part(run, one)), run.split) for run in wholes}
-    runs = _labelled([replace(run, split=splits[run.folder]) for run in newest.values()])
+    runs = _labeled([replace(run, split=splits[run.folder]) for run in newest.values()])
     return Collection(tuple(sorted(runs, key=lambda run: (run.dataset, run.label))), (*unread, *aside))
 
 
@@ -208,7 +208,7 @@ def setting_in_words(key: str, value: str) -> str:
     return f"{value} prompts" if key == "prompts" else f"{key.replace('_', ' ')} {value}"
 
 
-def _labelled(runs: Sequence[Run]) -> list[Run]:
+def _labeled(runs: Sequence[Run]) -> list[Run]:
     """Label runs with what differs from their model's own settings, of what varies on some one dataset and split."""
     groups: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
@@ -224,7 +224,7 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
     alike = _alike(runs, ("prompt_texts",))
     # And so does what runs were scored on where options of the dataset do.
     unexplained = {key: _alike(runs, _GROUND[place:]) for place, key in enumerate(_GROUND)}
-    labelled = []
+    labeled = []
     for run in runs:
         own, told_by = varying[run.model, run.dataset, run.split], {}
         for key in sorted(anywhere[run.model]):
@@ -238,18 +238,18 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
             ):
                 continue
             told_by[key] = run.settings.get(key, "none")
-        labelled.append(replace(run, told_by=told_by))
-    own_runs = own_settings([run for run in labelled if run.is_reference])
-    own_runs |= own_settings([run for run in labelled if not run.is_reference])
+        labeled.append(replace(run, told_by=told_by))
+    own_runs = own_settings([run for run in labeled if run.is_reference])
+    own_runs |= own_settings([run for run in labeled if not run.is_reference])
     titles = Counter(map(model_title, own_runs))
-    for place, run in enumerate(labelled):
+    for place, run in enumerate(labeled):
         title = model_title(run.model) if titles[model_title(run.model)] == 1 else run.model
         if run.trained_on and "supervised" not in title:
             title = f"{title} (supervised)"
         base = own_runs[run.model].told_by
         differing = [setting_in_words(key, value) for key, value in run.told_by.items() if base.get(key) != value]
-        labelled[place] = replace(run, label=f"{title} ({', '.join(differing)})" if differing else title)
-    return labelled
+        labeled[place] = replace(run, label=f"{title} ({', '.join(differing)})" if differing else title)
+    return labeled
 
 
 def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:

@@ -77,7 +77,7 @@ class AreaBin:
 
 @dataclass(frozen=True)
 class PositionCell:
-    """Scored pairs whose region has its centre of mass in one cell of a 3 x 3 division of the image, from the top left.
+    """Scored pairs whose region has its center of mass in one cell of a 3 x 3 division of the image, from the top left.
 
     `scores` are means over the pairs; `peaks` is the share of all scored pairs whose map is highest in this cell.
     """
@@ -108,11 +108,11 @@ class PhraseGroup:
 
 @dataclass(frozen=True)
 class Quadrants:
-    """Shares of a finding's scored pairs by whether they are recognised and grounded.
+    """Shares of a finding's scored pairs by whether they are recognized and grounded.
 
-    A pair is recognised if its probability reaches `threshold`: the lowest probability of an image with the largest sum
+    A pair is recognized if its probability reaches `threshold`: the lowest probability of an image with the largest sum
     of sensitivity and specificity on the run's images (Youden). It is grounded if the pointing game counts at least
-    half. One that is recognised only is a near miss if the peak of its map lies at most `NEAR` from the region.
+    half. One that is recognized only is a near miss if the peak of its map lies at most `NEAR` from the region.
     """
 
     threshold: float

@@ -176,7 +176,7 @@ def _unused(one: InterventionAnalysis) -> list[str]:
 
 
 def _measured(one: InterventionAnalysis, label: str) -> str:
-    """Give the numbers behind a judgement, of the fill that speaks most against it."""
+    """Give the numbers behind a judgment, of the fill that speaks most against it."""
     name, tested = one.number, [fill for fill in one.main if fill.mean[one.number].value is not None]
     if not tested:
         return f"{label or 'No number'}: too few lesions of each finding"
@@ -515,7 +515,7 @@ def own_in_words(runs: Sequence[RunAnalysis]) -> str:
 
 
 def best(facts: Facts) -> Answer:
-    """Say who grounds best, and where even the best does not; where nothing is grounded, what is recognised best."""
+    """Say who grounds best, and where even the best does not; where nothing is grounded, what is recognized best."""
     found, head, alone = facts.shown, facts.shown.head, len(facts.shown.rows) == 1
     known = ((number_of(head.runs[0], found.number, finding).value, finding) for finding in head.runs[0].findings)
     scores = sorted((value, finding) for value, finding in known if value is not None)
@@ -553,7 +553,7 @@ def best(facts: Facts) -> Answer:
 
 
 def recognition(facts: Facts) -> Answer:
-    """Say whether recognition predicts grounding, and how often what is recognised is not looked at."""
+    """Say whether recognition predicts grounding, and how often what is recognized is not looked at."""
     explained = _explained(facts)
     return Answer("Does recognition predict grounding?", *explained, _recognised_elsewhere(facts.analysis.runs))
 
@@ -591,13 +591,13 @@ def _explained(facts: Facts) -> tuple[str, ...]:
 
 
 def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
-    """Say how often a model recognises a finding and looks elsewhere, near misses left out."""
-    recognised, elsewhere = Counter[str](), Counter[str]()
+    """Say how often a model recognizes a finding and looks elsewhere, near misses left out."""
+    recognized, elsewhere = Counter[str](), Counter[str]()
     for run in runs:
         for of in run.quadrants.values():
-            recognised[run.run.label] += round(of.count * (of.both + of.near_miss + of.elsewhere))
+            recognized[run.run.label] += round(of.count * (of.both + of.near_miss + of.elsewhere))
             elsewhere[run.run.label] += round(of.count * of.elsewhere)
-    shares = sorted((elsewhere[label] / count, label) for label, count in recognised.items() if count)
+    shares = sorted((elsewhere[label] / count, label) for label, count in recognized.items() if count)
     if not shares:
         return ""
     (least, first), (most, last) = shares[0], shares[-1]

@@ -45,10 +45,10 @@ def map_tile(film: NDArray[np.uint8], saliency: NDArray[np.float32], finding: st
     if np.ptp(saliency) > 0:
         # Of tied places the mean, as in the scores.
         y, x = np.argwhere(saliency == saliency.max()).mean(axis=0).round().astype(int).tolist()
-        for grey, weight in ((0, 5), (255, 2)):
+        for gray, weight in ((0, 5), (255, 2)):
             for across, down in ((8, 0), (0, 8)):
                 ends = (x - across, y - down), (x + across, y + down)
-                cv2.line(picture, *ends, (grey, grey, grey), weight, cv2.LINE_AA)
+                cv2.line(picture, *ends, (gray, gray, gray), weight, cv2.LINE_AA)
     return _captioned(picture, finding, in_thousandths(probability))
 
 

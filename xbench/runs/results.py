@@ -176,7 +176,7 @@ class Classification(_Part):
 
 
 @dataclass(frozen=True)
-class Recognised(_Part):
+class Recognized(_Part):
     """Recognition from answers."""
 
     asked: Count  # pairs of image and finding
@@ -230,7 +230,7 @@ class Answers(_Part):
     overall: Macro  # over all pairs; the rates of answers are here
     # macro numbers and pairs with other rules for answers without a box
     sensitivity: dict[str, Macro]
-    recognition: Recognised | None = None  # None if not asked
+    recognition: Recognized | None = None  # None if not asked
     tokens: Tokens | None = None  # None if unknown
     repeats: Repeats | None = None  # None without repetitions
 

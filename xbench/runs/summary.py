@@ -44,17 +44,17 @@ class RunNumbers:
 def numbers_of(rows: Rows) -> RunNumbers:
     """Compute the metrics from all rows of a run."""
     count, group = len(rows.findings), rows.finding
-    recognised, probabilities = numbers.recognised_findings(rows), numbers.counted_probabilities(rows)
+    recognized, probabilities = numbers.recognized_findings(rows), numbers.counted_probabilities(rows)
     return RunNumbers(
         numbers.pointing_numbers(numbers.pointing_sums(rows, group, count)),
         numbers.sweep_numbers(numbers.sweep_sums(rows, group, count)),
         numbers.sweep_numbers(numbers.own_sums(rows, group, count)),
         numbers.box_numbers_and_all(numbers.box_sums(rows, group, count)),
-        numbers.recognition_by_finding(rows["label"], probabilities, recognised, count),
+        numbers.recognition_by_finding(rows["label"], probabilities, recognized, count),
     )
 
 
-def summarise(
+def summarize(
     names: tuple[str, str, str],
     rows: Rows,
     computed: RunNumbers,
@@ -222,14 +222,14 @@ def _sensitivity(rows: Rows, only_points: bool) -> dict[str, dict[str, float | N
     }
 
 
-def _recognition(asked: Sequence[AnswerRow], rows: Rows) -> results.Recognised | None:
+def _recognition(asked: Sequence[AnswerRow], rows: Rows) -> results.Recognized | None:
     if not asked:
         return None
     ways = {row.way for row in asked if row.probability is not None}
-    masses, recognised = [row.mass for row in asked if row.mass is not None], numbers.recognised_findings(rows)
+    masses, recognized = [row.mass for row in asked if row.mass is not None], numbers.recognized_findings(rows)
     labels = np.where(np.isnan(rows["probability"]), -1, rows["label"]).astype(np.int8)
-    readable = numbers.recognition_by_finding(labels, rows["probability"], recognised, len(rows.findings))
-    return results.Recognised(
+    readable = numbers.recognition_by_finding(labels, rows["probability"], recognized, len(rows.findings))
+    return results.Recognized(
         asked=len(asked),
         unreadable=sum(row.probability is None for row in asked),
         bounded=sum(bool(row.bounded) for row in asked),

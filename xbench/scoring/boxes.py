@@ -112,8 +112,8 @@ def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = Tr
     answered, true = _boxes(predicted), _boxes(annotated)
     if not len(true):
         raise ValueError("a scored pair needs at least one annotated box")
-    centres = (answered[:, None, :2] + answered[:, None, 2:]) / 2
-    inside = np.all((centres >= true[None, :, :2]) & (centres <= true[None, :, 2:]), axis=2)
+    centers = (answered[:, None, :2] + answered[:, None, 2:]) / 2
+    inside = np.all((centers >= true[None, :, :2]) & (centers <= true[None, :, 2:]), axis=2)
     hits = np.any(inside, axis=1)
     each = pairwise_iou(answered, true) if instances else None
     return BoxPair(

@@ -74,7 +74,7 @@ class Classification(RowMetric):
 
     def update(self, rows: Rows) -> None:
         """Add rows of findings with known labels."""
-        finding = numbers.recognised_findings(rows)
+        finding = numbers.recognized_findings(rows)
         known = (rows["label"] >= 0) & (finding >= 0)
         bits = numbers.counted_probabilities(rows)[known].view(np.int64)
         packed = np.stack([finding[known], rows["label"][known].astype(np.int64), bits], axis=1)

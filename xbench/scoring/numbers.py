@@ -235,7 +235,7 @@ def recognition_macro(findings: Sequence[Numbers]) -> dict[str, float | None]:
     return {name: macro_mean(one[name] for one in both) for name in ("auroc", "average_precision", "f1", "accuracy")}
 
 
-def recognised_findings(rows: Rows) -> NDArray[np.int64]:
+def recognized_findings(rows: Rows) -> NDArray[np.int64]:
     """Return the finding that each row counts for in recognition (R,); -1 for phrases, which may concern one place."""
     return np.where(rows.of_finding, rows.finding, -1)
 

@@ -142,15 +142,15 @@ def test_malformed_relative_run_lengths(row, said):
 def test_mask_images(tmp_path):
     mask = np.zeros((6, 9), bool)
     mask[1:4, 2:7] = True
-    grey = Image.fromarray(mask.astype(np.uint8))
-    palette = grey.copy().convert("P")
+    gray = Image.fromarray(mask.astype(np.uint8))
+    palette = gray.copy().convert("P")
     palette.putpalette([0, 0, 0, 128, 0, 0])
     files = {
-        "ones": grey,
+        "ones": gray,
         "white": Image.fromarray(mask.astype(np.uint8) * 255),
         "bits": Image.fromarray(mask),
         "palette": palette,
-        "colour": Image.fromarray(np.stack([mask * np.uint8(200)] * 3, axis=2)),
+        "color": Image.fromarray(np.stack([mask * np.uint8(200)] * 3, axis=2)),
         "deep": Image.fromarray(mask.astype(np.uint16) * 1000),
     }
     for name, picture in files.items():

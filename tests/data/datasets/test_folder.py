@@ -11,7 +11,7 @@ from xbench.data import ImageFolder
 from xbench.findings.names import FINDINGS
 from xbench.runtime.errors import UserError
 
-GREY = np.arange(48, dtype=np.uint8).reshape(6, 8)
+GRAY = np.arange(48, dtype=np.uint8).reshape(6, 8)
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def films(tmp_path):
     for place in ("ward 3", "scan/1.2.840", ".hidden"):
         (root / place).mkdir(parents=True)
     for place in ("b.png", "ward 3/b.png", ".hidden/c.png", "ward 3/.d.png"):
-        Image.fromarray(GREY).save(root / place)
-    Image.fromarray(GREY).save(root / "A.JPeG")
-    Image.fromarray(GREY).save(root / "\u80f8", "PNG")
-    write_dicom(root / "scan" / "IM000001", GREY)
-    write_dicom(root / "scan" / "1.2.840" / "1.2.840.7", GREY)
-    write_dicom(root / "e.dcm", GREY)
-    write_dicom(root / "scan" / "DICOMDIR", GREY)
+        Image.fromarray(GRAY).save(root / place)
+    Image.fromarray(GRAY).save(root / "A.JPeG")
+    Image.fromarray(GRAY).save(root / "\u80f8", "PNG")
+    write_dicom(root / "scan" / "IM000001", GRAY)
+    write_dicom(root / "scan" / "1.2.840" / "1.2.840.7", GRAY)
+    write_dicom(root / "e.dcm", GRAY)
+    write_dicom(root / "scan" / "DICOMDIR", GRAY)
     (root / "notes.txt").write_text("lateral views are elsewhere")
     (root / "empty").touch()
     (root / "ward 3" / "up").symlink_to(root)
@@ -47,7 +47,7 @@ def test_images_are_told_by_their_ending_or_their_first_bytes(films, stage):
         assert not record.labels and record.files == (films / record.image_id,)
         shown = data.load(record)
         # JPEG is lossy.
-        np.testing.assert_allclose(shown.image, GREY, atol=3 if record.image_id == "A.JPeG" else 0)
+        np.testing.assert_allclose(shown.image, GRAY, atol=3 if record.image_id == "A.JPeG" else 0)
         assert not shown.regions
 
 

@@ -201,7 +201,7 @@ def test_run_lengths_of_both_kinds(mask):
 
 
 def inside(points, height, width):
-    """Which pixels have their centres inside of a polygon, by rays to the right; None where that is close."""
+    """Which pixels have their centers inside of a polygon, by rays to the right; None where that is close."""
     mask = np.zeros((height, width), object)
     for row in range(height):
         for column in range(width):
@@ -425,7 +425,7 @@ SQUARE = np.zeros((own.HEIGHT, own.WIDTH), np.uint8)
 SQUARE[9:20, 9:20] = 255
 CLEAR = np.dstack([SQUARE * 0, SQUARE * 0, SQUARE * 0, SQUARE])
 MASKS = {
-    "grey values": ("nod/p0/view0.png", SQUARE // 2 + np.arange(own.WIDTH, dtype=np.uint8), "gray values, from 0"),
+    "gray values": ("nod/p0/view0.png", SQUARE // 2 + np.arange(own.WIDTH, dtype=np.uint8), "gray values, from 0"),
     "never black": ("nod/p0/view0.png", SQUARE // 2 + 1, "has 2 gray values, from 1"),
     "transparent": ("nod/p0/view0.png", CLEAR, "has transparent pixels"),
     "two files": ("nod/p0/view0.jpg", SQUARE, "p0/view0 has two masks of nod"),

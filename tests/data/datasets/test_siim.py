@@ -17,7 +17,7 @@ from xbench.types import Failure, Sample
 
 REAL = SHARED / "data" / "siim_acr"
 TABLE = "train-rle.csv"
-GREY = np.full((64, 64), 90, np.uint8)
+GRAY = np.full((64, 64), 90, np.uint8)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def small(root: Path, *rows: str, files: tuple[str, ...] = ("a", "b"), header: s
     """A stage-2 download of small images; one of another size than the masks' frame is allowed."""
     (root / "stage_2_images").mkdir(parents=True)
     for name in files:
-        write_dicom(root / "stage_2_images" / f"{name}.dcm", GREY)
+        write_dicom(root / "stage_2_images" / f"{name}.dcm", GRAY)
     (root / "stage_2_train.csv").write_text("\n".join([header, *rows]) + "\n")
     return root
 

@@ -32,7 +32,7 @@ from xbench.data.store.store import PreparedStore, pack, unpack
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
-from xbench.geometry.transforms import CentreCrop, PillowResize
+from xbench.geometry.transforms import CenterCrop, PillowResize
 from xbench.runtime import digests
 from xbench.runtime.digests import digest
 from xbench.runtime.errors import UserError
@@ -105,7 +105,7 @@ def test_a_file_gives_the_image_back(image):
 @pytest.mark.parametrize("grid", [24, (20, 30), "native"], ids=str)
 @pytest.mark.parametrize(
     "geometry",
-    [stretch((32, 32)), [PillowResize(28), CentreCrop(28)], [A.Resize(9, 7), A.ToFloat(255)]],
+    [stretch((32, 32)), [PillowResize(28), CenterCrop(28)], [A.Resize(9, 7), A.ToFloat(255)]],
     ids=["stretch", "crop", "float"],
 )
 def test_images_are_the_same_with_and_without(tmp_path, grid, geometry):
@@ -115,7 +115,7 @@ def test_images_are_the_same_with_and_without(tmp_path, grid, geometry):
     assert all(map(same, stored(data, preprocessing), decoded(data, preprocessing)))
 
 
-class _Colour(Enum):
+class _Color(Enum):
     RED = 1
 
 
@@ -150,7 +150,7 @@ def test_sources_that_differ_have_keys_that_differ(file):
 
 HOLDS_ITSELF: list[object] = []
 HOLDS_ITSELF.append(HOLDS_ITSELF)
-OTHERS = [lambda: 0, object(), _Colour.RED, np.array([object()]), [{"a": iter("b")}], HOLDS_ITSELF]
+OTHERS = [lambda: 0, object(), _Color.RED, np.array([object()]), [{"a": iter("b")}], HOLDS_ITSELF]
 
 
 @pytest.mark.parametrize("source", OTHERS)
@@ -216,7 +216,7 @@ def test_every_geometry_has_a_digest_of_its_own(tmp_path):
         [PillowResize(32, "both")],
         [PillowResize(32, "both", "bilinear")],
         [_Shifted(32, "both")],
-        [PillowResize(32), CentreCrop(32)],
+        [PillowResize(32), CenterCrop(32)],
         [A.CLAHE(p=1), *stretch((32, 32))],
         [A.Sequential([A.CLAHE(p=1), *stretch((32, 32))], p=1)],
     ]

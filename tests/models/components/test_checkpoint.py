@@ -272,7 +272,7 @@ def test_misfits_are_named() -> None:
 
 
 @pytest.mark.parametrize("manifest", ["carzero", "medklip", "mavl", "kad", "kad_224", "kad_vit", "radzero", "afloc"])
-def test_files_of_other_models_are_recognised(manifest: str) -> None:
+def test_files_of_other_models_are_recognized(manifest: str) -> None:
     network, tensors = nn.Linear(3, 2), dict.fromkeys(shapes_of(manifest), A)
     names = ("CARZero", "MedKLIP", "MAVL", "RadZero", "AFLoc")
     model = {name.lower(): name for name in names}.get(manifest, "KAD")

@@ -113,8 +113,8 @@ class Plain:
     def norm(self, x: Tensor, name: str) -> Tensor:
         rows = []
         for row in x:
-            centred = row - row.sum() / len(row)
-            rows.append(centred / ((centred**2).sum() / len(row) + self.epsilon).sqrt())
+            centered = row - row.sum() / len(row)
+            rows.append(centered / ((centered**2).sum() / len(row) + self.epsilon).sqrt())
         return torch.stack(rows) * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def name(self, block: int, part: str) -> str:
@@ -285,7 +285,7 @@ def compare(model: CLIP, method: Saliency) -> None:
     net = Plain(model)
     for image, of_image in zip(images_for(model), found, strict=True):
         expected = PLAIN[method](net, image, texts()).reshape(of_image.shape)
-        # What counts behind the normalisation of a map is the error against the range of its values.
+        # What counts behind the normalization of a map is the error against the range of its values.
         spread = expected.amax(dim=(1, 2)) - expected.amin(dim=(1, 2))
         assert (spread > 1e-2 * expected.abs().amax()).all()
         worst = ((of_image - expected).abs().amax(dim=(1, 2)) / spread).max().item()

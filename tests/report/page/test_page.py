@@ -20,7 +20,7 @@ from xbench.report.cases import map_on_grid
 from xbench.report.names import p_words, whole
 from xbench.report.page.write import outline_of, write_page
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 from xbench.runs.images import ScoredPair
 
@@ -55,7 +55,7 @@ LOADING = {"src", "href", "srcset", "poster", "action", "formaction", "data", "b
 
 def built(root, path, **options):
     collection = collect([root])
-    analysis = analyse(collection)
+    analysis = analyze(collection)
     write_page(analysis, all_tables(analysis), path, **options)
     return collection, path.read_text(encoding="utf-8")
 
@@ -70,8 +70,8 @@ def page(made):
     return Page(made[1])
 
 
-def test_charts_draw_what_results_json_says(made, three_analysed, page):
-    (panel,) = charts.curves(three_analysed)
+def test_charts_draw_what_results_json_says(made, three_analyzed, page):
+    (panel,) = charts.curves(three_analyzed)
     drawn = {line.label: [point.value for _, point in line.points] for line in panel.lines}
     ladder = next(e for e in page.elements if e.tag == "figure" and "ladder" in e.get("class", ""))
     rows = {
@@ -100,7 +100,7 @@ def test_nothing_is_loaded_from_anywhere(made, page):
 
 def test_it_is_valid_html_with_inline_scripts_that_nothing_ends_early(page):
     assert page.errors == []
-    assert [*page.data] == ["case-data", "colour-data"]
+    assert [*page.data] == ["case-data", "color-data"]
     assert len(page.plain_scripts) == 5
     assert len(page.ids) == len(set(page.ids))
     for attribute in ("for", "aria-labelledby", "aria-describedby", "form"):
@@ -111,8 +111,8 @@ def test_it_is_valid_html_with_inline_scripts_that_nothing_ends_early(page):
             assert value[1:] in page.ids
 
 
-def test_every_table_is_shown_once(made, page, three_analysed):
-    tables = all_tables(three_analysed)
+def test_every_table_is_shown_once(made, page, three_analyzed):
+    tables = all_tables(three_analyzed)
     assert {*page.tables} == {f"table-{table.name}" for table in tables}
     for table in tables:
         assert made[1].count(f'id="table-{table.name}"') == 1

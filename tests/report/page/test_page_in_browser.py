@@ -11,7 +11,7 @@ from synthetic import write_run
 
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -31,7 +31,7 @@ def report(three_runs, tmp_path_factory):
     root = tmp_path_factory.mktemp("browser")
     for name, skill in (("kad", 0.5), ("carzero", 0.8)):
         write_run(root, name, "rsna", skill=skill, images=30, findings=("Pneumonia",))
-    analysis = analyse(collect([three_runs, root]))
+    analysis = analyze(collect([three_runs, root]))
     write_page(analysis, all_tables(analysis), root / "index.html", cases=5)
     return root / "index.html"
 
@@ -268,7 +268,7 @@ def test_arrows_step_through_the_cases_after_a_click_on_a_filter(page):
 def test_cases_and_points_open_with_the_run_that_the_answer_is_about(browser, tmp_path):
     for size, skill in ((224, 0.6), (320, 0.9)):
         write_run(tmp_path, "clip", skill=skill, images=40, image_size=size, stamp=f"2026-01-01_00-00-{size % 60:02d}")
-    analysis = analyse(collect([tmp_path]))
+    analysis = analyze(collect([tmp_path]))
     write_page(analysis, all_tables(analysis), tmp_path / "index.html", cases=3)
     page = browser.new_page(viewport=WIDE)
     page.goto((tmp_path / "index.html").as_uri())
@@ -346,7 +346,7 @@ def test_axe_finds_no_violation(page, theme):
 
 def test_interventions_are_on_the_first_screen_and_legible(browser, tmp_path):
     intervene(write_run(tmp_path, "clip", images=120), falls(0, noise=0), ("mean", "blur", "inpaint"))
-    analysis = analyse(collect([tmp_path]))
+    analysis = analyze(collect([tmp_path]))
     write_page(analysis, all_tables(analysis), tmp_path / "index.html", cases=1)
     for size, scheme in ((PHONE, "light"), (WIDE, "dark")):
         shown = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
@@ -374,7 +374,7 @@ def test_nothing_was_asked_and_nothing_went_wrong(page):
 def test_a_long_judgement_and_two_tables_side_by_side_fit_the_phone(browser, tmp_path):
     for model in ("clip", "kad"):
         intervene(write_run(tmp_path, model, images=20), falls(0), ("mean",))
-    analysis = analyse(collect([tmp_path]))
+    analysis = analyze(collect([tmp_path]))
     write_page(analysis, all_tables(analysis), tmp_path / "index.html", cases=1)
     shown = browser.new_page(viewport=PHONE)
     shown.goto((tmp_path / "index.html").as_uri())

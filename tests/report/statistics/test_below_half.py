@@ -10,7 +10,7 @@ from synthetic import write_run
 
 from xbench.report.document import document
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.below_half import auroc_warning, chances_below_half
 from xbench.report.tables.contents import all_tables
 from xbench.runs.finished import FinishedRun
@@ -90,5 +90,5 @@ def test_a_run_and_its_report_say_it(command, tmp_path):
     stored = FinishedRun.open(run.folder)
     warning = auroc_warning(stored.results, stored.rows)
     assert warning and " ".join(warning.split()) in " ".join(run.output.split())
-    analysis = analyse(collect([tmp_path / "runs"]))
+    analysis = analyze(collect([tmp_path / "runs"]))
     assert warning in document(analysis, all_tables(analysis), [])

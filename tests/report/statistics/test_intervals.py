@@ -119,10 +119,10 @@ def test_average_precision_moves_with_weights_as_its_influence_and_bias_say(seed
         slopes[patients[image]] += (values[2] - values[0]) / (2 * step)
         bends += (values[2] - 2 * values[1] + values[0]) / step**2
     assert spread.influence == pytest.approx(slopes, abs=1e-6)
-    assert spread.value - spread.centres[0] == pytest.approx(bends / 2, abs=1e-5)
+    assert spread.value - spread.centers[0] == pytest.approx(bends / 2, abs=1e-5)
     variance = 10 / 9 * (slopes**2).sum()
     step = student.ppf(0.975, spread.freedom) * np.sqrt(variance) / (spread.value * (1 - spread.value))
-    expected = expit(logit(spread.centres[0]) - step), expit(logit(spread.value) + step)
+    expected = expit(logit(spread.centers[0]) - step), expit(logit(spread.value) + step)
     assert spread.interval() == pytest.approx(expected, abs=1e-6)
 
 

@@ -23,7 +23,7 @@ from xbench.geometry.grid import maps_on_grid
 from xbench.report.runs import collect
 from xbench.report.schema import Estimate
 from xbench.report.statistics import intervals
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.interventions import (
     SMALL,
     UNSTABLE,
@@ -52,7 +52,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def analysis(runs):
-    return analyse(collect([runs]))
+    return analyze(collect([runs]))
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def test_without_maps_there_is_all_else(runs, found, tmp_path, name):
     folder = shutil.copytree(next(runs.glob("kad*")), tmp_path / "kad") / "2026-01-01_00-00-00"
     for change in (lambda: (folder / name).write_bytes((folder / name).read_bytes()[:-99]), (folder / name).unlink):
         change()
-        ((one,),) = (dataset.interventions for dataset in analyse(collect([tmp_path])).datasets)
+        ((one,),) = (dataset.interventions for dataset in analyze(collect([tmp_path])).datasets)
         for fill, whole in zip(one.fills, found["KAD"].fills, strict=True):
             assert fill.mean == {key: value for key, value in whole.mean.items() if "follows" not in key}
         assert {*one.numbers} == {key for key in found["KAD"].numbers if "prompt" not in key}
@@ -240,7 +240,7 @@ def test_without_maps_there_is_all_else(runs, found, tmp_path, name):
 
 def test_counts_and_mcnemar_are_of_the_findings_that_the_means_rest_on(tmp_path):
     intervene(write_run(tmp_path, "kad", images=80, skill=0.6), falls(1.5, noise=0.9), ("mean",))
-    analysis = analyse(collect([tmp_path]))
+    analysis = analyze(collect([tmp_path]))
     ((one,),) = (dataset.interventions for dataset in analysis.datasets)
     (fill,), pairs = one.fills, intervened_in(analysis.runs[0].run)
     own = {name: np.array(pairs.finding) == place for place, name in enumerate(pairs.rows.findings)}

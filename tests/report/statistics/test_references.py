@@ -14,7 +14,7 @@ from xbench.metrics import count_pixels, normalise, pointing_hits
 from xbench.models.baselines import UniformRandom
 from xbench.report.runs import collect
 from xbench.report.sentences import on_dataset
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.references import _CELLS, _MAPS, _Maps, chance, peak_density
 from xbench.report.statistics.sample import Sample
@@ -96,7 +96,7 @@ def test_the_floor_is_what_runs_of_random_score_on_average(run):
 def test_a_report_has_the_floor_and_leaves_single_draws_out(run, tmp_path):
     for model, skill in (("random", 0.0), ("clip", 0.9)):
         write_run(tmp_path, model, images=40, skill=skill)
-    analysis = analyse(collect([tmp_path]))
+    analysis = analyze(collect([tmp_path]))
     (dataset,) = analysis.datasets
     whole, floor = dataset.references
     assert (whole.title, floor.title, floor.kind) == ("Whole image", "Random", "floor")

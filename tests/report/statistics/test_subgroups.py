@@ -12,7 +12,7 @@ from synthetic import FINDINGS, write_run
 
 from xbench.report.runs import collect
 from xbench.report.statistics import subgroups as module
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.subgroups import comparable, exchange_p, group_of
 from xbench.report.tables.contents import all_tables
@@ -181,7 +181,7 @@ def test_a_report_has_each_group_and_its_gap(tmp_path):
     about[:20] = [{"sex": one["sex"]} for one in about[:20]]
     tables = with_attributes({IMAGES: pq.read_table(folder / IMAGES)}, about)
     pq.write_table(tables[IMAGES], folder / IMAGES)
-    analysis = analyse(collect([tmp_path]))
+    analysis = analyze(collect([tmp_path]))
     groups = analysis.datasets[0].subgroups
     sex, age = ([one for one in groups if one.attribute == name] for name in ("sex", "age"))
     bands = [(one.name, one.images, one.patients) for one in age[:4]]
@@ -216,4 +216,4 @@ def test_a_report_has_each_group_and_its_gap(tmp_path):
     assert [row.kind for row in table.rows].count("difference") == 4
     # Without the file, nothing is known, and the report is as it was.
     (folder / IMAGES).unlink()
-    assert analyse(collect([tmp_path])).datasets[0].subgroups == ()
+    assert analyze(collect([tmp_path])).datasets[0].subgroups == ()

@@ -11,7 +11,7 @@ from synthetic import write_run
 
 from xbench.findings.published import paper
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.contents import all_tables, best_and_worst
 from xbench.report.tables.latex import to_latex
 from xbench.report.tables.table import MISSING, to_csv, to_markdown
@@ -28,9 +28,9 @@ def stored(three_runs):
 
 
 @pytest.fixture(scope="module")
-def tables(three_analysed):
-    made = {table.name: table for table in all_tables(three_analysed)}
-    assert len(made) == len(all_tables(three_analysed))
+def tables(three_analyzed):
+    made = {table.name: table for table in all_tables(three_analyzed)}
+    assert len(made) == len(all_tables(three_analyzed))
     return made
 
 
@@ -104,7 +104,7 @@ def test_published_numbers_stand_beside_ours(tables, stored):
     assert tables["published_correlation"].rows[0].cells[3].text == "0.92"
 
 
-def test_what_the_paper_lacks_is_there_and_rows_fit_columns(tables, three_analysed, stored):
+def test_what_the_paper_lacks_is_there_and_rows_fit_columns(tables, three_analyzed, stored):
     per_dataset = {f"{name}_chestxray14" for name in ("comparisons", "quadrants", "by_area", "by_position")}
     assert {"best_and_worst_findings", "correlations"} | per_dataset <= set(tables)
     for table in tables.values():
@@ -114,7 +114,7 @@ def test_what_the_paper_lacks_is_there_and_rows_fit_columns(tables, three_analys
             for cell in row.cells:
                 assert "nan" not in cell.text.lower().split()
                 assert (cell.text == MISSING) <= (cell.value is None)
-    for entry in three_analysed.datasets[0].runs:
+    for entry in three_analyzed.datasets[0].runs:
         scores = stored[entry.run.label]["grounding"]["per_class"]
         ranked = sorted(scores, key=lambda finding: scores[finding]["pointing_game"])
         assert best_and_worst(entry) == [("best 1", ranked[-1]), ("worst 1", ranked[0])]
@@ -127,7 +127,7 @@ def test_odd_names_are_escaped_splits_told_apart_and_studies_have_a_column_per_w
             settings = {"stamp": f"2026-01-0{number + 1}_00-00-00"} | ({"prompt_source": source} if source else {})
             change(write_run(tmp_path / split, "my_model & co <b>", "a&b_c", images=30, **settings), split=split)
         change(write_run(tmp_path / split, "centre", "a&b_c", skill=0, recognition=0, images=30), split=split)
-    odd = {table.name: table for table in all_tables(analyse(collect([tmp_path])))}
+    odd = {table.name: table for table in all_tables(analyze(collect([tmp_path])))}
     assert {"pointing_game_a_b_c_test", "pointing_game_a_b_c_val"} <= set(odd)
     assert all(re.fullmatch(r"\w+", name) and not name.startswith("published") for name in odd)
     grounding = odd["grounding"]

@@ -6,7 +6,7 @@ import pytest
 from synthetic import write_run
 
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.tables.methods import checklist, methods
 
 
@@ -15,7 +15,7 @@ def analysis(tmp_path_factory):
     root = tmp_path_factory.mktemp("methods")
     write_run(root, "kad", images=30, with_cases=False)
     write_run(root, "mavl", images=30, with_cases=False)
-    return analyse(collect([root]))
+    return analyze(collect([root]))
 
 
 def changed(analysis, **of_provenance):

@@ -33,8 +33,8 @@ def written(tmp_path, monkeypatch):
     return out
 
 
-def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(three_analysed, written):
-    analysis, tables = three_analysed, all_tables(three_analysed)
+def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(three_analyzed, written):
+    analysis, tables = three_analyzed, all_tables(three_analyzed)
     offline = log_report(analysis, tables, written, pictures=True)
     assert offline.parent == written / "wandb"
     logged = OfflineRun.read(offline)
@@ -62,18 +62,18 @@ def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(three_ana
     }
 
 
-def test_pictures_of_patients_are_logged_only_if_asked_for(three_analysed, written):
-    offline = log_report(three_analysed, (), written)
+def test_pictures_of_patients_are_logged_only_if_asked_for(three_analyzed, written):
+    offline = log_report(three_analyzed, (), written)
     logged = OfflineRun.read(offline)
     assert "figures/dice_curve._type" in logged.history
     for shown in (json.dumps(logged.records), *(str(path) for path in offline.rglob("*"))):
         assert "overlays" not in shown and "index.html" not in shown and "report_" not in shown
 
 
-def test_a_failure_names_the_finished_report(three_analysed, written, monkeypatch):
+def test_a_failure_names_the_finished_report(three_analyzed, written, monkeypatch):
     monkeypatch.setattr(wandb.Run, "log", Mock(side_effect=ConnectionResetError("Connection lost")))
     with pytest.raises(UserError, match=rf"report is complete in {written}.*Connection lost"):
-        log_report(three_analysed, (), written)
+        log_report(three_analyzed, (), written)
     wandb.finish()
 
 

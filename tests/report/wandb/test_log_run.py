@@ -16,7 +16,7 @@ from xbench.callbacks import experiment_logging
 from xbench.cli import main
 from xbench.report.colors import tinted
 from xbench.report.runs import collect
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.wandb.log_run import read_chosen_maps
 
 LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
@@ -71,7 +71,7 @@ def test_runs_are_grouped_tagged_and_followed(logged):
 def test_numbers_intervals_and_floors_have_the_same_names_in_every_run(logged):
     history, summary = logged.history, logged.summary
     findings = {row["finding"]: row for row in logged.table("findings")}
-    (dataset,) = analyse(collect([logged.finished])).datasets
+    (dataset,) = analyze(collect([logged.finished])).datasets
     floors = {f"_{floor.title.lower().replace(' ', '_')}": floor.macro for floor in dataset.references}
     assert [*floors] == ["_whole_image", "_random"]
     for part, count in (("grounding", 5), ("classification", 4)):
@@ -136,7 +136,7 @@ def test_masks_of_overlays_give_the_very_scores_of_the_pair(logged):
     def pixels(path):
         return cv2.imread(str(files / path), cv2.IMREAD_UNCHANGED)
 
-    (entry,) = analyse(collect([logged.finished])).runs
+    (entry,) = analyze(collect([logged.finished])).runs
     shown = [shown for _, shown in read_chosen_maps(entry, 24)]
     for case, layers, drawn, caption, name, own in zip(cases, masks, boxes, captions, names, shown, strict=True):
         assert (pixels(name)[..., ::-1] == tinted(own.pair.display, own.saliency)).all()
@@ -198,7 +198,7 @@ def test_overlays_show_each_image_on_its_grid_but_never_larger_than_a_screen(lon
     options = ("--data.grid", "native", "--data.widths", "[64, 30]", "--data.on_error", "skip", "--data.unreadable")
     finished = command("test", "--config", toy_config, *options, "[0, 5]")
     assert finished.status == 0, finished.errors
-    (entry,) = analyse(collect([finished.folder])).runs
+    (entry,) = analyze(collect([finished.folder])).runs
     chosen = read_chosen_maps(entry, 100)
     assert len(chosen) >= 4
     dice = {(row["image_id"], row["finding"]): row["dice"] for row in finished.rows}

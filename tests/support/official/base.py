@@ -42,7 +42,7 @@ class Official:
         outside: Image and finding of annotations that reach beyond the frame.
         queries: What is looked for by image, in a dataset of phrases; `labels` and `masks` then go by their names.
         patients: Whose an image is, where a file says so.
-        tolerance: Largest error of a grey level that a lossy format leaves.
+        tolerance: Largest error of a gray level that a lossy format leaves.
     """
 
     root: Path
@@ -103,7 +103,7 @@ def write_lines(path: Path, *lines: str) -> None:
 
 
 def scatter(rows: Sequence[str], step: int = 5) -> list[str]:
-    """Every fifth row, then the next ones: of up to four consecutive rows no two stay neighbours."""
+    """Every fifth row, then the next ones: of up to four consecutive rows no two stay neighbors."""
     return [row for start in range(step) for row in rows[start::step]]
 
 

@@ -81,7 +81,7 @@ def _compress(pixels: NDArray[Any], encoding: str, bits: int) -> bytes:
 
 
 def _jpeg_lossless(pixels: NDArray[Any], bits: int) -> bytes:
-    """Grey image (H, W) as lossless JPEG (T.81, annex H) with first-order prediction, codes of 5 bits each."""
+    """Gray image (H, W) as lossless JPEG (T.81, annex H) with first-order prediction, codes of 5 bits each."""
     height, width = pixels.shape
     code = []
     above = 1 << (bits - 1)

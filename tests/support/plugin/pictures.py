@@ -55,6 +55,6 @@ def write_pictures(root: Path, count: int, size: tuple[int, int] = (80, 64)) -> 
     """Write pictures of noise, each a pixel wider than the one before."""
     root.mkdir(parents=True, exist_ok=True)
     for number in range(count):
-        grey = np.random.default_rng(number).integers(0, 256, (size[0], size[1] + number), dtype=np.uint8)
-        Image.fromarray(grey).save(root / f"picture-{number:03d}.png")
+        gray = np.random.default_rng(number).integers(0, 256, (size[0], size[1] + number), dtype=np.uint8)
+        Image.fromarray(gray).save(root / f"picture-{number:03d}.png")
     return root

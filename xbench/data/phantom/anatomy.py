@@ -36,10 +36,10 @@ class Build:
         """Return the outline between an edge on the left side and its mirror image."""
         return np.concatenate([self.curve(edge), self.curve(edge, -1)[::-1]])
 
-    def ring(self, centre: tuple[float, float], breadth: float, tallness: float) -> Points:
+    def ring(self, center: tuple[float, float], breadth: float, tallness: float) -> Points:
         """Return an ellipse (24, 2) with the given half axes."""
         angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
-        x, y = centre[0] + breadth * np.cos(angles), centre[1] + tallness * np.sin(angles)
+        x, y = center[0] + breadth * np.cos(angles), center[1] + tallness * np.sin(angles)
         return self.warp(np.stack([x, y], -1))
 
 
@@ -284,8 +284,8 @@ def draw_anatomy(rng: np.random.Generator, height: int, width: int, *, shapes_on
     """Draw a healthy chest with random pose and build; with `shapes_only` only lungs, ribs and heart."""
     side = min(height, width)
     scale, shift = side / 2 * rng.uniform(0.93, 1.12), rng.normal(0, 0.025, 2) * side
-    centre = (width / 2 + shift[0], height / 2 + shift[1] + 0.03 * side)
-    frame = Frame(height, width, scale, rng.normal(0, np.radians(2.0)), centre)
+    center = (width / 2 + shift[0], height / 2 + shift[1] + 0.03 * side)
+    frame = Frame(height, width, scale, rng.normal(0, np.radians(2.0)), center)
     build = Build(rng)
     lungs = (_lung(frame, build, -1), _lung(frame, build, 1))
     ribs = tuple(rib for lung in lungs for rib in build_ribs(rng, build, lung.side, lung.contour))

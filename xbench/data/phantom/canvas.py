@@ -29,25 +29,25 @@ class Frame:
     width: int
     scale: float
     angle: float
-    centre: tuple[float, float]
+    center: tuple[float, float]
 
     def pixels(self, points: Points) -> Points:
         """Convert points (..., 2) of the patient's frame to pixels."""
         cos, sin = np.cos(self.angle), np.sin(self.angle)
-        turned: Points = points @ (self.scale * np.array([[cos, sin], [-sin, cos]])) + np.array(self.centre)
+        turned: Points = points @ (self.scale * np.array([[cos, sin], [-sin, cos]])) + np.array(self.center)
         return turned
 
     def grid(self) -> tuple[Layer, Layer]:
         """Return the patient's x and y at every pixel center, two layers (H, W)."""
-        x = np.arange(self.width, dtype=np.float32)[None, :] - np.float32(self.centre[0])
-        y = np.arange(self.height, dtype=np.float32)[:, None] - np.float32(self.centre[1])
+        x = np.arange(self.width, dtype=np.float32)[None, :] - np.float32(self.center[0])
+        y = np.arange(self.height, dtype=np.float32)[:, None] - np.float32(self.center[1])
         cos, sin = np.float32(np.cos(self.angle) / self.scale), np.float32(np.sin(self.angle) / self.scale)
         return x * cos + y * sin, y * cos - x * sin
 
     def units(self, x: float, y: float) -> Points:
         """Convert a pixel to a point (2,) of the patient's frame."""
         cos, sin = np.cos(self.angle), np.sin(self.angle)
-        dx, dy = x - self.centre[0], y - self.centre[1]
+        dx, dy = x - self.center[0], y - self.center[1]
         return np.array([dx * cos + dy * sin, dy * cos - dx * sin]) / self.scale
 
     def window(self, point: Points, radius: float) -> tuple[Frame, tuple[slice, slice]]:
@@ -56,14 +56,14 @@ class Frame:
         reach = self.length(radius) + 1
         left, right = (int(np.clip(edge, 0, self.width)) for edge in (x - reach, x + reach + 1))
         top, bottom = (int(np.clip(edge, 0, self.height)) for edge in (y - reach, y + reach + 1))
-        centre = (self.centre[0] - left, self.centre[1] - top)
-        part = Frame(bottom - top, right - left, self.scale, self.angle, centre)
+        center = (self.center[0] - left, self.center[1] - top)
+        part = Frame(bottom - top, right - left, self.scale, self.angle, center)
         return part, (slice(top, bottom), slice(left, right))
 
     def halved(self) -> Frame:
         """Return the same view with pixels of twice the size, for layers without fine detail."""
-        centre = ((self.centre[0] - 0.5) / 2, (self.centre[1] - 0.5) / 2)
-        return Frame((self.height + 1) // 2, (self.width + 1) // 2, self.scale / 2, self.angle, centre)
+        center = ((self.center[0] - 0.5) / 2, (self.center[1] - 0.5) / 2)
+        return Frame((self.height + 1) // 2, (self.width + 1) // 2, self.scale / 2, self.angle, center)
 
     def doubled(self, layer: Layer) -> Layer:
         """Return a layer of the halved frame in this frame."""

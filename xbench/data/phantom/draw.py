@@ -105,10 +105,10 @@ def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: 
     low -= span * rng.uniform(0.06, 0.20)
     high += span * rng.uniform(0.02, 0.16)
     gamma = rng.uniform(0.85, 1.25)
-    grey = np.clip((actual - flatten - np.float32(low)) / np.float32(high - low), 0, 1.3)
-    grey = np.power(grey, np.float32(gamma))
+    gray = np.clip((actual - flatten - np.float32(low)) / np.float32(high - low), 0, 1.3)
+    gray = np.power(gray, np.float32(gamma))
     # Shoulder of the film curve: contrast falls in dense parts.
-    grey = np.where(grey > 0.62, 0.62 + 0.30 * np.tanh((grey - 0.62) / 0.30), grey)
+    gray = np.where(gray > 0.62, 0.62 + 0.30 * np.tanh((gray - 0.62) / 0.30), gray)
 
     usual = _usual_size(*shape)
     noise = rng.standard_normal(usual, dtype=np.float32)
@@ -118,17 +118,17 @@ def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: 
     grain = blur(noise, rng.uniform(0.45, 0.8))
     grain /= max(float(grain.std()), 1e-6)
     # Dense parts are noisier because fewer quanta reach the detector.
-    grey += np.float32(rng.uniform(0.007, 0.018)) * grain * np.exp(0.22 * (np.minimum(actual, 3.5) - 1.5))
-    grey = _marker(rng, frame.height, frame.width, grey)
-    grey *= _collimator(rng, frame.height, frame.width)
-    return np.clip(np.rint(grey * 250 + 3), 0, 255).astype(np.uint8)
+    gray += np.float32(rng.uniform(0.007, 0.018)) * grain * np.exp(0.22 * (np.minimum(actual, 3.5) - 1.5))
+    gray = _marker(rng, frame.height, frame.width, gray)
+    gray *= _collimator(rng, frame.height, frame.width)
+    return np.clip(np.rint(gray * 250 + 3), 0, 255).astype(np.uint8)
 
 
-def _marker(rng: np.random.Generator, height: int, width: int, grey: Layer) -> Layer:
+def _marker(rng: np.random.Generator, height: int, width: int, gray: Layer) -> Layer:
     present, letter, turned = rng.random() < 0.75, rng.random() < 0.5, rng.random()
     at = rng.uniform(0.04, 0.09, 2)
     if not present:
-        return grey
+        return gray
     side = min(height, width)
     size = 0.0022 * side * (0.8 + 0.4 * turned)
     # R is on the patient's right, which is the left of the image.
@@ -137,7 +137,7 @@ def _marker(rng: np.random.Generator, height: int, width: int, grey: Layer) -> L
     canvas = np.zeros((height, width), np.uint8)
     thick = max(1, round(2.2 * size))
     cv2.putText(canvas, "R" if letter else "L", (x, y), cv2.FONT_HERSHEY_SIMPLEX, size, 255, thick, cv2.LINE_AA)
-    return np.maximum(grey, canvas.astype(np.float32) / 270)
+    return np.maximum(gray, canvas.astype(np.float32) / 270)
 
 
 def _collimator(rng: np.random.Generator, height: int, width: int) -> Layer:

@@ -122,12 +122,12 @@ def _mass(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change
 
 def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
-    centre = place(rng, 0.05)
-    lung = _lung_at(anatomy, centre)
+    center = place(rng, 0.05)
+    lung = _lung_at(anatomy, center)
     x, y = frame.grid()
     along, across = rng.uniform(0.17, 0.34), rng.uniform(0.15, 0.28)
     tilt = rng.uniform(0, np.pi)
-    dx, dy = x - np.float32(centre[0]), y - np.float32(centre[1])
+    dx, dy = x - np.float32(center[0]), y - np.float32(center[1])
     cos, sin = float(np.cos(tilt)), float(np.sin(tilt))
     u, v = (dx * cos + dy * sin) / along, (dy * cos - dx * sin) / across
     fluff = band_noise(rng, frame, 0.11) + np.float32(0.6) * band_noise(rng, frame, 0.05)
@@ -145,11 +145,11 @@ def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -
 
 def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
-    centre = place(rng, 0.08)
-    lung = _lung_at(anatomy, centre)
+    center = place(rng, 0.08)
+    lung = _lung_at(anatomy, center)
     if rng.random() < 0.25:
         # A collapsed segment: a wedge from near the hilum to the pleura.
-        away = centre - lung.hilum
+        away = center - lung.hilum
         away /= max(float(np.hypot(*away)), 1e-6)
         across = np.array([-away[1], away[0]])
         length, spread = rng.uniform(0.28, 0.45), rng.uniform(0.07, 0.13)
@@ -168,7 +168,7 @@ def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> 
     for shift in [0.0] if rng.random() < 0.6 else [-0.035, 0.035]:
         t = np.linspace(-1, 1, 15)[:, None]
         reach = half * rng.uniform(0.6, 1.0)
-        line = centre + normal * (shift + sag * (1 - t * t)) + direction * reach * (t + rng.uniform(-0.2, 0.2))
+        line = center + normal * (shift + sag * (1 - t * t)) + direction * reach * (t + rng.uniform(-0.2, 0.2))
         taper = normal * rng.uniform(0.013, 0.022) * np.sqrt(1 - t * t)
         curves.append(np.concatenate([line + taper, (line - taper)[::-1]]))
     band = frame.fill(*curves)

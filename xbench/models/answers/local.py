@@ -47,7 +47,7 @@ class Architecture:
     text_first: bool = False  # whether the question precedes the image
     chat: bool = True  # whether the checkpoint's chat template words turns; otherwise the question alone
     beams: int = 1  # of the search; 1 takes the likeliest token each time
-    recognises: bool = True  # whether it can be asked if a finding is present
+    recognizes: bool = True  # whether it can be asked if a finding is present
 
 
 _LLAVA = {"llava_onevision": "LlavaOnevisionForConditionalGeneration"}
@@ -59,12 +59,12 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
         "radvlm": Architecture(_LLAVA, "KrauthammerLab/RadVLM", tokens=1500, text_first=True),
         # It reasons before it answers, so its first token does not answer yes or no.
-        "medgemma": Architecture(_GEMMA, "google/medgemma-1.5-4b-it", tokens=1000, recognises=False),
+        "medgemma": Architecture(_GEMMA, "google/medgemma-1.5-4b-it", tokens=1000, recognizes=False),
         "qwen25vl": Architecture({"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}, "Qwen/Qwen2.5-VL-7B-Instruct"),
         "qwen3vl": Architecture(_QWEN, "Qwen/Qwen3-VL-8B-Instruct"),
         "internvl": Architecture({"internvl": "InternVLForConditionalGeneration"}, "OpenGVLab/InternVL3_5-8B-HF"),
-        "florence2": Architecture(_FLORENCE, "florence-community/Florence-2-base", chat=False, recognises=False),
-        "agkd": Architecture(_FLORENCE, "RioJune/AG-KD", chat=False, beams=3, recognises=False),
+        "florence2": Architecture(_FLORENCE, "florence-community/Florence-2-base", chat=False, recognizes=False),
+        "agkd": Architecture(_FLORENCE, "RioJune/AG-KD", chat=False, beams=3, recognizes=False),
     }
 )
 """Families with networks in transformers."""
@@ -105,7 +105,7 @@ class Local(AnsweringModel):
                 f"--model.family {family}: transformers' own classes run {', '.join(ARCHITECTURES)}. {WAYS_OUT}"
             )
         self.architecture = self.families[family]
-        self.recognises = self.architecture.recognises
+        self.recognizes = self.architecture.recognizes
         self.name = family
         super().__init__(family, **options)
         check_at_least_one(max_tokens=max_tokens, together=together)

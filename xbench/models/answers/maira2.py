@@ -43,7 +43,7 @@ class Maira2(Local):
     """
 
     families: ClassVar[Mapping[str, Architecture]] = {
-        "maira2": Architecture({"maira2": ""}, EXAMPLE, tokens=150, recognises=False)
+        "maira2": Architecture({"maira2": ""}, EXAMPLE, tokens=150, recognizes=False)
     }
 
     def __init__(self, checkpoint: str | None = None, **options: Any) -> None:
@@ -114,9 +114,9 @@ class Processor(PatchProcessor):
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Return DINOv2's input (1, 3, S, S): the normalized central square, stretched to 0 to 255 and truncated."""
-        grey = np.asarray(image.convert("L"), np.float32)
-        low, high = grey.min(), grey.max()
-        stretched = ((grey - low) / (high - low) * 255 if high > low else np.zeros_like(grey)).astype(np.uint8)
+        gray = np.asarray(image.convert("L"), np.float32)
+        low, high = gray.min(), gray.max()
+        stretched = ((gray - low) / (high - low) * 255 if high > low else np.zeros_like(gray)).astype(np.uint8)
         shorter = min(stretched.shape)
         height, width = (int(self.side * one / shorter) for one in stretched.shape)
         shown = Image.fromarray(stretched).convert("RGB").resize((width, height), Image.Resampling.BICUBIC)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import BertModel, BertTokenizer
 
 from xbench.geometry.grid import Upsampling
-from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing, TruncatedMinMax
+from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing, TruncatedMinMax
 from xbench.models.base import check_image_size
 from xbench.models.networks.bert import bert_like, encode_in_chunks, find_file, load_tokeniser, tokenise, weights_file
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
@@ -95,7 +95,7 @@ class BioViL(DualEncoder):
         self.map_sigma, self.temperature, self.templates = sigma, temperature, templates
         self.saliency_upsample = saliency_upsample
         self.text_source = text_encoder or self.release
-        geometry = [TruncatedMinMax(), PillowResize(self.resize, "shortest", "bilinear"), CentreCrop(self.image_size)]
+        geometry = [TruncatedMinMax(), PillowResize(self.resize, "shortest", "bilinear"), CenterCrop(self.image_size)]
         self.preprocessing = Preprocessing(geometry, mean=(0.0,) * 3, std=(1.0,) * 3)
         source = f"It is {self.file} of huggingface.co/{self.release.replace('@', ', revision ')}."
         path = locate(checkpoint, self.title, source) if checkpoint else find_file(self.text_source, self.file)

@@ -21,7 +21,7 @@ from timm.data.config import resolve_data_config
 from torch import Tensor, nn
 
 from xbench.findings.names import canonical
-from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 from xbench.models.base import SaliencyModel
 from xbench.models.networks.checkpoint import explained, fill, locate, read_network, read_tensors, undrawn
 from xbench.models.networks.class_maps import Method, logits_and_maps, mapped_layer
@@ -161,7 +161,7 @@ def _preprocessing(of_weights: Mapping[str, Any], given: Mapping[str, Any]) -> P
         raise UsageError(f"--model.preprocess cannot be {dict(given)} with {height} x {width}, {mode}. {advice}")
     side = math.floor(height / config["crop_pct"])
     resize = PillowResize(side, "both" if mode == "squash" else "shortest", interpolation)
-    return Preprocessing([resize, CentreCrop(height)], config["mean"], config["std"])
+    return Preprocessing([resize, CenterCrop(height)], config["mean"], config["std"])
 
 
 class TorchXRayVision(SupervisedModel):

@@ -28,7 +28,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
-from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 from xbench.models.base import check_image_size
 from xbench.models.long_texts import too_long
 from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
@@ -331,7 +331,7 @@ def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, archit
     interpolation: Literal["bilinear", "bicubic"] = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
     pad = A.PadIfNeeded(height, height, fill=config["fill_color"])
     geometries: dict[str, list[A.BasicTransform]] = {
-        "shortest": [PillowResize(height, "shortest", interpolation), CentreCrop(height)],
+        "shortest": [PillowResize(height, "shortest", interpolation), CenterCrop(height)],
         "longest": [_ResizeLonger(height, "longest", interpolation), pad],
         "squash": [PillowResize(height, "both", interpolation)],
     }

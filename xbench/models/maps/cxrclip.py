@@ -16,7 +16,7 @@ from torchvision.models import resnet50  # type: ignore[import-untyped]
 from transformers import SwinConfig, SwinModel
 from transformers.initialization import no_init_weights
 
-from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 from xbench.models.base import check_image_size
 from xbench.models.networks.bert import bert_like, encode_in_chunks, load_tokeniser, tokenise
 from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_settings, read_tensors, undrawn
@@ -89,7 +89,7 @@ class CXRCLIP(DualEncoder):
         self.image_encoder = nn.ModuleDict(encoder)
         self.image_projection = nn.ModuleDict({"projection": nn.Linear(768 if self.swin else 2048, 512)})
         fill(self, tensors, self.checkpoint, "CXR-CLIP", _UNUSED)
-        cropped = [PillowResize(image_size, "shortest", "bilinear"), CentreCrop(image_size)]
+        cropped = [PillowResize(image_size, "shortest", "bilinear"), CenterCrop(image_size)]
         imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
         self.preprocessing = Preprocessing(cropped, *(((0.5,) * 3, (0.5,) * 3) if self.swin else imagenet))
 

@@ -23,7 +23,7 @@ from transformers.convert_slow_tokenizer import generate_merges
 from transformers.initialization import no_init_weights
 
 from xbench.findings.prompts import phrase
-from xbench.geometry.transforms import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM, check_at_least_one
 from xbench.models.networks.bert import parse_sentencepiece
 from xbench.models.networks.checkpoint import explained, fill, read_tensors
@@ -112,7 +112,7 @@ class LLaVARad(VLM):
         tensors = _tensors(folder, files, getattr(torch, dtype))
         self.network = _network(config, tensors, folder, getattr(torch, dtype))
         side = self.network.visual.trunk.patch_embed.img_size[0]
-        geometry = [PillowResize(side), CentreCrop(side)]
+        geometry = [PillowResize(side), CenterCrop(side)]
         self.preprocessing = Preprocessing(geometry, OPENAI_DATASET_MEAN, OPENAI_DATASET_STD)
         self._digests = {path.name: file_sha256(path) for path in files}
         self._before = [self.tokenizer.bos_token_id, *self._tokens(BEFORE)["input_ids"]]

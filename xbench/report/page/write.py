@@ -26,7 +26,7 @@ from xbench.report.names import in_thousandths, p_words, whole
 from xbench.report.notes import warnings
 from xbench.report.runs import Run
 from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, in_order, parts_of
-from xbench.report.statistics.analyse import Progress
+from xbench.report.statistics.analyze import Progress
 from xbench.report.tables.methods import methods
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, spans
 from xbench.runs.answers import excerpt
@@ -71,7 +71,7 @@ def write_page(
         hidden=[*_hidden(facts, head)] if head and cases else [],
         opposite=[*_opposite([run.run for row in facts.words.rows for run in row.runs])] if cases else [],
         cases=case_data,
-        # Red, green, blue and opacity of the 256 values of a map's grey picture.
+        # Red, green, blue and opacity of the 256 values of a map's gray picture.
         colors=colored(np.linspace(0, 1, 256, dtype=np.float32)[None])[0].tolist(),
         notes=notes,
         warnings=warnings(analysis.runs),
@@ -136,7 +136,7 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
         over = cv2.cvtColor(colored(shrunk(shown.saliency, 160)), cv2.COLOR_RGBA2BGRA).astype(np.uint8, copy=False)
         found[outcome] = {
             "finding": case.finding,
-            "called": f"{on}, {'recognized' if scores.recognised else 'not recognized'}",
+            "called": f"{on}, {'recognized' if scores.recognized else 'not recognized'}",
             "details": f" (probability {in_thousandths(scores.probability)}, {least}). The peak is {where}.",
             "film": encoded(".jpg", shrunk(shown.pair.display, 448), (cv2.IMWRITE_JPEG_QUALITY, 80)),
             "map": encoded(".png", over, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
@@ -191,7 +191,7 @@ def _signed(value: float | None) -> str:
 def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) -> dict[str, Any]:
     """Return up to `count` chosen cases of every dataset, and their radiographs, each once.
 
-    Radiographs are JPEG (10 to 40 kB each), maps grey PNG (about 6 kB a model), regions SVG paths. `progress` is called
+    Radiographs are JPEG (10 to 40 kB each), maps gray PNG (about 6 kB a model), regions SVG paths. `progress` is called
     for every case and after the last. `head` is the label of the run that the answer is about.
     """
     parts = parts_of(analysis.datasets)
@@ -230,19 +230,19 @@ def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) ->
 
 def _panel(shown: CaseMap) -> dict[str, Any]:
     scores = shown.scores
-    # Models draw on 32 x 32 cells or fewer, and 85 steps of grey compress to two thirds and look the same.
-    grey = (np.round(shrunk(shown.saliency, 112) * 85) * 3).astype(np.uint8)
+    # Models draw on 32 x 32 cells or fewer, and 85 steps of gray compress to two thirds and look the same.
+    gray = (np.round(shrunk(shown.saliency, 112) * 85) * 3).astype(np.uint8)
     panel = {
         "model": shown.run.run.label,
         "hit": round(scores.pointing_hit, 4),
         "look": scores.look,
         "dice": None if np.isnan(scores.dice) else round(scores.dice, 4),
         "probability": None if np.isnan(scores.probability) else float(f"{scores.probability:.4g}"),
-        "recognised": scores.recognised,
+        "recognized": scores.recognized,
         "peak": None if shown.peak is None else [round(share, 4) for share in shown.peak],
     }
     if (answer := shown.answer) is None:
-        return panel | {"map": encoded(".png", grey, (cv2.IMWRITE_PNG_COMPRESSION, 9))}
+        return panel | {"map": encoded(".png", gray, (cv2.IMWRITE_PNG_COMPRESSION, 9))}
     boxes = [[round(corner, 4) for corner in box] for box in answer.boxes or ()]
     points = [[round(share, 4) for share in point] for point in answer.points or ()]
     return panel | {"boxes": boxes, "points": points, "status": answer.status, "raw": excerpt(answer.raw)}
@@ -271,7 +271,7 @@ def names_of(scatter: charts.Scatter) -> Iterator[tuple[str, float, float, float
 
 def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -> str:
     """Draw the border of a region (H, W) along the edges of its pixels, as a path in pixels of it times a scale."""
-    # OpenCV draws through the centres of pixels. At twice the size, with a border, halving leads to the nearest edge.
+    # OpenCV draws through the centers of pixels. At twice the size, with a border, halving leads to the nearest edge.
     twice = np.pad(region.astype(np.uint8).repeat(2, axis=0).repeat(2, axis=1), 1)
     contours, _ = cv2.findContours(twice, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
     # Half a pixel is less than a screen shows, and most of what a ragged outline weighs.

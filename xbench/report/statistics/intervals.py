@@ -42,7 +42,7 @@ class Spread:
         units: Number of clusters that it rests on: those with a pair, or the rarer of those with each label.
         freedom: Degrees of freedom of its variance; infinite where the number itself gives it, as a share does.
         limits: Lower and upper end so many standard errors away.
-        centres: The value, or what is known to be less biased, for the lower and the upper end.
+        centers: The value, or what is known to be less biased, for the lower and the upper end.
         hits: Of a share, how many independent hits and misses it is worth.
     """
 
@@ -51,7 +51,7 @@ class Spread:
     units: int
     freedom: float
     limits: Callable[[float], Limits]
-    centres: Limits | None = None
+    centers: Limits | None = None
     hits: float | None = None
 
     def interval(self) -> Limits | None:
@@ -240,9 +240,9 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
     if min(units) < 2:
         return Spread(value, influence, min(units), 0, lambda _: _wilson(value, units[0] / _NORMAL**2))
     variance = all_units / (all_units - 1) * float(influence @ influence)
-    centres = value - bias, value
-    limits = _on_logits(value, variance, units[0], centres)
-    return Spread(value, influence, min(units), min(units) - 1, limits, centres)
+    centers = value - bias, value
+    limits = _on_logits(value, variance, units[0], centers)
+    return Spread(value, influence, min(units), min(units) - 1, limits, centers)
 
 
 def combined(spreads: Sequence[Spread]) -> Limits | None:
@@ -274,11 +274,11 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
         # Where all are 0, or all are 1, this is the variance per p (1 - p) that they would have next to it.
         per_hit = spreading / (value * (1 - value)) if spreading > 0 else float((1 / hits).sum())
         return _wilson(value, len(spreads) ** 2 / per_hit / errors**2)
-    centres = np.array([spread.centres or (spread.value, spread.value) for spread in spreads]).T
-    down, up = np.abs(centres - np.array([spread.limits(errors) for spread in spreads]).T)
+    centers = np.array([spread.centers or (spread.value, spread.value) for spread in spreads]).T
+    down, up = np.abs(centers - np.array([spread.limits(errors) for spread in spreads]).T)
     low, high = (
-        float(centre.sum() + sign * np.sqrt(max(0.0, reach @ together @ reach))) / len(spreads)
-        for sign, centre, reach in ((-1, centres[0], down), (1, centres[1], up))
+        float(center.sum() + sign * np.sqrt(max(0.0, reach @ together @ reach))) / len(spreads)
+        for sign, center, reach in ((-1, centers[0], down), (1, centers[1], up))
     )
     return max(0.0, low), min(1.0, high)
 
@@ -392,8 +392,8 @@ def _bounded(value: float, variance: float, units: int, unseen: float) -> Callab
     return limits
 
 
-def _on_logits(value: float, variance: float, units: int, centres: Limits | None = None) -> Callable[[float], Limits]:
-    """An interval of equal steps in log odds from the centres, or from the value and then at most Wilson's on `units`.
+def _on_logits(value: float, variance: float, units: int, centers: Limits | None = None) -> Callable[[float], Limits]:
+    """An interval of equal steps in log odds from the centers, or from the value and then at most Wilson's on `units`.
 
     At 0 and 1 it is Wilson's.
     """
@@ -403,8 +403,8 @@ def _on_logits(value: float, variance: float, units: int, centres: Limits | None
         if not 0 < value < 1:
             return widest
         steps = np.array([-1, 1]) * errors * np.sqrt(variance) / (value * (1 - value))
-        low, high = expit(logit(centres or (value, value)) + steps).tolist()
-        return (low, high) if centres else (max(low, widest[0]), min(high, widest[1]))
+        low, high = expit(logit(centers or (value, value)) + steps).tolist()
+        return (low, high) if centers else (max(low, widest[0]), min(high, widest[1]))
 
     return limits
 

@@ -1,4 +1,4 @@
-"""Grounding against the lesion: its size, its place, and whether it was recognised."""
+"""Grounding against the lesion: its size, its place, and whether it was recognized."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
 
 
 def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
-    """Return the scores by the cell of a 3 x 3 division of the image that the region's centre of mass lies in.
+    """Return the scores by the cell of a 3 x 3 division of the image that the region's center of mass lies in.
 
     Nine cells row by row; none without pairs.
     """
@@ -63,11 +63,11 @@ def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
         pairs = np.flatnonzero(sample.pair_column == column)
         if threshold is None or not len(pairs):
             continue
-        recognised = sample.probabilities[sample.pair_image[pairs], column] >= threshold
+        recognized = sample.probabilities[sample.pair_image[pairs], column] >= threshold
         grounded = sample.hit[pairs] >= 0.5
-        shares = {"both": recognised & grounded, "grounded_only": ~recognised & grounded}
-        shares |= {"near_miss": recognised & ~grounded & near[pairs], "neither": ~recognised & ~grounded}
-        shares |= {"elsewhere": recognised & ~grounded & ~near[pairs]}
+        shares = {"both": recognized & grounded, "grounded_only": ~recognized & grounded}
+        shares |= {"near_miss": recognized & ~grounded & near[pairs], "neither": ~recognized & ~grounded}
+        shares |= {"elsewhere": recognized & ~grounded & ~near[pairs]}
         means = {name: float(which.mean()) for name, which in shares.items()}
         found[finding] = Quadrants(threshold, **means, count=len(pairs))
     return found

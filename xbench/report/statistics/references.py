@@ -172,8 +172,8 @@ class _Maps:
 def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np.float64]:
     """Return where the maxima of random maps lie: the share of them at each pixel of the grid (H, W).
 
-    Between four centres of cells a bilinear map rises or falls along either axis, so of the pixels there one of the
-    outermost four is the highest: only those are looked at. Beyond the outermost centres pixels tie. Turning maps over
+    Between four centers of cells a bilinear map rises or falls along either axis, so of the pixels there one of the
+    outermost four is the highest: only those are looked at. Beyond the outermost centers pixels tie. Turning maps over
     gives four for one.
     """
     axes = [_places(side) for side in size]
@@ -196,7 +196,7 @@ def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np
 
 
 def _places(pixels: int) -> NDArray[np.float64]:
-    """Place the centres of grid pixels among those of the cells, (pixels,)."""
+    """Place the centers of grid pixels among those of the cells, (pixels,)."""
     return ((np.arange(pixels) + 0.5) * _CELLS / pixels - 0.5).clip(0, _CELLS - 1)
 
 

@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 from xbench.report.schema import Analysis, RunAnalysis, in_order
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table, decimal, percentage, row, table_of
 from xbench.runs.answers import AnswerRow, excerpt
-from xbench.runs.results import Answers, Recognised
+from xbench.runs.results import Answers, Recognized
 
 _BOXES = {
     "box_iou": Column("IoU", "Of the boxes"),
@@ -113,7 +113,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         "no have at the first token.",
         ["Dataset", "Model", "By", "Kind"],
         ["Asked", "Unreadable", "Bounded", "Mass", Column("AUROC", "Readable only"), Column("F1", "Readable only")],
-        [_recognised(where, entry, answers.recognition) for where, entry, answers in runs if answers.recognition],
+        [_recognized(where, entry, answers.recognition) for where, entry, answers in runs if answers.recognition],
     )
     yield table_of(
         "answers_examples",
@@ -143,7 +143,7 @@ def _sensitivity(where: str, entry: RunAnalysis, answers: Answers) -> Iterator[R
         yield row(where, entry.run.label, text, int(numbers["pairs"] or 0), *values)
 
 
-def _recognised(where: str, entry: RunAnalysis, asked: Recognised) -> Row:
+def _recognized(where: str, entry: RunAnalysis, asked: Recognized) -> Row:
     ways = ", ".join(f"{way} ({count:,})" for way, count in asked.ways.items()) or MISSING
     kind = "decisions only" if asked.decisions_only else "probabilities"
     mass = MISSING if asked.median_mass is None else percentage(asked.median_mass)

@@ -23,7 +23,7 @@ INTERVALS = "In brackets 95% intervals."
 
 @dataclass(frozen=True)
 class Column:
-    """A column, with the heading above it and its neighbours, if any; it sorts by value or, unless numeric, by text."""
+    """A column, with the heading above it and its neighbors, if any; it sorts by value or, unless numeric, by text."""
 
     title: str
     group: str = ""

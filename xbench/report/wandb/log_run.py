@@ -17,7 +17,7 @@ from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps
 from xbench.report.colors import tinted
 from xbench.report.runs import Run
 from xbench.report.schema import Estimate, Reference, RunAnalysis
-from xbench.report.statistics.analyse import FOLDS, analyse_run
+from xbench.report.statistics.analyze import FOLDS, analyze_run
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.references import references
 from xbench.report.statistics.sample import Sample
@@ -35,7 +35,7 @@ _LONGEST = 1000
 def log_run(target: Any, run: Run, pictures: int) -> None:
     """Log a finished run to the W&B run `target`, with up to `pictures` overlays."""
     results, measures = run.results, measure(Sample.of(run), FOLDS)
-    entry, floors = analyse_run(run, measures), references(run, measures.sample, (), FOLDS)
+    entry, floors = analyze_run(run, measures), references(run, measures.sample, (), FOLDS)
     target.config.update({"settings": dict(run.settings), "provenance": results.provenance}, allow_val_change=True)
     # In the summary, for columns of runs and parallel coordinates: they would be too many panels.
     target.summary.update({name: value for name, value in _summary(entry, floors) if value is not None})
@@ -156,7 +156,7 @@ def scatter(names: Sequence[str], points: Sequence[Sequence[Any]], title: str) -
 
 def _cases_table(chosen: Sequence[tuple[ChosenCase, CaseMap]], images: Sequence[wandb.Image]) -> wandb.Table:
     """Return the overlays with their scores, to be sorted, filtered and grouped, beside the bare radiograph."""
-    numbers = ("probability", "recognised", "pointing_hit", "dice")
+    numbers = ("probability", "recognized", "pointing_hit", "dice")
     rows = []
     for (case, shown), image in zip(chosen, images, strict=True):
         scores = [None if (value := getattr(shown.scores, name)) != value else value for name in numbers]
@@ -191,7 +191,7 @@ def read_chosen_maps(entry: RunAnalysis, count: int) -> list[tuple[ChosenCase, C
 def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     """Return the radiograph tinted by the map, with its masks and boxes.
 
-    A finding's place in the results gives its class, so that all pictures agree on names and colours.
+    A finding's place in the results gives its class, so that all pictures agree on names and colors.
     """
     labels, own = dict(enumerate(results.findings, start=1)), 1 + results.findings.index(case.finding)
     region, scores, answer = shown.pair.region, shown.scores, shown.answer

@@ -51,8 +51,8 @@ def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
     random = np.random.RandomState(0)
     squares, ones = values**2, np.ones(len(values))
 
-    def distances(centres: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.maximum(-2 * centres[:, None] * values + centres[:, None] ** 2 + squares, 0)
+    def distances(centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.maximum(-2 * centers[:, None] * values + centers[:, None] ** 2 + squares, 0)
 
     def nearer(one: float, other: float) -> NDArray[np.bool_]:
         """Return which values are nearer to the other center; rounded like scikit-learn, which decides ties."""
@@ -64,16 +64,16 @@ def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
     # The second center is the better of two values, drawn in proportion to their squared distance to the first.
     drawn = np.searchsorted(np.cumsum(near), random.uniform(size=2) * (near @ ones)).clip(max=len(values) - 1)
     second = drawn[np.argmin(np.minimum(near, distances(values[drawn])) @ ones)]
-    centres, upper, limit = values[[first, second]], ones < 0, 1e-4 * values.var()
+    centers, upper, limit = values[[first, second]], ones < 0, 1e-4 * values.var()
     for step in range(300):
-        before, upper = upper, nearer(*centres)
+        before, upper = upper, nearer(*centers)
         if step and np.array_equal(upper, before):
             break
         # Added sequentially, like scikit-learn.
         moved = np.array([np.cumsum(values[part])[-1] / part.sum() for part in (~upper, upper)])
-        shift, centres = ((moved - centres) ** 2).sum(), moved
+        shift, centers = ((moved - centers) ** 2).sum(), moved
         if shift <= limit:
-            upper = nearer(*centres)
+            upper = nearer(*centers)
             break
     return np.stack([~upper, upper]).astype(np.float64)
 
@@ -111,11 +111,11 @@ def score(mask: Mask, saliency: Map, region: Region) -> dict[str, float]:
     for prefix, part in (("", mask), ("bbox", box)):
         found[f"{prefix}iou"] = one = dice_and_iou(part, region)[1]
         found[f"{prefix}miou"] = (one + float(np.nan_to_num(dice_and_iou(~part, ~region)[1]))) / 2
-    centres = [(a + c) / 2 for a, c in ((top, bottom), (left, right))]
+    centers = [(a + c) / 2 for a, c in ((top, bottom), (left, right))]
     distance = math.nan
     if region.any():
         up, start, down, end = _edges(region)
-        distance = math.hypot(centres[0] - (up + down) / 2, centres[1] - (start + end) / 2)
+        distance = math.hypot(centers[0] - (up + down) / 2, centers[1] - (start + end) / 2)
     return found | {
         "cnr": cnr(saliency, region, sample=True),
         "top1": float(region[first_maximum(saliency)]),

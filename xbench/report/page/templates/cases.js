@@ -4,7 +4,7 @@
 (() => {
   const { element, fill, percent } = report;
   const { cases, pictures, models, opened } = report.data("case-data");
-  const colours = report.data("colour-data");
+  const colors = report.data("color-data");
   const SVG = "http://www.w3.org/2000/svg";
   const OUTCOMES = [
     ["", "All"],
@@ -25,7 +25,7 @@
 
   const decoded = new Map();
 
-  /** Turns the grey picture of a map into colours, on a canvas of its size. */
+  /** Turns the gray picture of a map into colors, on a canvas of its size. */
   async function paint(canvas, map) {
     if (!decoded.has(map)) {
       const image = new Image();
@@ -37,7 +37,7 @@
     const context = canvas.getContext("2d", { willReadFrequently: true });
     context.drawImage(image, 0, 0);
     const pixels = context.getImageData(0, 0, canvas.width, canvas.height);
-    for (let at = 0; at < pixels.data.length; at += 4) pixels.data.set(colours[pixels.data[at]], at);
+    for (let at = 0; at < pixels.data.length; at += 4) pixels.data.set(colors[pixels.data[at]], at);
     context.putImageData(pixels, 0, 0);
   }
 
@@ -90,8 +90,8 @@
   const grounded = (panel) => panel.hit >= 0.5;
 
   function outcome(panel) {
-    if (panel.recognised === null) return "";
-    if (panel.recognised) return grounded(panel) ? "right" : "outside";
+    if (panel.recognized === null) return "";
+    if (panel.recognized) return grounded(panel) ? "right" : "outside";
     return grounded(panel) ? "silent" : "wrong";
   }
 
@@ -100,13 +100,13 @@
     const of = panel.boxes ? "what it marks" : "its tied peaks";
     const ties = panel.hit > 0 && panel.hit < 1 ? ` (${percent(panel.hit, 0)} % of ${of})` : "";
     const words = grounded(panel) ? "on the lesion" : panel.look === "near miss" ? "just beside it" : "elsewhere";
-    return element("b", { class: grounded(panel) ? "hit" : panel.recognised === false ? "wrong" : "miss" }, `${panel.boxes ? (panel.boxes.length ? "Box" : "Point") : "Peak"} ${words}${ties}`);
+    return element("b", { class: grounded(panel) ? "hit" : panel.recognized === false ? "wrong" : "miss" }, `${panel.boxes ? (panel.boxes.length ? "Box" : "Point") : "Peak"} ${words}${ties}`);
   }
 
-  function recognised(panel) {
-    if (panel.probability === null) return panel.recognised === null ? "not asked whether it is there" : "yes or no could not be read";
+  function recognized(panel) {
+    if (panel.probability === null) return panel.recognized === null ? "not asked whether it is there" : "yes or no could not be read";
     const probability = Number(panel.probability).toPrecision(3);
-    return panel.recognised === null ? `probability ${probability}` : `${panel.recognised ? "recognized" : "not recognized"} (probability ${probability})`;
+    return panel.recognized === null ? `probability ${probability}` : `${panel.recognized ? "recognized" : "not recognized"} (probability ${probability})`;
   }
 
   const title = (example) => field("dataset").options.length > 2 ? `${example.finding}, ${example.dataset}` : example.finding;
@@ -127,7 +127,7 @@
 
   function said(panel) {
     const dice = panel.dice === null ? "" : `${panel.boxes ? "Dice" : "Dice at 0.5"}: ${percent(panel.dice, 1)}.`;
-    const words = [verdict(panel), `, ${recognised(panel)}. ${dice}`];
+    const words = [verdict(panel), `, ${recognized(panel)}. ${dice}`];
     return panel.boxes ? [...words, element("code", { class: "raw" }, panel.raw || "(an empty answer)")] : words;
   }
 
@@ -196,7 +196,7 @@
     const panel = panelOf(example);
     const seen = element("span", { class: "view", style: `aspect-ratio: ${example.size[0]} / ${example.size[1]}` },
       element("img", { src: `data:image/jpeg;base64,${pictures[example.picture]}`, alt: "", loading: "lazy" }), layer("region", example, example.region));
-    const button = element("button", { type: "button", class: grounded(panel) ? "hit" : panel.recognised === false ? "wrong" : "miss", "aria-label": `${title(example)}, ${example.image}` }, seen);
+    const button = element("button", { type: "button", class: grounded(panel) ? "hit" : panel.recognized === false ? "wrong" : "miss", "aria-label": `${title(example)}, ${example.image}` }, seen);
     button.addEventListener("click", () => go(at));
     return element("li", {}, button);
   }
@@ -330,8 +330,8 @@
   fill(field("dataset"), options("all", distinct(cases.map((example) => example.dataset))));
   field("of-dataset").hidden = field("dataset").options.length < 3;
   fill(field("reason"), options("any", distinct(cases.flatMap((example) => example.reasons))));
-  const bar = document.getElementById("colour-bar").getContext("2d");
-  colours.forEach(([red, green, blue, opacity], at) => {
+  const bar = document.getElementById("color-bar").getContext("2d");
+  colors.forEach(([red, green, blue, opacity], at) => {
     bar.fillStyle = `rgb(${red} ${green} ${blue} / ${opacity / 255})`;
     bar.fillRect(at, 0, 1, 1);
   });

@@ -45,5 +45,5 @@ def stretch(values: NDArray[np.float64]) -> NDArray[np.uint8]:
         raise RefusalError("its values are not finite numbers")
     if high == low:
         return np.zeros(values.shape, np.uint8)
-    grey: NDArray[np.float64] = np.rint((values - low) * 255 / (high - low))
-    return grey.astype(np.uint8)
+    gray: NDArray[np.float64] = np.rint((values - low) * 255 / (high - low))
+    return gray.astype(np.uint8)

@@ -16,7 +16,7 @@ from synthetic import FINDINGS, write_run
 from xbench.report.document import write_analysis
 from xbench.report.runs import Collection, collect
 from xbench.report.schema import NUMBERS, Estimate
-from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.lesions import area_bins, quadrants
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.sample import Sample
@@ -45,7 +45,7 @@ def steps():
 
 @pytest.fixture(scope="module")
 def analysis(collection, steps):
-    return analyse(collection, progress=lambda *step: steps.append(step))
+    return analyze(collection, progress=lambda *step: steps.append(step))
 
 
 def run_of(analysis, label, dataset="chestxray14"):
@@ -104,10 +104,10 @@ def test_neither_the_order_of_rows_and_runs_nor_the_seed_moves_a_number(collecti
     )
     mixed = replace(run, images=images, rows=replace(run.rows, image=place[run.rows.image]))
     shuffled = Collection((other, mixed), ())
-    expected = written(tmp_path, analyse(Collection((run, other), ())))
-    assert written(tmp_path, analyse(shuffled)) == expected
+    expected = written(tmp_path, analyze(Collection((run, other), ())))
+    assert written(tmp_path, analyze(shuffled)) == expected
     # But the p-values, of other exchanges.
-    parts = [json.loads(part) for part in (expected, written(tmp_path, analyse(shuffled, seed=1)))]
+    parts = [json.loads(part) for part in (expected, written(tmp_path, analyze(shuffled, seed=1)))]
     assert parts[0]["datasets"][0]["comparisons"] != parts[1]["datasets"][0]["comparisons"]
     for entry in (entry for part in parts for dataset in part["datasets"] for entry in dataset["comparisons"]):
         del entry["p"], entry["p_adjusted"]
@@ -153,7 +153,7 @@ def test_reader_agreement_is_a_ceiling_for_overlap_only(collection):
     rows = run.rows
     columns = {**rows.columns, "reader_dice": dice.ravel(), "reader_iou": (dice / (2 - dice)).ravel()}
     changed = replace(run, rows=replace(rows, columns=columns))
-    found = analyse(Collection((changed,), ())).datasets[0].references[-1]
+    found = analyze(Collection((changed,), ())).datasets[0].references[-1]
     assert (found.title, found.kind) == ("Reader agreement", "ceiling")
     assert {*found.macro} == {f"{name}_{how}" for name in ("dice", "iou") for how in ("best", "cross_fitted", "fixed")}
     assert found.findings[FINDINGS[0]]["dice_best"].value is None
@@ -261,7 +261,7 @@ def study(tmp_path_factory):
         write_run(root, "kad", skill=skill, images=90, stamp=f"2026-01-0{day}_00-00-00", with_cases=False, **settings)
     write_run(root, "kad", skill=0.5, images=90, image_size=448, stamp="2026-01-04_00-00-00", with_cases=False)
     write_run(root, "clip", skill=0.5, images=90, with_cases=False)
-    return analyse(collect([root]))
+    return analyze(collect([root]))
 
 
 def test_studies_take_runs_that_differ_in_one_setting(study):
@@ -321,7 +321,7 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
     )
     results = replace(kad.results, counts=counts)
     odd = replace(fewer(kad, 50), results=results, settings={**kad.settings, "annotation": "abc", "limit": "50"})
-    found = analyse(Collection((clip, odd), ())).datasets[0]
+    found = analyze(Collection((clip, odd), ())).datasets[0]
     notes = "\n".join(found.notes)
     for words in (
         "different images: CLIP 60, KAD 50; 50 are common to all",
@@ -339,7 +339,7 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
 
 def test_runs_of_one_image_are_reported(collection):
     runs = [fewer(run, 1) for run in collection.runs if run.dataset == "chestxray14" and run.label in ("KAD", "CLIP")]
-    found = analyse(Collection(tuple(runs), ()))
+    found = analyze(Collection(tuple(runs), ()))
     (dataset,) = found.datasets
     assert {"pointing_game", "dice_fixed"} <= {entry.number for entry in dataset.comparisons}
     for entry in dataset.comparisons:
@@ -356,7 +356,7 @@ def test_a_run_without_any_region_still_has_recognition(collection, tmp_path):
     nothing = {"scored": np.zeros_like(run.images.scored), "pointing_hit": nowhere}
     images = SimpleNamespace(**vars(run.images) | nothing)
     bare = replace(fewer(run, 0), images=images)
-    found = analyse(Collection((bare, replace(bare, label="again")), ()))
+    found = analyze(Collection((bare, replace(bare, label="again")), ()))
     (dataset,), (first, _) = found.datasets, found.runs
     assert first.macro["pointing_game"] == first.macro["dice_optimism"] == Estimate(None)
     assert first.macro["auroc"].low < first.macro["auroc"].value

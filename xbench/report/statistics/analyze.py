@@ -33,8 +33,8 @@ Progress = Callable[[int, int, str], None]
 FOLDS = 5
 
 
-def analyse(collection: Collection, seed: int = 0, progress: Progress = lambda *_: None) -> Analysis:
-    """Analyse runs; the same runs and the same seed of the tests' exchanges, 0 or more, give the same numbers.
+def analyze(collection: Collection, seed: int = 0, progress: Progress = lambda *_: None) -> Analysis:
+    """Analyze runs; the same runs and the same seed of the tests' exchanges, 0 or more, give the same numbers.
 
     `progress` is called before every step and after the last.
     """
@@ -47,7 +47,7 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress = lambda *
     def begin(what: str) -> None:
         progress(next(done), total, what)
 
-    analysed = [_dataset(runs, seed, begin) for _, runs in sorted(grouped.items())]
+    analyzed = [_dataset(runs, seed, begin) for _, runs in sorted(grouped.items())]
     splits: defaultdict[str, list[str]] = defaultdict(list)
     for name, split in sorted(grouped):
         splits[name].append(split)
@@ -56,10 +56,10 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress = lambda *
         for name, found in splits.items()
         if len(found) > 1
     ]
-    datasets = placed([dataset for dataset, _ in analysed])
+    datasets = placed([dataset for dataset, _ in analyzed])
     lines, left_out = correlations(datasets)
     begin("done")
-    study_rows = tuple(row for _, rows in analysed for row in rows)
+    study_rows = tuple(row for _, rows in analyzed for row in rows)
     return Analysis(tuple(datasets), lines, study_rows, collection.set_aside, FOLDS, (*notes, *left_out))
 
 
@@ -73,7 +73,7 @@ def _dataset(
     for run in runs:
         begin(f"{title}: {run.label}")
         measures[run.label] = measure(Sample.of(run), FOLDS)
-        entries.append(analyse_run(run, measures[run.label]))
+        entries.append(analyze_run(run, measures[run.label]))
 
     def rank(entry: RunAnalysis) -> tuple[float, str]:
         value = entry.macro["pointing_game"].value
@@ -107,7 +107,7 @@ def _dataset(
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)
 
 
-def analyse_run(run: Run, measures: Measures) -> RunAnalysis:
+def analyze_run(run: Run, measures: Measures) -> RunAnalysis:
     """Return a run with its numbers, without those of a sweep if it is of boxes, which are one mask."""
     sample, answered = measures.sample, run.results.answered
     last = max(1, sample.dice.shape[1] - 1)
