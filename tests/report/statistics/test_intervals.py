@@ -192,6 +192,16 @@ def test_limits_of_means_by_hand():
     assert intervals.combined([same, same]) == pytest.approx((0.35, 0.45))
 
 
+def test_a_mean_of_shares_lies_within_the_mean_of_their_limits():
+    # Eight patients, four with each finding: Student's t of three degrees of freedom would reach to 0.63.
+    patients = np.arange(8).repeat(2)
+    hit = intervals.share(np.array([1.0, 0, 0, 0, 0, 0, 0, 0]), patients[:8], 8)
+    none = intervals.share(np.zeros(8), patients[8:], 8)
+    limits = np.mean([hit.interval(), none.interval()], axis=0)
+    assert limits[1] < 0.54
+    assert intervals.combined([hit, none]) == pytest.approx(limits)
+
+
 def test_differences_have_the_interval_of_the_paired_t_test_and_the_variance_of_delong():
     random = np.random.default_rng(2)
     first = random.random(30)

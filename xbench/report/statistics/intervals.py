@@ -253,6 +253,7 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
     mean of shares has Wilson's interval instead, on as many hits as would have its variance: where hits are rare, most
     findings have none, and their own limits know nothing of one another. The hits of few pairs vary less around their
     own mean than around the truth, so each finding's variance p (1 - p) is that of the mean of all for one of its hits.
+    With few clusters, Student's t could reach beyond all findings at their limits at once: it stops there.
     """
     if len(spreads) == 1:
         return spreads[0].interval()
@@ -273,7 +274,9 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
         spreading = float(apart @ together @ apart)
         # Where all are 0, or all are 1, this is the variance per p (1 - p) that they would have next to it.
         per_hit = spreading / (value * (1 - value)) if spreading > 0 else float((1 / hits).sum())
-        return _wilson(value, len(spreads) ** 2 / per_hit / errors**2)
+        low, high = _wilson(value, len(spreads) ** 2 / per_hit / errors**2)
+        lows, highs = zip(*(spread.limits(_NORMAL) for spread in spreads), strict=True)
+        return max(low, float(np.mean(lows))), min(high, float(np.mean(highs)))
     centers = np.array([spread.centers or (spread.value, spread.value) for spread in spreads]).T
     down, up = np.abs(centers - np.array([spread.limits(errors) for spread in spreads]).T)
     low, high = (
