@@ -7,6 +7,7 @@
 #   make lint types  ruff, import-linter and mypy
 #   make format      let ruff mend what it can
 #   make docs        build the documentation into build/docs, and check its links
+#   make tables      write the reference tables of the docs from the code
 #   make dist        build a source distribution and a wheel into dist
 #   make bench       measure speed and memory, into BENCHMARKS.md; half an hour on an idle machine
 #   make demo-model  train the demo model again (two CPU cores, ten minutes)
@@ -49,7 +50,7 @@ endif
 libraries = { $(TORCH); } && $(BIN)/python containers/requirements.py $(1) >$(VENV)/requirements.txt && \
   $(INSTALL) --requirement $(VENV)/requirements.txt && $(PIP) --no-deps $(BUILD) --editable .
 
-.PHONY: demo test quick witness lint types format docs dist bench demo-model lock clean
+.PHONY: demo test quick witness lint types format docs tables dist bench demo-model lock clean
 
 # $(call step,what it does and how long,command): the first command says so, the last how long it took.
 step = @printf '\n%s\n' "$(1)"; began=$$(date +%s); $(2) || exit; echo "Took $$(($$(date +%s) - began)) s."
@@ -87,6 +88,9 @@ format: $(VENV)/.installed-dev
 # The variable silences a notice of the theme about another program. With --quiet, --strict would not see any warning.
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+tables: $(VENV)/.installed
+	$(BIN)/python scripts/reference_tables.py
 
 dist: $(VENV)/.installed-dev
 	$(BIN)/uv build --no-build-isolation --python $(BIN)/python --out-dir dist

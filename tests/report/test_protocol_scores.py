@@ -4,7 +4,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from places import ROOT
 from synthetic import write_run
 
 from xbench.report.document import document
@@ -15,7 +14,6 @@ from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import MISSING
 from xbench.runs.protocols import read_protocol, write_protocol
 from xbench.scoring.protocols import PROTOCOLS
-from xbench.scoring.protocols.base import Protocol
 
 IMAGES = 12
 CALIBRATION = ("ece", "ece_by_chance", "ece_adaptive", "mce", "brier")
@@ -122,14 +120,3 @@ def test_protocols_of_two_models_stand_in_one_table_and_calibration_in_its_own(t
     section = page.partition('<section class="s" id="calibration"')[2].partition("</section>")[0]
     best = min(calibration.rows, key=lambda row: row.cells[1].value)
     assert best.cells[0].text in section.partition("</h2>")[0] and PROTOCOLS["calibration"].flaw in section
-
-
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_page_of_the_documentation_says_what_the_code_says(name):
-    page = " ".join((ROOT / "docs" / "protocols.md").read_text(encoding="utf-8").split())
-    protocol = PROTOCOLS[name]
-    frame = "" if protocol.setting == Protocol.setting else f" Frame: {protocol.setting}."
-    limits = f" **Limits**: {'; '.join(protocol.limits)}." if protocol.limits else ""
-    rule = f"{protocol.rule[0].upper()}{protocol.rule[1:]}"
-    said = f"*{protocol.citation}.* {rule}.{frame} **Flaw.** {protocol.flaw}{limits}"
-    assert f"### {name} {said}" in page, said
