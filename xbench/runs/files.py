@@ -19,23 +19,21 @@ import pyarrow.parquet as pq
 from xbench.runtime.errors import UserError
 from xbench.scoring.rows import SCHEMA
 
-RESULTS, CONFIG = "results.json", "config.yaml"
-"""`RESULTS` is written last, the configuration first: a folder with the latter alone is an unfinished run."""
-PAIRS = "pairs.parquet"
-"""One row per image, query and condition; every number follows from these."""
-IMAGES, PREDICTIONS, TRUTH = "images.parquet", "predictions.parquet", "truth.parquet"
-"""One row per image; per pair, or question to a model that answers; per annotated region."""
-PICTURES = "pictures.parquet"
-"""Patients' images, in a separate file that can be deleted before a run is shared."""
-PERTURBATIONS = "perturbations.parquet"
-"""One row per step of a deletion or insertion curve, or per randomized layer."""
-READ_TEXTS, MENTIONS = "texts.parquet", "mentions.parquet"
-"""One row per text, and one per mention in it, if words were scored."""
-JOURNAL, PARTS = "journal", "parts"
-"""Folders of the batches that `test` and `predict` have finished, during a run."""
+CONFIG = "config.yaml"  # configuration; `xbench test --config RUN/config.yaml` repeats the run
+JOURNAL = "journal"  # finished batches (patients' images), deleted at the end
+PARTS = "parts"  # the same during `predict`
+IMAGES = "images.parquet"  # a row per image
+PREDICTIONS = "predictions.parquet"  # a row per pair: scores and raw map; per question to a model that answers
+TRUTH = "truth.parquet"  # a row per annotated region
+PICTURES = "pictures.parquet"  # `jpeg` of images with a scored pair, at most 1,024 pixels a side (patients' images)
+PERTURBATIONS = "perturbations.parquet"  # a row per step of curves and randomization
+PAIRS = "pairs.parquet"  # a row per image, query and condition; every number follows from it
+READ_TEXTS = "texts.parquet"  # if words were scored, a row per text (boxes removed)
+MENTIONS = "mentions.parquet"  # a row per mention of a finding
+RESULTS = "results.json"  # every number, counts, provenance; written last: a folder without it is unfinished
 
 _INTEGERS, _FLOATS, _BOXES = pa.list_(pa.int32()), pa.list_(pa.float64()), pa.list_(pa.list_(pa.float64()))
-_IMAGE = {"index": pa.int64(), "image_id": pa.string()}
+_IMAGE = {"index": pa.int64(), "image_id": pa.string()}  # as in `pairs.parquet`
 _SHAPE = pa.struct(
     {"kind": pa.string(), "size": _INTEGERS, "coordinates": _FLOATS, "reader": pa.string(), "outline": pa.bool_()}
 )
@@ -43,40 +41,60 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     PAIRS: SCHEMA,
     IMAGES: pa.schema(
         _IMAGE
-        | {"patient_id": pa.string(), "crop": _FLOATS, "height": pa.int32(), "width": pa.int32()}
-        | {"sha256": pa.string(), "notes": pa.list_(pa.string()), "failure": pa.string()}
+        | {"patient_id": pa.string()}  # as in `pairs.parquet`
+        | {"crop": _FLOATS}  # part that maps cover: left, top, right, bottom as fractions
+        | {"height": pa.int32(), "width": pa.int32()}  # of the radiograph in pixels
+        | {"sha256": pa.string()}  # digest of the model's input before normalization
+        | {"notes": pa.list_(pa.string()), "failure": pa.string()}  # oddities; why it could not be read
+        # `F` or `M`; years; `PA`, `AP` or `lateral`
         | {"sex": pa.string(), "age": pa.float64(), "projection": pa.string()}
     ),
     PREDICTIONS: pa.schema(
         _IMAGE
-        | {"query": pa.string(), "finding": pa.string(), "condition": pa.string()}
-        | {"logit": pa.float64(), "probability": pa.float64(), "map_shape": _INTEGERS, "map": pa.list_(pa.float32())}
-        | {"asked": pa.string(), "raw": pa.string(), "width": pa.int32(), "height": pa.int32(), "escaped": pa.bool_()}
+        | {"query": pa.string(), "finding": pa.string()}  # as in `pairs.parquet`
+        | {"condition": pa.string(), "logit": pa.float64(), "probability": pa.float64()}  # as in `pairs.parquet`
+        | {"map_shape": _INTEGERS, "map": pa.list_(pa.float32())}  # height and width of the raw map; cells, row by row
+        # from here on for models that answer: `locate`, `recognise`, `again` (not scored); for words `report`, `where`
+        | {"asked": pa.string()}
+        # answer, size of the radiograph, and whether the answer is stored as JSON text
+        | {"raw": pa.string(), "width": pa.int32(), "height": pa.int32(), "escaped": pa.bool_()}
+        # `stop` or `length`; this image's own frame; digest of the prompt
         | {"finish": pa.string(), "frame": pa.string(), "prompt_sha256": pa.string()}
-        | {"tokens_in": pa.int64(), "tokens_out": pa.int64(), "from_cache": pa.bool_(), "reasoning": pa.string()}
-        | {"answer_confidence": pa.float64(), "status": pa.string(), "boxes": _BOXES, "points": _BOXES}
-        | {"confidence": _FLOATS, "clipped": pa.int32(), "reordered": pa.int32(), "dropped": pa.int32()}
-        | {"duplicates": pa.int32(), "suspect_frame": pa.bool_(), "annotated": _BOXES, "one_by_one": pa.bool_()}
-        | {"outlined": pa.bool_(), "way": pa.string(), "mass": pa.float64(), "bounded": pa.bool_()}
+        # tokens; whether the answer was cached
+        | {"tokens_in": pa.int64(), "tokens_out": pa.int64(), "from_cache": pa.bool_()}
+        # thinking that a server returns separately; confidence of the whole answer
+        | {"reasoning": pa.string(), "answer_confidence": pa.float64()}
+        # status of the answer; boxes and points as fractions of the radiograph; confidence per box
+        | {"status": pa.string(), "boxes": _BOXES, "points": _BOXES, "confidence": _FLOATS}
+        | dict.fromkeys(("clipped", "reordered", "dropped", "duplicates"), pa.int32())  # what the reader changed
+        | {"suspect_frame": pa.bool_()}  # whether the numbers do not look like the frame
+        # true boxes; whether each is one lesion; whether they enclose outlines or masks
+        | {"annotated": _BOXES, "one_by_one": pa.bool_(), "outlined": pa.bool_()}
+        | {"way": pa.string(), "mass": pa.float64(), "bounded": pa.bool_()}  # yes or no
     ),
     TRUTH: pa.schema(
         _IMAGE
-        | {"query": pa.string(), "finding": pa.string(), "present": pa.bool_()}
-        | {"shape": _INTEGERS, "whole": pa.binary(), "partial": pa.list_(pa.uint32()), "share": _FLOATS}
-        | {"kept": pa.list_(pa.uint32()), "shapes": pa.list_(_SHAPE)}
+        | {"query": pa.string(), "finding": pa.string()}  # as in `pairs.parquet`
+        | {"present": pa.bool_()}  # whether the finding is present
+        | {"shape": _INTEGERS, "whole": pa.binary()}  # height and width of the grid; pixels covered wholly, as bits
+        | {"partial": pa.list_(pa.uint32()), "share": _FLOATS}  # positions of partly covered pixels; their shares
+        | {"kept": pa.list_(pa.uint32())}  # which of them belong to the region at any γ
+        | {"shapes": pa.list_(_SHAPE)}  # annotated items, in the order of the file
     ),
     PICTURES: pa.schema({"image_id": pa.string(), "jpeg": pa.binary()}),
     PERTURBATIONS: pa.schema(
         _IMAGE
-        | dict.fromkeys(("query", "finding", "kind", "of"), pa.string())
-        | {"step": pa.int32(), "layer": pa.string(), "value": pa.float64()}
+        | {"query": pa.string(), "finding": pa.string()}  # as in `pairs.parquet`
+        # `deletion`, `insertion`, `road`, `other images`; `independent: TOWER`, `cascading: TOWER` (`image`, `text`)
+        | {"kind": pa.string()}
+        # order of a curve (`map`, `random`, `region`), or measure (`spearman`, `magnitude`, `structure`)
+        | {"of": pa.string()}
+        | {"step": pa.int32()}  # percent of changed pixels, or place of the layer from the output
+        | {"layer": pa.string()}  # layer that was randomized last
+        | {"value": pa.float64()}  # probability, or similarity of the maps
     ),
 }
-"""Columns by table; docs/files.md describes them.
-
-In `predictions.parquet`, `map` holds the cells of a raw map row by row, null without a map; `map_shape` is null for
-models without maps. Columns from `asked` on are null unless the model is asked in words.
-"""
+"""Columns by table. `map` is null without a map, `map_shape` for models without maps."""
 
 _TEXT = _IMAGE | {"asked": pa.string()}
 OF_WORDS: Final[Mapping[str, pa.Schema]] = {

@@ -24,8 +24,7 @@ from xbench.runtime.files import atomic_writer, write_whole
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import PairTruth, PairView, RunView, Table
 
-FOLDER = "protocols"
-"""Subfolder of a run with `NAME.json` and `NAME.parquet` of each protocol."""
+FOLDER = "protocols"  # results of `rescore --protocol`: `NAME.json` and `NAME.parquet`
 VOCABULARY = "words.yaml"
 """The user's own vocabulary in that folder."""
 

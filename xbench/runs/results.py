@@ -92,11 +92,11 @@ class NoteCount(_Part):
 class Counts(_Part):
     """Images, and labels and regions per finding."""
 
-    images: Count  # scored
-    skipped: list[Skipped]
-    constant_maps: ConstantMaps
-    notes: list[NoteCount]
-    per_finding: dict[str, FindingCounts]
+    images: Count  # scored images
+    skipped: list[Skipped]  # unreadable images left out: `image_id`, `reason`
+    constant_maps: ConstantMaps  # `count` of scored ones, and the `first` ten
+    notes: list[NoteCount]  # oddities such as boxes cut at the edge: `note`, `count` of images, the `first` ten
+    per_finding: dict[str, FindingCounts]  # `positives`, `negatives`, `with_region` (positives with a region)
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,20 @@ class ScoredOn(_Part):
 
 @dataclass(frozen=True)
 class FindingGrounding(_Part):
-    """Grounding of one finding over `count` positive images with a region."""
+    """Grounding of one finding over `count` positive images with a region: shares and means over these."""
 
-    count: Count
-    pointing_game: Number | None  # share of images with the maximum in the region
-    dice_fixed: Number | None
-    iou_fixed: Number | None
-    # Largest mean over the thresholds, chosen on the scored images as in the paper's tables, so it is too high.
-    dice_best: Number | None
-    iou_best: Number | None  # the same for IoU
-    dice_best_threshold: Number | None  # lowest threshold of the best mean
-    iou_best_threshold: Number | None
-    dice_curve: list[Number] | None  # mean at each threshold
-    iou_curve: list[Number] | None
-    pointing_game_of_minimum: Number | None = None  # share of images with the minimum in the region
-    sign_p: Number | None = None  # corrected p-value that the minimum is there more often than the maximum
+    count: Count  # scored pairs
+    pointing_game: Number | None  # maximum in the region
+    dice_fixed: Number | None  # at threshold 0.5
+    iou_fixed: Number | None  # at threshold 0.5
+    dice_best: Number | None  # largest over thresholds, chosen on the scored images
+    iou_best: Number | None  # largest over thresholds, chosen on the scored images
+    dice_best_threshold: Number | None  # lowest threshold of the largest
+    iou_best_threshold: Number | None  # lowest threshold of the largest
+    dice_curve: list[Number] | None  # at each threshold
+    iou_curve: list[Number] | None  # at each threshold
+    pointing_game_of_minimum: Number | None = None  # minimum in the region
+    sign_p: Number | None = None  # corrected p-value of the sign test
 
 
 @dataclass(frozen=True)
@@ -139,10 +138,10 @@ class SignTest(_Part):
 class Grounding(_Part):
     """Numbers of grounding."""
 
-    thresholds: Annotated[list[Number], Field(min_length=1)]  # of the sweep
-    per_class: dict[str, FindingGrounding]
-    macro: Macro  # means over the findings with at least one scored image
-    sign_test: SignTest | None = None  # None for a model that answers
+    thresholds: Annotated[list[Number], Field(min_length=1)]  # of the sweep, 0 to 1
+    per_class: dict[str, FindingGrounding]  # by finding, the keys below
+    macro: Macro  # means over the findings with a scored pair
+    sign_test: SignTest | None = None  # over all findings; `null` for a model that answers
 
 
 @dataclass(frozen=True)
@@ -158,21 +157,20 @@ class OwnScale(_Part):
 class FindingClassification(_Part):
     """Recognition of one finding over the images with a known label."""
 
-    auroc: Number | None  # None unless both labels occur
-    # area under the precision-recall steps; None unless both labels occur
-    average_precision: Number | None
-    f1: Number | None  # at probability >= 0.5; None without a positive
-    accuracy: Number | None  # at probability >= 0.5; None without a label
-    positives: Count
-    negatives: Count
+    auroc: Number | None  # `null` unless both labels occur
+    average_precision: Number | None  # `null` unless both labels occur
+    f1: Number | None  # at probability 0.5
+    accuracy: Number | None  # at probability 0.5
+    positives: Count  # images
+    negatives: Count  # images
 
 
 @dataclass(frozen=True)
 class Classification(_Part):
     """Numbers of recognition."""
 
-    per_class: dict[str, FindingClassification]
-    macro: Macro  # means over findings with both labels
+    per_class: dict[str, FindingClassification]  # by finding, the keys below
+    macro: Macro  # means over the findings with both labels
 
 
 @dataclass(frozen=True)
@@ -220,19 +218,18 @@ class Repeats(_Part):
 class Answers(_Part):
     """Numbers of answers, in addition to those of their boxes on the grid."""
 
-    family: str
+    family: str  # format of the answers
     frame: str  # declared meaning of the numbers
     reader: str  # version of the reader
-    kind: Literal["boxes", "points"]  # points if no answer has a box; Dice and IoU are then missing
-    outlined: Count  # scored pairs with true boxes around outlines or masks
-    per_class: dict[str, Macro]  # by finding, from `xbench.metrics.BoxScores`
-    macro: Macro  # means over findings with the number
-    overall: Macro  # over all pairs; the rates of answers are here
-    # macro numbers and pairs with other rules for answers without a box
-    sensitivity: dict[str, Macro]
-    recognition: Recognized | None = None  # None if not asked
-    tokens: Tokens | None = None  # None if unknown
-    repeats: Repeats | None = None  # None without repetitions
+    kind: Literal["boxes", "points"]  # `points` if no answer has a box
+    outlined: Count  # pairs whose true boxes surround outlines or masks
+    per_class: dict[str, Macro]  # scores of boxes by finding
+    macro: Macro  # means over findings
+    overall: Macro  # over all pairs; also the rates of answers
+    sensitivity: dict[str, Macro]  # `macro` if answers without a box counted differently
+    recognition: Recognized | None = None  # yes or no, with counts
+    tokens: Tokens | None = None  # answers `counted`, tokens `sent` and `received`
+    repeats: Repeats | None = None  # questions `asked` again, and equal answers
 
     def warnings(self) -> list[str]:
         """Describe problems of the answers as a whole."""
@@ -276,7 +273,7 @@ class InterventionNumbers(_Part):
     """Effects of hidden pixels, with one fill or none; see `xbench.scoring.interventions`."""
 
     per_class: dict[str, dict[str, Count | Number | None]]  # numbers, and counts of their pairs and of missing ones
-    macro: Macro  # means over findings with the number
+    macro: Macro  # means over findings
 
 
 @dataclass(frozen=True)
@@ -294,11 +291,11 @@ class Interventions(_Part):
 class Results(_Part):
     """The content of `results.json`."""
 
-    schema: Literal[2] = 2
-    model: str
-    dataset: str
-    split: str
-    findings: tuple[str, ...]  # in the dataset's order; numbers per finding use it too
+    schema: Literal[2] = 2  # version
+    model: str  # name
+    dataset: str  # name
+    split: str  # name
+    findings: tuple[str, ...]  # names, in the order of all tables
     counts: Counts
     scored_on: dict[str, ScoredOn]
     grounding: Grounding
@@ -306,7 +303,7 @@ class Results(_Part):
     classification: Classification
     answers: Answers | None = None  # the same unless the model answers
     interventions: Interventions | None = None  # the same unless the run hid pixels
-    tables: dict[str, str] = field(default_factory=dict)  # SHA-256 by name
+    tables: dict[str, str] = field(default_factory=dict)  # SHA-256 of each table
     # dependencies and times; only this section differs between runs of one command
     provenance: dict[str, Any]
 

@@ -14,40 +14,44 @@ from numpy.typing import NDArray
 
 from xbench.findings.queries import PHRASES
 
-_PIXELS = pa.list_(pa.int32())
-_SCORES = ("pointing_hit", "minimum_hit", "peak_x", "peak_y", "peak_distance", "dice", "iou")
-_COUNTS = ("points", "boxes", "annotated", "matched_30", "matched_50", "clipped", "reordered", "dropped", "duplicates")
+_INTEGER, _NUMBER, _TEXT, _YES, _PIXELS = pa.int32(), pa.float64(), pa.string(), pa.bool_(), pa.list_(pa.int32())
 CHANGED = ("changed_digest", "changed_area", "changed_x", "changed_y", "changed_seen")
 """Columns about hidden pixels; null under conditions that hide none."""
 SCHEMA = pa.schema(
-    {"index": pa.int64()}
-    | dict.fromkeys(("image_id", "patient_id", "query", "finding", "text", "language", "condition"), pa.string())
-    | {"label": pa.int8()}
-    | dict.fromkeys(("has_region", "scored", "asked"), pa.bool_())
-    | dict.fromkeys(("logit", "probability", "region_area", "region_x", "region_y"), pa.float64())
-    | {"region_digest": pa.string(), "reader_dice": pa.float64(), "reader_iou": pa.float64()}
-    | dict.fromkeys(_SCORES, pa.float64())
-    | {"constant": pa.bool_()}
-    | {"grid_pixels": pa.int32(), "region_pixels": pa.int32(), "mask_pixels": _PIXELS, "overlap_pixels": _PIXELS}
-    | {"own_mask_pixels": _PIXELS, "own_overlap_pixels": _PIXELS}
-    | {"answer_status": pa.string(), "one_by_one": pa.bool_(), "outlined": pa.bool_(), "suspect_frame": pa.bool_()}
-    | dict.fromkeys(_COUNTS, pa.int32())
-    | dict.fromkeys(("box_iou", "centre_hit", "best_iou", "false_area"), pa.float64())
-    | {CHANGED[0]: pa.string()}
-    | dict.fromkeys(CHANGED[1:], pa.float64())
+    {"index": pa.int64()}  # position in the dataset, from 0
+    | {"image_id": _TEXT, "patient_id": _TEXT}  # the dataset's names
+    | {"query": _TEXT, "finding": _TEXT}  # what was asked, and its finding; equal unless it is a phrase
+    | {"text": _TEXT, "language": _TEXT}  # the phrase; `null` for findings
+    | {"condition": _TEXT}  # empty, or what was changed, such as `wording: negation`
+    | {"label": pa.int8()}  # 1 present, 0 absent, -1 unknown
+    # whether there is a region; whether grounding is scored; whether the model was asked if the finding is present
+    | {"has_region": _YES, "scored": _YES, "asked": _YES}
+    | {"logit": _NUMBER, "probability": _NUMBER}  # raw score; score for recognition, 0 to 1
+    # share of the grid; center of mass, 0 at the left and top edge, 1 at the right and bottom
+    | {"region_area": _NUMBER, "region_x": _NUMBER, "region_y": _NUMBER}
+    | {"region_digest": _TEXT}  # start of a SHA-256 of the region on the grid
+    | {"reader_dice": _NUMBER, "reader_iou": _NUMBER}  # mean agreement of two readers
+    | {"pointing_hit": _NUMBER, "minimum_hit": _NUMBER}  # 0 to 1; share of tied minima in the region
+    | {"peak_x": _NUMBER, "peak_y": _NUMBER}  # mean place of the maxima
+    | {"peak_distance": _NUMBER}  # distance of the peak from the region
+    | {"dice": _NUMBER, "iou": _NUMBER}  # at threshold 0.5; of boxes, of their mask
+    | {"constant": _YES}  # whether the map is constant
+    | {"grid_pixels": _INTEGER, "region_pixels": _INTEGER}  # pixels of grid and region
+    # by threshold, pixels of the mask, and of mask and region; one value for an answer
+    | {"mask_pixels": _PIXELS, "overlap_pixels": _PIXELS}
+    | {"own_mask_pixels": _PIXELS, "own_overlap_pixels": _PIXELS}  # the same, unstretched, of logits or probabilities
+    # as in `predictions.parquet`; `null` for maps, like all columns to `false_area`
+    | {"answer_status": _TEXT, "one_by_one": _YES, "outlined": _YES, "suspect_frame": _YES}
+    # numbers of points, boxes and true boxes, and of those matched at an IoU of 0.3 and 0.5
+    | dict.fromkeys(("points", "boxes", "annotated", "matched_30", "matched_50"), _INTEGER)
+    | dict.fromkeys(("clipped", "reordered", "dropped", "duplicates"), _INTEGER)  # what the reader changed
+    | {"box_iou": _NUMBER, "centre_hit": _NUMBER, "best_iou": _NUMBER}  # scores of boxes
+    | {"false_area": _NUMBER}  # share of the image under boxes if the finding is absent
+    | {"changed_digest": _TEXT}  # of the image with hidden pixels
+    # hidden share, its center, and the part of it that the model sees
+    | {"changed_area": _NUMBER, "changed_x": _NUMBER, "changed_y": _NUMBER, "changed_seen": _NUMBER}
 )
-"""Columns of `pairs.parquet`.
-
-`text`: the phrase, null if the model words the finding. `language`: of the phrase, null if unknown. `asked`: whether
-the model was to state if the finding is present. `scored`: present, with a region, and with a map or answer. Scores,
-peaks and pixels are null unless scored. `constant`: the map is constant. `mask_pixels` and `overlap_pixels` have a
-value per threshold, or a single one for an answer; with the prefix `own_`, they use masks of the raw map by its
-probability, null if maps are neither logits nor probabilities. Columns from `answer_status` to `false_area` are null
-for maps. Among them, comparisons with annotated boxes are null if the finding is absent, and `false_area`, the share of
-the image that boxes cover, is null unless it is absent. The last columns are null under conditions that hide no pixels:
-`changed_digest` is the start of the SHA-256 of the changed radiograph, `changed_area` the share of hidden pixels,
-`changed_x` and `changed_y` their center, and `changed_seen` the share of them in the model's view.
-"""
+"""Columns of `pairs.parquet`. Scores, peaks and pixels are null unless the pair is scored."""
 
 _KEYS = ("index", "image_id", "patient_id", "query", "finding", "text", "condition")
 _LISTS = ("mask_pixels", "overlap_pixels")
