@@ -33,8 +33,8 @@ class CheX(Protocol):
     heading = "Pooled IoU"
     citation = "ChEX, ECCV 2024 (philip-mueller/chex c3f5d78)"
     rule = (
-        "stretched maps above 0.1 to 0.5; all overlaps over all unions of the dataset, mean over thresholds "
-        "(mask_miou) and largest (mask_biou)"
+        "stretched maps above 0.1 to 0.5; total intersection over total union, pooled over the dataset: mean over "
+        "thresholds (mask_miou) and largest (mask_biou)"
     )
     flaw = "Pixels are pooled: one large heart outweighs a hundred nodules."
     setting = "a square of 1024 pixels, boxes cut to whole ones"

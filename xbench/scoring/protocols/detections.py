@@ -150,8 +150,9 @@ class Detections(Protocol):
     citation = "this project; FROC at the rates of LUNA16, average precision of COCO (Lin et al., ECCV 2014)"
     rule = (
         "connected parts of the stretched map at 0.5 by their highest raw value, or answered boxes by confidence; "
-        "each finds one annotated item, at an IoU of 0.3 (froc, sensitivity), 0.3 and 0.5 (ap_) or 0.1 to 0.5 (map); "
-        "sensitivity: at one false detection per image, small below 1%, large above 5% of the image"
+        "each finds one annotated item, at an IoU of 0.3 (froc, sensitivity, ap_30) or 0.5 (ap_50); map: mean of the "
+        "AP at IoU 0.1 to 0.5; sensitivity: at one false detection per image, small below 1%, large above 5% of the "
+        "image"
     )
     flaw = (
         "Parts of a stretched map at 0.5 do not have the outline of a lesion, so maps lose to boxes whatever they show."
