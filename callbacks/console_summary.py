@@ -36,7 +36,8 @@ class ConsoleSummary(Callback):
             console.print(_table(results))
         console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
         if results.answers:
-            console.print(_rates(results.answers), style="dim", highlight=False)
+            of_file = "predictions_sha256" in results.provenance["model"]
+            console.print(_rates(results.answers, of_file), style="dim", highlight=False)
         if results.own_scale:
             console.print(_own_scale(results.own_scale), style="dim", highlight=False)
         if results.interventions:
@@ -47,7 +48,9 @@ class ConsoleSummary(Callback):
         # soft_wrap: a wrapped path cannot be copied.
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger) and logger.offline_run is not None:
-                console.print(f"Offline: wandb sync {logger.offline_run}", soft_wrap=True, highlight=False)
+                console.print(
+                    f"Logged offline. To upload: wandb sync {logger.offline_run}", soft_wrap=True, highlight=False
+                )
         if (writer := find(trainer, ResultsWriter)) is not None:
             console.print(f"Results: {writer.folder / 'results.json'}", soft_wrap=True, highlight=False)
 
@@ -75,14 +78,15 @@ _OF_LESIONS = {"recall_50": "Rec.\n@0.5", "precision_50": "Prec.\n@0.5"}
 
 def _table(results: Results) -> Table:
     answers, columns, recognition = results.answers, _COLUMNS, results.classification.macro
-    best = " Best: at the threshold with the largest mean on these images."
-    boxes = " Dice and IoU: on the grid. Box IoU and later columns: without a grid. No box counts as a miss."
+    legend = " Best: the finding's highest mean of all thresholds, on these images."
     if answers:
         # Fit 80 characters.
         asked = {name: title for name, title in _COLUMNS.items() if name in recognition}
         columns = _OF_BOXES | (asked if answers.recognition else _OF_LESIONS)
+        legend = " Dice and IoU: on the grid. Box IoU and later columns: without a grid. No box counts as a miss."
+        legend += "" if answers.recognition else " Rec. and Prec.: boxes pooled over images with the finding only."
     title = f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}"
-    caption = f"n: images with the finding and a region. Point.: pointing game.{boxes if answers else best}"
+    caption = f"n: images with the finding and a region. Point.: pointing game.{legend} Macro: mean over findings."
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 0), collapse_padding=True)
     table.add_column("Finding", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True, min_width=5)
@@ -103,8 +107,11 @@ def _table(results: Results) -> Table:
     return table
 
 
-def _rates(answers: Answers) -> str:
+def _rates(answers: Answers, of_file: bool) -> str:
     shares = {name: value or 0.0 for name, value in answers.overall.items()}
+    if of_file and not shares["unparsable"] + shares["truncated"]:
+        found, pairs = round(shares["pairs"] * shares["answered"]), round(shares["pairs"])
+        return f"{pairs} pairs with the finding and a region: {answers.kind} for {found}, none for {pairs - found}."
     kinds = ", ".join(f"{100 * shares[name]:.1f} % {name}" for name in STATUSES)
     recognized = tokens = ""
     if answers.tokens is not None:

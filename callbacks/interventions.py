@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rich.console import Console
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.findings.conditions import FILLS, HIDING, LEAST, OF_MAPS, PROMPTS, SENTENCE, draw
 from xbench.findings.prompts import phrase
+from xbench.findings.queries import PHRASES
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import VLM, SaliencyModel
 from xbench.runtime.errors import UsageError
@@ -159,7 +161,7 @@ def plan(data: ChestXrayDataModule, model: SaliencyModel) -> str:
     names = ", ".join(one for one in data.interventions if one not in OF_MAPS)
     images = np.count_nonzero(chosen)
     about = f"Interventions ({names}): {sum(chosen)} positive pairs on {images} of {len(chosen)} "
-    about += f"images (numbers of a finding need {LEAST} pairs); "
+    about += f"images (numbers of a finding need {LEAST} pairs{_too_few(data)}); "
     if isinstance(model, AnsweringModel):
         questions = model.asked_of(1, 0, 1) * (each + once) + model.asked_of(0, 0, 1) * words * model.asked_in_words
         return f"{about}at most {sum(chosen) * questions} questions in addition to those of the run."
@@ -170,6 +172,24 @@ def plan(data: ChestXrayDataModule, model: SaliencyModel) -> str:
     batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
     passes = sum(max(batch) * each + once + words for batch in batches if any(batch))
     return f"{about}at most {passes} passes of a batch through the model in addition to the {len(batches)} of the run."
+
+
+def _too_few(data: ChestXrayDataModule) -> str:
+    """Return what would help if no finding can reach `LEAST` pairs; else empty."""
+    drawn, present = Counter[str](), Counter[str]()
+    for record in data.records:
+        names = data.chosen.get(record.image_id, ())
+        for query in record.looked_for(data.findings):
+            present[query.finding or PHRASES] += record.labels.get(query.name) == 1
+            drawn[query.finding or PHRASES] += query.name in names
+    if max(drawn.values(), default=0) >= LEAST:
+        return ""
+    finding, most = max(present.items(), key=itemgetter(1), default=("", 0))
+    if most >= LEAST:
+        return f", and no finding can reach them: give --data.pairs {LEAST * len(present)}"
+    images = len(data.records)
+    enough = f"; about {-(-LEAST * images // most)} images like these would do" if most else ""
+    return f", and no finding can reach them: {finding} has the most, {most} on {images} images{enough}"
 
 
 def _of_pairs(batch: Batch, pairs: Sequence[int]) -> tuple[list[int], NDArray[np.bool_]]:

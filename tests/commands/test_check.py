@@ -16,6 +16,7 @@ from xbench.commands import check
 from xbench.commands.check import choose_cells, outlined
 from xbench.data import ChestXDet10
 from xbench.findings.published import paper
+from xbench.geometry.shapes import Shape
 
 OUTLINE = (255, 196, 0)
 SHARED = SHARED / "data"
@@ -146,6 +147,39 @@ def test_a_positive_annotation_that_leaves_no_region_is_named(command, toy_confi
     assert run.status == 0
     notes = {note["note"].split()[3]: (note["count"], note["first"]) for note in run.results["counts"]["notes"]}
     assert notes == {"Square": (1, ["square-003"]), "Hole": (2, ["square-003", "square-006"])}
+
+
+class Framed(Squares):
+    """Regions with a box around each as an item, without a size or wrongly with fractions of pixels."""
+
+    def __init__(self, whole: bool = True, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.whole = whole
+
+    def load(self, record):
+        radiograph = super().load(record)
+        items = {}
+        for finding, region in radiograph.regions.items():
+            (y, x), size = region.nonzero(), region.shape
+            corners = x.min(), y.min(), x.max() + 1, y.max() + 1
+            half = Shape("box", size, np.array(corners) + 0.5)
+            items[finding] = [Shape.from_corners(*map(float, corners)) if self.whole else half]
+        return replace(radiograph, instances=items)
+
+
+def test_items_of_a_data_module_are_counted_and_read_back(command, toy_config):
+    options = ("--config", toy_config, "--data.images", "8")
+    assert row_of(command("check", *options).output, "Square") == ["4", "-", "4", "4", "0"]
+    toy_config.write_text(toy_config.read_text().replace("toys.Squares", f"{__name__}.Framed"))
+    assert row_of(command("check", *options).output, "Square") == ["4", "4", "4", "4", "0"]
+    run = command("test", *options)
+    assert run.status == 0, run.errors
+    assert command("verify", run.folder, "--deep").status == 0
+    for name in ("check", "test"):
+        refused = command(name, *options, "--data.whole", "false")
+        assert refused.status and refused.folder is None
+        for words in ("square-000", "`instances` of Hole", "Shape.from_corners"):
+            assert words in refused.errors + refused.output
 
 
 def test_a_package_that_is_too_old(monkeypatch):

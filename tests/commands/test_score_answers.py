@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from xbench.predictions.asking import Reply
+from xbench.predictions.tables import read_answered
 from xbench.runs.finished import FinishedRun
 
 DATA = ("--data.images", "6", "--data.num_workers", "0")
@@ -75,6 +77,7 @@ def test_true_boxes_score_what_boxes_can(command, truth, tmp_path, kind):
     assert refused.status == 2 and "xbench rescore" in refused.errors
     # Read otherwise they are another run, which a protocol scores instead.
     again = command("rescore", run.folder, "--protocol", "radfact", "--frame", "thousand_whole", "--workers", "0")
+    assert "Mean over" in again.output and "findings" in again.output
     assert again.status == 0 and again.folder != run.folder and (again.folder / "protocols").is_dir(), again.errors
     assert not (run.folder / "protocols").exists()
 
@@ -161,7 +164,24 @@ def test_a_row_without_corners_is_said_to_be_none(command, truth, tmp_path):
     with path.open("a") as file:
         file.write(f"{image},{finding},,,,,\n")
     run = command(*SCORE, "--predictions", path, *options)
-    assert run.status == 0 and run.results["counts"]["notes"] == [], run.errors
+    (note,) = run.results["counts"]["notes"]
+    assert "no false alarms are counted" in note["note"]
+    found, positives = len(boxes) - 1, len(boxes)
+    assert f"{positives} pairs with the finding and a region: boxes for {found}, none for 1." in run.output
+    assert "images with the finding only" in " ".join(run.output.split())
+
+
+def test_boxes_of_a_table_rank_by_their_score(command, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    boxes, scores = [[0, 0, 0.1, 0.1], [0, 0, 0.2, 0.2], [0, 0, 0.3, 0.3], [0, 0, 0.4, 0.4]], [0.2, 0.9, 0.2, None]
+    path.write_text(json.dumps({"image": "a", "finding": "Nodule", "boxes": boxes, "scores": scores}))
+    kind, found = read_answered(path)
+    answer = json.loads(found["a", "Nodule"].text)["boxes"]
+    assert kind == "boxes" and [box["box"] for box in answer] == [boxes[place] for place in (1, 0, 2, 3)]
+    # Answers in text keep their order, and `finish` marks one that was cut off.
+    text = json.dumps([{"bbox_2d": box} for box in boxes])
+    path.write_text(json.dumps({"image": "a", "finding": "Nodule", "answer": text, "finish": "length"}))
+    assert read_answered(path)[1] == {("a", "Nodule"): Reply(text, "length")}
 
 
 @pytest.mark.parametrize("share", ["few", "half"])

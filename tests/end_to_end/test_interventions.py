@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
@@ -19,7 +20,7 @@ from processes import run_ranks, start
 from run_files import QUIET, check_rescored, disagreements, files_of, run_in
 from toys import Brightness
 
-from xbench.callbacks.interventions import other_words, rounds, with_patches
+from xbench.callbacks.interventions import other_words, plan, rounds, with_patches
 from xbench.cli import main
 from xbench.data.changes import _share_in_view
 from xbench.data.datamodule import drawn_pairs
@@ -66,7 +67,8 @@ def table(folder: Path, name: str = "pairs.parquet", condition: str | None = Non
 
 
 def dataset(**options: object) -> hidden.Regions:
-    data = hidden.Regions(images=IMAGES, num_workers=0, unreadable=UNREADABLE, on_error="skip", **options)
+    usual = {"images": IMAGES, "num_workers": 0, "unreadable": UNREADABLE, "on_error": "skip"}
+    data = hidden.Regions(**{**usual, **options})
     data.setup("test")
     return data
 
@@ -220,6 +222,10 @@ def test_the_plan_says_what_it_takes(tmp_path: Path, capsys) -> None:
     )
     assert f"6 positive pairs on {len(data.chosen)} of 19 images" in said
     assert f"; at most {passes} passes" in said
+    assert "no finding can reach them" in said and re.search(r"about \d+ images like these would do", said)
+    many = dataset(interventions=[*USUAL], images=120, pairs=6)
+    (enough,) = map(int, re.findall(r"give --data.pairs (\d+)", plan(many, Brightness())))
+    assert "no finding" not in plan(dataset(interventions=[*USUAL], images=120, pairs=enough), Brightness())
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,12 @@ def tuned(path):
         (read_answered, "it.jsonl", lines(boxes=7), ["line 2", "lists of the same length"]),
         (read_answered, "it.jsonl", lines(boxes=[1, 2, 3, 4]), ["line 2", "1 is not a box of four numbers"]),
         (read_answered, "it.jsonl", lines()[:-9], ["line 2"]),
+        (
+            read_answered,
+            "it.jsonl",
+            '{"image": "a", "finding": "b", "answer": "", "finish": "end"}',
+            ["finish", "'end'"],
+        ),
         (read_answered, "it.jsonl", '{"image": "a", "boxes": [], "boxes": []}', ["line 1", "'boxes' occurs twice"]),
         (read_points, "it.json", '{"a": {"b": [[1, 2]]}, "a": {"b": [[3, 4]]}}', ["'a' occurs twice"]),
         (read_points, "it.json", '{"a": {"b": [[1, 2, 3, 4]]}}', ["image a, finding b"]),
@@ -226,23 +232,26 @@ def test_results_go_by_the_numbers_of_the_annotation_file(tmp_path):
     found = read_answered(tmp_path / "it.json", ({1: "film", 7: "2"}, {3: "Nodule", 4: "Nodule"}))[1]
     # The image called 2 has another number there.
     assert {*found} == {("film", "Nodule"), ("a", "b"), ("id 2", "b")}
-    assert len(json.loads(found["film", "Nodule"])["boxes"]) == 2
+    assert len(json.loads(found["film", "Nodule"].text)["boxes"]) == 2
 
 
 IDS = st.builds(
-    "{}{}".format, st.sampled_from(["a", "b/a", "1.2.3"]), st.sampled_from(["", ".png", ".PNG", ".dcm", ".jpg", ".4"])
+    "{}{}".format,
+    st.sampled_from(["a", "b/a", "c/b/a", "1.2.3"]),
+    st.sampled_from(["", ".png", ".PNG", ".dcm", ".jpg", ".4"]),
 )
 
 
 @given(st.lists(IDS, min_size=1, unique=True), IDS)
 def test_a_row_reaches_the_image_of_its_name_or_the_only_one_that_it_may_mean(images, name):
-    """A whole name wins; without the ending of an image file one image is meant, and never one of several."""
+    """A whole name wins, then one without ending, then the last parts of a path; several are refused."""
 
     def bare(one):
         stem, dot, ending = one.rpartition(".")
         return stem if (dot + ending).lower() in IMAGE_SUFFIXES else one
 
     meant = [name] if name in images else [image for image in images if bare(image) == bare(name)]
+    meant = meant or [image for image in images if bare(image).endswith(f"/{bare(name)}")]
     if len(meant) > 1:
         with pytest.raises(UserError) as error:
             Names(images, ["Nodule"]).match({(name, "Nodule"): name}, "--scores")

@@ -91,7 +91,7 @@ class DatasetReport:
     """Content and problems of a dataset.
 
     Attributes:
-        counts: Findings by label 1, 0 and -1; key None counts boxes, polygons and masks in the files.
+        counts: Findings by label 1, 0 and -1; key None counts annotated items, and is empty if only regions are known.
         groups: Findings, and the group of phrases without one, if any.
         phrases: Whether images have phrases of their own, which count for their findings.
         regions: Positive images with a non-empty drawn annotation, and their queries, by finding.
@@ -160,9 +160,13 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
             for note in sample.notes
             if note.text in vanished
         ]
-        for query, scored in zip(sample.truth.queries, sample.truth.scored.tolist(), strict=True):
+        truth = sample.truth
+        for query, scored, items in zip(truth.queries, truth.scored.tolist(), truth.shapes, strict=True):
+            group = query.finding or PHRASES
             if scored:
-                report.regions[query.finding or PHRASES].append((record, query.name))
+                report.regions[group].append((record, query.name))
+            if not isinstance(record.source, Source):
+                report.counts[None][group] += len(items)
     return report
 
 
@@ -187,18 +191,22 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
     published = paper()["positives"][data.name] if data.split == split else []
     table = Table(title=f"{data.name} ({data.split}), images: {report.images}", title_justify="left", box=None)
     table.add_column("finding", style="bold", no_wrap=True)
-    for heading in ("positive", "drawn", "region", "negative", "unknown"):
+    for heading in ("positive", "items", "region", "negative", "unknown"):
         table.add_column(heading, justify="right", no_wrap=True)
     for number in range(len(published)):
         table.add_column(f"publ.{number + 1}", justify="right", no_wrap=True, style="dim")
     for finding in report.groups:
-        positives, negatives, unknown, drawn = (report.counts[label][finding] for label in (1, 0, -1, None))
-        own = (positives, drawn, len(report.regions[finding]), negatives, unknown)
+        positives, negatives, unknown, items = (report.counts[label][finding] for label in (1, 0, -1, None))
+        known = items if any(report.counts[None].values()) else None
+        own = (positives, known, len(report.regions[finding]), negatives, unknown)
         theirs = (counted["counts"][finding] for counted in published)
         table.add_row(finding, *("-" if count is None else str(count) for count in (*own, *theirs)))
     console.print(table)
     what = "phrases" if report.phrases else "images"
-    console.print(f"drawn: boxes, polygons and masks in the files; region: positive {what} with a region.", style="dim")
+    legend = (
+        f"items: annotated boxes, polygons and masks (-: not known); region: positive {what} with one or more of them."
+    )
+    console.print(legend, style="dim")
     for number, counted in enumerate(published, start=1):
         console.print(f"publ.{number}: positive images, {counted['by']}.", style="dim")
     if published:

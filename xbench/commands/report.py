@@ -42,7 +42,7 @@ def report(given: Namespace) -> None:
         from xbench.report.wandb.log_report import log_report
 
         if (offline := log_report(analysis, tables, out, given.wandb_pictures == "true")) is not None:
-            print(f"Offline: wandb sync {offline}")
+            print(f"Logged offline. To upload: wandb sync {offline}")
 
 
 def view(given: Namespace) -> None:

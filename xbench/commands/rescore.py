@@ -136,7 +136,7 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
                 raise UsageError(reason)
             refused[name] = reason
     tables = _protocol_tables(run, [name for name in names if name not in refused], workers, words)
-    shown = Table("Protocol", "Number", "Value", "Strict", "Undefined", "Pairs", box=None)
+    shown = Table("Protocol", "Number", "Value", "Strict", "Mean over", "Undefined", "Pairs", box=None)
     for name in names:
         if name not in tables:
             refused.setdefault(name, f"{name}: it scores no pair of the run.")
@@ -151,7 +151,7 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
         for place, (number, entry) in enumerate(numbers["numbers"].items()):
             values = ("-" if value is None else f"{value:.4f}" for value in (entry["value"], entry["strict"]))
             about = ("", "") if place else (numbers["title"], str(numbers["pairs"]))
-            shown.add_row(about[0], number, *values, str(entry["undefined"] or ""), about[1])
+            shown.add_row(about[0], number, *values, entry["average"], str(entry["undefined"] or ""), about[1])
     console = Console(markup=False, highlight=False)
     console.print(shown)
     for reason in refused.values():

@@ -20,6 +20,7 @@ from xbench.findings.conditions import HIDING, Intervention
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.regions import Coverage, covers_nothing
+from xbench.geometry.shapes import FRACTIONS, UNKNOWN, Shape
 from xbench.runs.files import PICTURES, TRUTH
 from xbench.runs.images import jpeg, shrunk, table_of, truth_table
 from xbench.runs.journal import encoded
@@ -147,5 +148,18 @@ class Samples(Dataset[Sample | Failure]):
             (*radiograph.notes, *map(covers_nothing, empty)),
             {finding: agreement[finding] for finding in drawn if finding in agreement},
             (image.shape[0], image.shape[1]),
-            {finding: tuple(items) for finding in drawn if (items := radiograph.instances.get(finding))},
+            {finding: items for finding in drawn if (items := _items(radiograph, finding))},
         )
+
+
+def _items(radiograph: Radiograph, finding: str) -> tuple[Shape, ...]:
+    """Return the items of a region, on the image if without a size; UserError for those that no run could read back."""
+    items, size = radiograph.instances.get(finding, ()), radiograph.image.shape
+    try:
+        sized = [item.on(*size) if item.size in (UNKNOWN, FRACTIONS) else item for item in items]
+        return tuple(Shape.checked(one.kind, one.size, one.coordinates, one.reader, one.outline) for one in sized)
+    except (AttributeError, TypeError, UserError, ValueError) as error:
+        raise UserError(
+            f"Its `instances` of {finding} are not shapes of this image ({str(error).rstrip('.')}): pass "
+            "xbench.geometry.shapes.Shape, such as Shape.from_corners(x0, y0, x1, y1), in pixels of the image."
+        ) from error

@@ -307,7 +307,7 @@ class External(AnsweringModel):
         return [Note(text, image if image.isprintable() else repr(image)) for image in images]
 
     def _unmentioned(self, labels: Mapping[str, Mapping[str, int]]) -> list[Note]:
-        """Note present findings that a file of boxes omits, and set whether it mentions absent ones."""
+        """Note present findings that boxes omit, and whether absent ones are mentioned; set whether these are asked."""
         texts = self.source.texts
         self._ask_negatives = any(labels[image].get(finding) == 0 for image, finding in texts)
         present = [(image, finding) for image in labels for finding in self.findings if labels[image].get(finding) == 1]
@@ -317,7 +317,12 @@ class External(AnsweringModel):
             f"{self._path.name} has no box for {len(lost)} of {len(present)} pairs of an image and a present finding "
             f"(misses), and does not mention {len(silent)} of these images: it may be incomplete"
         )
-        return [Note(text, image) for image, _ in lost] if self._kind == "boxes" else []
+        notes = [Note(text, image) for image, _ in lost] if self._kind == "boxes" else []
+        if not self._ask_negatives:
+            text = f"{self._path.name} has no entry about an image without the finding, so no false alarms are counted"
+            absent = (image for image in labels if any(labels[image].get(finding) == 0 for finding in self.findings))
+            notes += [Note(text, image) for image in absent]
+        return notes
 
 
 def _pairs(batch: Batch) -> list[tuple[str, str]]:

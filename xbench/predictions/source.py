@@ -27,9 +27,9 @@ Value = TypeVar("Value")
 class Names:
     """Images and findings of a dataset, and their names in files.
 
-    File extensions of images are optional; findings ignore case, and `_` is a space. `given` maps names in the
-    predictions to findings, as in `--names`, and replaces all other names of these findings. `own` maps names in the
-    dataset's own files to findings and adds to the usual ones.
+    File extensions of images are optional, and so are folders if the rest of the path is unique; findings ignore case,
+    and `_` is a space. `given` maps names in the predictions to findings, as in `--names`, and replaces all other names
+    of these findings. `own` maps names in the dataset's own files to findings and adds to the usual ones.
     """
 
     def __init__(
@@ -50,9 +50,18 @@ class Names:
             self.words[finding] = replaced or [*names_of(finding), *added]
             for word in {*map(_fold, self.words[finding])}:
                 self._meant[word].append(finding)
-        self._whole, self._bare = {*images}, defaultdict(list)
+        self._whole, self._bare, self._last = {*images}, defaultdict[str, list[str]](list), defaultdict(list)
         for image in images:
             self._bare[_without_ending(image)].append(image)
+            self._last[_without_ending(image).rpartition("/")[2]].append(image)
+
+    def _images(self, name: str) -> list[str]:
+        """Return the images that a name may mean."""
+        if name in self._whole:
+            return [name]
+        bare = _without_ending(name)
+        below = self._last.get(bare.rpartition("/")[2], ())
+        return self._bare.get(bare) or [image for image in below if _without_ending(image).endswith(f"/{bare}")]
 
     def match(self, theirs: Mapping[Pair, Value], option: str) -> tuple[dict[Pair, Value], list[Pair]]:
         """Return the values by pair of the dataset, and the pairs that match none.
@@ -67,8 +76,7 @@ class Names:
             for word in {finding for _, finding in theirs}
         }
         for (image, finding), value in theirs.items():
-            images = [image] if image in self._whole else self._bare.get(_without_ending(image), [])
-            findings = theirs_mean[finding]
+            images, findings = self._images(image), theirs_mean[finding]
             for name, meant in ((image, images), (finding, findings)):
                 if len(meant) > 1:
                     which = f"{', '.join(map(repr, meant[:5]))}{', ...' if len(meant) > 5 else ''}"
@@ -250,7 +258,7 @@ def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str 
         table, unknown = names.match(read_scores(path), "--predictions")
         return Source(table, unknown=unknown)
     reports = kind == "reports"
-    texts = read_reports(path) if reports else {pair: Reply(of) for pair, of in read_answered(path, ids)[1].items()}
+    texts = read_reports(path) if reports else read_answered(path, ids)[1]
     matched, lost = names.match(texts, "--predictions")
     return Source(texts=matched, unknown=[image if reports else (image, finding) for image, finding in lost])
 

@@ -57,27 +57,28 @@ def read_scores(path: Path) -> Scores:
     return {pair: numbers for pair, numbers in found.items() if numbers is not None}
 
 
-def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", "raw answers"], dict[Pair, str]]:
-    """Read boxes or answers by image and finding; boxes become text of the family `endpoint`.
+def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", "raw answers"], dict[Pair, Reply]]:
+    """Read boxes or answers by image and finding; boxes become text of the family `endpoint`, highest score first.
 
     Formats:
       - CSV with image, finding, x0, y0, x1, y1 and optionally score; a row without corners means no box.
       - COCO results with image_id, category_id, bbox (left, top, width, height) and score. `ids` maps ids to names;
         unknown numbers become `id NUMBER`. Without `ids`, an id is a name.
-      - JSON lines with image, finding and either boxes (lists of x0, y0, x1, y1), optionally with scores, or answer.
+      - JSON lines with image, finding and either boxes (lists of x0, y0, x1, y1), optionally with scores, or answer,
+        optionally with finish, `stop` or `length`.
       - JSON of points by image and finding, as in CheXlocalize's human benchmark, in pixels.
 
     Boxes without x0 < x1 and y0 < y1 are refused.
     """
     boxes: dict[Pair, list[dict[str, Any]]] = {}
-    texts: dict[Pair, str] = {}
+    texts: dict[Pair, Reply] = {}
     suffix = path.suffix.lower()
     with named(path):
         check_readable(path, _LARGEST)
         if suffix == ".json" and drawn_in(path) == "points":
             drawn = read_points(path)
             return "boxes", {
-                pair: json.dumps({"points" if points else "boxes": points}) for pair, points in drawn.items()
+                pair: Reply(json.dumps({"points" if points else "boxes": points})) for pair, points in drawn.items()
             }
         for where, entry in _entries(path, suffix):
             try:
@@ -93,7 +94,7 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
                 elif pair in texts:
                     raise ValueError(f"image {pair[0]}, finding {pair[1]} has two answers")
                 else:
-                    texts[pair] = entry["answer"]
+                    texts[pair] = Reply(entry["answer"], _finish(entry))
             except KeyError as error:
                 need = "image, finding, and boxes or an answer; reports need --family report"
                 raise ValueError(f"{where} lacks {error.args[0]}: give {need}") from None
@@ -103,7 +104,10 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
             raise ValueError("it mixes boxes and answers")
     if texts:
         return "raw answers", texts
-    return "boxes", {pair: json.dumps({"boxes": of}) for pair, of in boxes.items()}
+    for of in boxes.values():
+        # Equal scores stay in the order of the file, and boxes without a score come last.
+        of.sort(key=lambda box: -box.get("confidence", -1))
+    return "boxes", {pair: Reply(json.dumps({"boxes": of})) for pair, of in boxes.items()}
 
 
 def read_reports(path: Path) -> dict[Pair, Reply]:
@@ -117,13 +121,12 @@ def read_reports(path: Path) -> dict[Pair, Reply]:
         for where, row in read_rows(path):
             entry = row if isinstance(row, dict) else {}
             text = next((entry[name] for name in ("text", "report", "findings") if name in entry), 0)
-            finish = entry.get("finish") or None
-            if not isinstance(text, str | None) or finish not in (None, *get_args(Finish)) or "image" not in entry:
-                raise ValueError(f"{where} needs an image, a text, and as finish stop, length or nothing")
+            if not isinstance(text, str | None) or "image" not in entry:
+                raise ValueError(f"{where} needs an image and a text")
             if (pair := (_name(entry["image"]), "")) in found:
                 raise ValueError(f"image {pair[0]} has two texts")
             if text is not None:
-                found[pair] = Reply(text, finish)
+                found[pair] = Reply(text, _finish(entry, f"{where}: "))
     return found
 
 
@@ -131,6 +134,13 @@ def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the position and content of each row of CSV, parquet or JSON lines."""
     read = {".csv": read_csv, ".parquet": _parquet}.get(path.suffix.lower())
     yield from read(path) if read else _entries(path, ".jsonl")
+
+
+def _finish(entry: Mapping[str, Any], where: str = "") -> Finish | None:
+    finish: Finish | None = entry.get("finish") or None
+    if finish not in (None, *get_args(Finish)):
+        raise ValueError(f"{where}finish is {finish!r:.40}: give stop, length or nothing")
+    return finish
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
