@@ -28,7 +28,7 @@ import pyarrow as pa
 import yaml
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from rich.table import Column, Table
 
 from xbench.findings.names import is_name
 from xbench.geometry.grid import Rules
@@ -136,7 +136,8 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
                 raise UsageError(reason)
             refused[name] = reason
     tables = _protocol_tables(run, [name for name in names if name not in refused], workers, words)
-    shown = Table("Protocol", "Number", "Value", "Strict", "Mean over", "Undefined", "Pairs", box=None)
+    headings = ("Protocol", Column("Number", no_wrap=True), "Value", "Strict", "Mean over", "Undefined", "Pairs")
+    shown = Table(*headings, box=None)
     for name in names:
         if name not in tables:
             refused.setdefault(name, f"{name}: it scores no pair of the run.")

@@ -359,8 +359,7 @@ def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
     table = Table(
         title="Runs: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count),
         title_justify="left",
-        caption="Means over findings. Point.: pointing game. Best: at the threshold with the largest mean on "
-        "these images.",
+        caption="Means over findings. Point.: pointing game. Best: the highest mean of all thresholds, by finding.",
         caption_justify="left",
         box=None,
         pad_edge=False,
