@@ -136,7 +136,7 @@ WRONG = [[], {"image": "a"}, {"text": "a"}, {"image": "a", "text": 3}, {"image":
 
 @pytest.mark.parametrize("entry", WRONG)
 def test_a_file_of_something_else_is_refused(entry, tmp_path, capsys):
-    assert scored(tmp_path, [entry], "report") == 2 and "line 1 needs" in capsys.readouterr().err
+    assert scored(tmp_path, [entry], "report") == 2 and "cannot be read: line 1" in capsys.readouterr().err
 
 
 def test_maira2_writes_a_report(tmp_path_factory, tmp_path, monkeypatch, capsys):
