@@ -285,9 +285,10 @@ def _settings(results: Results) -> tuple[dict[str, str], frozenset[str]]:
         settings["prompts"] = "official" if source is None else Path(str(source)).stem
         # A file of prompts may also reword what is asked in addition to the findings.
         settings["prompt_texts"] = _digest(prompts if source is None else model.get("asked", prompts))
-    for name in ("checkpoint_sha256", "annotation_sha256"):
-        if provenance.get(name):
-            settings[name.removesuffix("_sha256")] = _digest(provenance[name])
+    if provenance.get("checkpoint_sha256"):
+        settings["checkpoint"] = str(provenance["checkpoint_sha256"])[:8]
+    if provenance.get("annotation_sha256"):
+        settings["annotation"] = _digest(provenance["annotation_sha256"])
     if model.get("book"):
         settings["book"] = _digest(model["book"])
     # A model and a dataset may have options of one name.

@@ -49,7 +49,7 @@ WORDS: Mapping[str, Number] = {
 }
 """Numbers of words by which what runs say is compared, with their maps and boxes."""
 NEAR = 0.05
-"""Largest distance in film widths from the region to a peak outside it that is a near miss, not elsewhere."""
+"""Largest distance in image widths from the region to a peak outside it that is a near miss, not elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class FillAnalysis:
         p_adjusted: Two-sided, of `use` and `premium`, from exchanging region and patch patient by patient; adjusted for
             the models and fills of the dataset. Without what could not be tested.
         p_exact: Of McNemar's exact test of the decisions that change for region or patch alone, pair by pair,
-            of the findings with enough pairs.
+            of the findings with enough pairs; None if there are no such decisions.
         overlap: By `use` (that of the pair is above 0) and `flip_rate` (the decision changes), how many pairs are
             pointed at and depend on the region, are pointed at and do not, the other way round, and neither.
     """
@@ -257,7 +257,7 @@ class FillAnalysis:
     numbers: Mapping[str, Mapping[str, Estimate]]
     recognized: Mapping[str, Estimate]
     p_adjusted: Mapping[str, float]
-    p_exact: float
+    p_exact: float | None
     overlap: Mapping[str, tuple[int, int, int, int]]
 
     @property

@@ -160,9 +160,9 @@ def dependence(found: InterventionAnalysis, equal: bool) -> Dependence:
     return "too few"
 
 
-def mcnemar(first: int, second: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test of discordant pairs (1947, Psychometrika 12, 153)."""
-    return min(1.0, 2 * float(bdtr(min(first, second), first + second, 0.5)))
+def mcnemar(first: int, second: int) -> float | None:
+    """Return the two-sided p of McNemar's exact test (1947, Psychometrika 12, 153); None without a discordant pair."""
+    return min(1.0, 2 * float(bdtr(min(first, second), first + second, 0.5))) if first + second else None
 
 
 def overlap(hit: NDArray[np.float64], depends: NDArray[np.float64]) -> tuple[int, int, int, int]:

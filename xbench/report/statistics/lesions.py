@@ -23,9 +23,11 @@ def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
         return ()
     count = min(10, max(1, len(area) // 10))
     place = np.searchsorted(np.quantile(area, np.arange(1, count) / count), area)
+    # One mask has no thresholds to choose from.
+    numbers = ("pointing_game", "dice_fixed", "dice_cross_fitted")[: 2 if measures.sample.one_mask else 3]
     bins = []
     for pairs in (np.flatnonzero(place == bin_) for bin_ in np.unique(place)):
-        scores = measures.means(pairs, ("pointing_game", "dice_fixed", "dice_cross_fitted"))
+        scores = measures.means(pairs, numbers)
         whole_image = float((2 * area[pairs] / (1 + area[pairs])).mean())
         bins.append(AreaBin(float(area[pairs].min()), float(area[pairs].max()), len(pairs), scores, whole_image))
     return tuple(bins)

@@ -55,8 +55,10 @@ def compare(
         if (both := on_common(first, second)) is None:
             continue
         one, other = both
+        # Between single masks there are no thresholds to choose, and the cross-fitted score is that at 0.5.
+        repeated = "dice_cross_fitted" if one.sample.one_mask and other.sample.one_mask else ""
         for number in TESTED:
-            if not _shared(one, other, number):
+            if number == repeated or not _shared(one, other, number):
                 continue
             untested = ""
             if (test := paired_test(one, other, number)) is None:

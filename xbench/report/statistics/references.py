@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import isclose
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from xbench.findings.names import MACRO
 from xbench.geometry.regions import Coverage
 from xbench.report.names import CEILINGS
 from xbench.report.runs import Run
-from xbench.report.schema import NUMBERS, Reference, RunAnalysis
+from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.sample import Sample
 from xbench.scoring.numbers import dice, iou
@@ -47,12 +48,29 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
         boxes = one.run.results.box_numbers.get(MACRO, {})
         if one.run.model in CEILINGS:
             ceilings.append(Reference(one.run.label, "ceiling", one.macro, one.findings, boxes=boxes))
+        elif one.run.model == "whole_image":
+            # Areas of regions, whose interval needs no allowance for unseen hits.
+            own = {
+                name: _with_limits(numbers, floors[0].findings.get(name, {})) for name, numbers in one.findings.items()
+            }
+            floors.append(Reference(one.run.label, "floor", _with_limits(one.macro, floors[0].macro), own, boxes=boxes))
         # A run of random maps is one draw of what stands there already.
         elif one.run.model != "random" or drawn is None:
             floors.append(Reference(one.run.label, "floor", one.macro, one.findings, boxes=boxes))
     if agreement := reader_agreement(run, sample):
         ceilings.append(_reference("Reader agreement", "ceiling", agreement, _AGREEMENT))
     return *floors, *ceilings
+
+
+def _with_limits(numbers: Mapping[str, Estimate], others: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Return numbers with the intervals of others that have the same value."""
+
+    def of(key: str, own: Estimate) -> Estimate:
+        other = others.get(key, own)
+        same = None not in (own.value, other.value) and isclose(own.value or 0.0, other.value or 0.0, abs_tol=1e-9)
+        return other if same else own
+
+    return {key: of(key, own) for key, own in numbers.items()}
 
 
 def _reference(

@@ -105,6 +105,11 @@ class Sample:
         return run.rows[column][self.row]
 
     @property
+    def one_mask(self) -> bool:
+        """Whether pairs have one mask each, as boxes do, instead of one at each threshold."""
+        return self.dice.shape[1] == 1
+
+    @property
     def regions(self) -> NDArray[np.bytes_]:
         """Digests of the regions of scored pairs by image and finding, (N, C); empty for the others."""
         # Of several phrases of a finding a sum, which tells them all.
