@@ -29,7 +29,7 @@ from xbench.scoring.protocols.words import Words
 class CaseScores:
     """What one run scored on one pair of image and finding.
 
-    `pointing_hit` is 1 or 0 unless several places of the map tie, `peak_distance` is in film widths, `dice` is at
+    `pointing_hit` is 1 or 0 unless several places of the map tie, `peak_distance` is in image widths, `dice` is at
     threshold 0.5, and `recognized` is None where the run has no threshold for the finding (see `Quadrants`).
     """
 

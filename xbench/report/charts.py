@@ -62,7 +62,7 @@ class Column:
 
 
 def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
-    """Return the columns of the matrix in bands: the mean first, then datasets, or findings by their films."""
+    """Return the columns of the matrix in bands: the mean first, then datasets, or findings by their images."""
     means = {row.label: row.score for row in found.rows}
     datasets = [dataset for dataset in analysis.datasets if dataset.values(found.number)]
     if len(datasets) > 1:
@@ -85,7 +85,7 @@ def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
 def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Column:
     """Return the scores of series on a dataset, in the order of `labels`."""
     by_label = {entry.run.label: number_of(entry, number) for entry in dataset.runs}
-    under = f"{_count(dataset.runs, number):,} {'lesions' if number != 'auroc' else 'films'}"
+    under = f"{_count(dataset.runs, number):,} {'lesions' if number != 'auroc' else 'images'}"
     scores = {label: by_label.get(label, _NONE) for label in labels}
     column = _column(analysis.heading(dataset), under, scores, floor_of(dataset, number).value, {*by_label})
     chance, ceiling = (_reference(dataset, title, number) for title in ("Random", "Reader agreement"))
@@ -97,7 +97,7 @@ def _reference(dataset: DatasetAnalysis, title: str, number: str) -> float | Non
 
 
 def _count(runs: Sequence[RunAnalysis], number: str, finding: str | None = None) -> int:
-    """Return how many lesions, or how many films where recognition is scored, the runs have at most."""
+    """Return how many lesions, or how many images where recognition is scored, the runs have at most."""
     if number == "auroc":
         return max((entry.run.results.counts.images for entry in runs), default=0)
     scored = [{name: of.count for name, of in entry.run.results.grounding.per_class.items()} for entry in runs]
@@ -107,13 +107,13 @@ def _count(runs: Sequence[RunAnalysis], number: str, finding: str | None = None)
 
 
 def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Iterator[Column]:
-    """Yield the scores on each finding with a score, that with the most films first."""
+    """Yield the scores on each finding with a score, that with the most images first."""
     by_label = {entry.run.label: entry for entry in dataset.runs}
-    films = {finding: _count(dataset.runs, number, finding) for finding in dataset.findings}
-    for finding in sorted(films, key=lambda finding: -films[finding]):
+    images = {finding: _count(dataset.runs, number, finding) for finding in dataset.findings}
+    for finding in sorted(images, key=lambda finding: -images[finding]):
         scores = {label: number_of(by_label[label], number, finding) for label in labels}
         if any(score.value is not None for score in scores.values()):
-            yield _column(finding, f"{films[finding]} films", scores, floor_of(dataset, number, finding).value)
+            yield _column(finding, f"{images[finding]} images", scores, floor_of(dataset, number, finding).value)
 
 
 def _column(
@@ -295,13 +295,13 @@ def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: flo
     return [float(place) for place in found]
 
 
-# Parts of the film
+# Parts of the image
 
 
 def positions(facts: Facts) -> Iterator[tuple[str, str, list[tuple[float | None, str]]]]:
     """Yield the pointing game by part, of every series on one dataset or of the first on several; then the peaks.
 
-    Each with a title or the label of a series, and the film in nine parts row by row: a share, and how many lesions.
+    Each with a title or the label of a series, and the image in nine parts row by row: a share, and how many lesions.
     """
     several, head = len(facts.analysis.datasets) > 1, facts.shown.head
     for dataset in facts.analysis.datasets:
@@ -368,7 +368,7 @@ def curves(analysis: Analysis) -> list[Panel]:
 def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = False) -> list[Panel]:
     """Return a number by the size of the lesion, a panel for each dataset with more than one size.
 
-    Groups stand side by side, or `by_area`, the middle of their areas as a share of the film. The floor is what a
+    Groups stand side by side, or `by_area`, the middle of their areas as a share of the image. The floor is what a
     random point gets in the pointing game, and the whole image in Dice.
     """
     panels = []

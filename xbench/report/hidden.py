@@ -31,6 +31,7 @@ class HiddenCase:
     finding: str
     reason: str
     fill: str
+    aspect: float  # width of the radiograph over its height
     films: tuple[tuple[NDArray[np.uint8], NDArray[np.bool_], float | None], ...]
 
 
@@ -75,7 +76,7 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
             film = hiding.fill(mask, hidden, fill) if name and mask.any() else pair.display
             probability = float(under[name]["probability"][at[name]])
             films.append((film, mask, None if np.isnan(probability) else probability))
-        yield HiddenCase(image, rows.findings[pairs.finding[place]], reason, fill, tuple(films))
+        yield HiddenCase(image, rows.findings[pairs.finding[place]], reason, fill, pair.aspect, tuple(films))
 
 
 def _in_turn(rankings: dict[str, list[int]]) -> dict[int, str]:

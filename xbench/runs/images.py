@@ -191,6 +191,7 @@ class ScoredPair:
     region: NDArray[np.bool_]  # (H, W)
     # Gray radiograph (H, W) on the evaluation grid, shrunk if a side exceeds 1,024 pixels.
     display: NDArray[np.uint8]
+    aspect: float = 1.0  # width of the radiograph over its height, as decoded
 
 
 class ScoredPairs:
@@ -233,6 +234,7 @@ class ScoredPairs:
             display = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE) if len(file) else None
             if display is None:
                 raise ValueError("a stored picture cannot be decoded")
+            height, width = size_of(image) or display.shape
             return ScoredPair(
                 index=image["index"],
                 image_id=image_id,
@@ -241,6 +243,7 @@ class ScoredPairs:
                 view=crop_of(image),
                 region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
                 display=display.astype(np.uint8, copy=False),
+                aspect=round(width / height, 4),
             )
 
 

@@ -154,7 +154,7 @@ def curves(
             places, floor = np.array(panel.floor).T
             axis.fill_between(scale * places, 100 * floor, **ZONE)
             axis.plot(scale * places, 100 * floor, **EDGE)
-        axis.set_xlabel("region, % of the film" if by_area else "threshold")
+        axis.set_xlabel("region, % of the image" if by_area else "threshold")
         if by_area:
             # Areas are never zero.
             axis.set_xscale("log")

@@ -71,8 +71,8 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     grounds["dice_fixed"] = "marking the whole image", f"{NUMBERS['dice_fixed'].title} \u00d7 100", "whole image"
     for key, (floor, quantity, ground) in grounds.items():
         caption = (
-            "By decile of the area of the region as a share of the film, all findings together, times 100, with 95% "
-            f"bands. Gray: {floor}."
+            "In up to ten groups of equal size, by the area of the region as a share of the image; all findings "
+            f"together, times 100, with 95% bands. Gray: {floor}."
         )
         drawn = Drawn(f"area_{key}", f"{NUMBERS[key].title} against lesion size", caption)
         yield drawn, curves(charts.sizes(analysis, key, by_area=True), looks, quantity, ground, by_area=True)
@@ -80,16 +80,16 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (
             "Radiographs with the annotated region outlined, and over them the map of each model, clear where it is "
-            "low; +: its peak. A hit is in the region, a near miss at most "
-            f"{100 * NEAR:g}% of the film's width outside; Dice at 0.5, times 100. Chosen by the scores alone, as it "
-            "says at the left; of more than seven models those with the highest pointing game."
+            f"low; +: its peak. A hit is in the region, a near miss at most {100 * NEAR:g}% of the image's width "
+            "outside; Dice at 0.5, times 100. Chosen by the scores alone, for the reason at the left, and drawn "
+            "square; of more than seven models those with the highest pointing game."
         )
         drawn = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
         yield drawn, overlays(dataset, choose_cases(dataset.runs, cases))
         caption = (
-            "Of 100 images with a finding and its region (their number in brackets): whether the model recognizes the "
-            "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
-            f"whether it points at the lesion, just outside (at most {100 * NEAR:g}% of the film's width) or "
+            "Of 100 images with a finding and its region (their number in parentheses): whether the model recognizes "
+            "the finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) "
+            f"and whether it points at the lesion, just outside (at most {100 * NEAR:g}% of the image's width) or "
             "elsewhere. Numbers: on the lesion."
         )
         yield Drawn(f"quadrants_{ending}", f"Recognized and grounded on {where}", caption), quadrants(dataset)

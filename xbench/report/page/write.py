@@ -17,6 +17,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from xbench.findings.conditions import LEAST
 from xbench.report import charts, sentences
 from xbench.report.cases import CaseMap, choose_cases, opposite_sides, read_maps, typical_cases
 from xbench.report.colors import colored, outline
@@ -84,6 +85,7 @@ def write_page(
             *(WORDS.values() if facts.words.rows else ()),
         ],
         near=f"{100 * NEAR:g}",
+        least=LEAST,
         missing=MISSING,
         tied=TIED,
         **{
@@ -129,7 +131,7 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
             where = f"nowhere, for there is no {'map' if shown.answer is None else 'box'}"
         elif not scores.grounded:
             share = whole(scores.peak_distance)
-            where = f"{share}% of the film\u2019s width away" if share != "0" else "just beside the outline"
+            where = f"{share}% of the image\u2019s width away" if share != "0" else "just beside the outline"
         on = f" in {facts.analysis.heading(dataset)}" if len(head.runs) > 1 else ""
         # Only pairs of findings with a threshold are typical of an outcome.
         least = f"threshold {entry.quadrants[case.finding].threshold:.2g}"
@@ -142,6 +144,7 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
             "map": encoded(".png", over, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
             "outline": outline_of(shown.pair.region, (100 / width, 100 / height)),
             "peak": None if shown.peak is None else (100 * shown.peak[0], 100 * shown.peak[1]),
+            "aspect": shown.pair.aspect,
         }
     return found
 
@@ -166,6 +169,7 @@ def _hidden(facts: Facts, head: Standing) -> Iterator[dict[str, Any]]:
                 yield {
                     "title": f"{case.finding}{on}: {case.reason}",
                     "image": case.image_id,
+                    "aspect": case.aspect,
                     "fill": case.fill,
                     "films": films,
                 }
@@ -177,7 +181,7 @@ def _opposite(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
         film = encoded(".jpg", shrunk(pair.display, 320), (cv2.IMWRITE_JPEG_QUALITY, 78))
         outline = outline_of(pair.region, (100 / pair.region.shape[1], 100 / pair.region.shape[0]))
         title, about = f"{pair.finding}: {sides}", f"{label}, {pair.image_id}"
-        yield {"title": title, "about": about, "text": text, "film": film, "outline": outline}
+        yield {"title": title, "about": about, "text": text, "film": film, "outline": outline, "aspect": pair.aspect}
 
 
 def _signed(value: float | None) -> str:
@@ -217,6 +221,7 @@ def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) ->
                     "reasons": [*case.reasons],
                     "region": outline_of(region),
                     "size": [*reversed(region.shape)],
+                    "aspect": maps[0].pair.aspect,
                     "panels": [_panel(one) for one in maps],
                     "dataset": title,
                     "picture": picture,

@@ -1,6 +1,6 @@
 "use strict";
 
-/** The browser of cases: one film at a time, with its map and its annotated region, large and side by side. */
+/** The browser of cases: one image at a time, with its map and its annotated region, large and side by side. */
 (() => {
   const { element, fill, percent } = report;
   const { cases, pictures, models, opened } = report.data("case-data");
@@ -69,7 +69,7 @@
     return [layer("boxes", example, boxes.join("")), ...points];
   }
 
-  /** A film with what lies over it: the map of a panel with its peak, or its boxes, and the outline. */
+  /** An image with what lies over it: the map of a panel with its peak, or its boxes, and the outline. */
   function view(example, alt, panel, outlined) {
     const layers = [element("img", { src: `data:image/jpeg;base64,${pictures[example.picture]}`, alt })];
     if (panel && !panel.boxes) {
@@ -80,7 +80,7 @@
     if (outlined) layers.push(layer("region", example, example.region));
     if (panel && panel.boxes) layers.push(...answered(example, panel));
     else if (panel) layers.push(cross(example, panel));
-    return element("span", { class: "view", style: `aspect-ratio: ${example.size[0]} / ${example.size[1]}` }, ...layers);
+    return element("span", { class: "view", style: `aspect-ratio: ${example.aspect}` }, ...layers);
   }
 
   // Words
@@ -115,11 +115,11 @@
 
   // The case
 
-  /** The three pictures of a case: the film, the map over it, and the annotated region. */
+  /** The three pictures of a case: the image, the map over it, and the annotated region. */
   function figures(example, panel) {
     const figure = (kind, words, seen) => element("figure", { class: kind }, seen, element("figcaption", {}, words));
     return [
-      figure("plain", "Film", view(example, `${example.image}: radiograph`, null, false)),
+      figure("plain", "Image", view(example, `${example.image}: radiograph`, null, false)),
       figure("mapped", `${panel.boxes ? "Answer" : "Map"} of ${panel.model}`, view(example, `${example.image}: ${panel.boxes ? "answer" : "map"} of ${panel.model} for ${example.finding}`, panel, true)),
       figure("annotated", `${example.finding} as annotated`, view(example, `${example.image}: annotated region`, null, true)),
     ];
@@ -194,7 +194,7 @@
 
   function thumbnail(example, at) {
     const panel = panelOf(example);
-    const seen = element("span", { class: "view", style: `aspect-ratio: ${example.size[0]} / ${example.size[1]}` },
+    const seen = element("span", { class: "view", style: `aspect-ratio: ${example.aspect}` },
       element("img", { src: `data:image/jpeg;base64,${pictures[example.picture]}`, alt: "", loading: "lazy" }), layer("region", example, example.region));
     const button = element("button", { type: "button", class: grounded(panel) ? "hit" : panel.recognized === false ? "wrong" : "miss", "aria-label": `${title(example)}, ${example.image}` }, seen);
     button.addEventListener("click", () => go(at));
