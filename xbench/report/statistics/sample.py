@@ -107,7 +107,7 @@ class Sample:
     @property
     def one_mask(self) -> bool:
         """Whether pairs have one mask each, as boxes do, instead of one at each threshold."""
-        return self.dice.shape[1] == 1
+        return bool(self.dice.shape[1] == 1)
 
     @property
     def regions(self) -> NDArray[np.bytes_]:
