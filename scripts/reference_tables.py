@@ -1,10 +1,8 @@
 """Write the reference tables of the docs from the code.
 
-    python scripts/reference_tables.py
-    python scripts/reference_tables.py --check
+    python scripts/reference_tables.py [--check]
 
-A table stands between `<!--table:NAME-->` and `<!--end-->`. Cells that the code does not know stay as they are on
-the page; a new row gets `?` there.
+A table stands between `<!--table:NAME-->` and `<!--end-->`. Facts that the code lacks stay as they are on the page.
 """
 
 from __future__ import annotations
@@ -16,10 +14,15 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
+import yaml
+
+from xbench.commands.configs import Kind, shipped, summary
 from xbench.runs import files, results
 from xbench.runs import protocols as protocol_files
 from xbench.scoring import rows
@@ -31,14 +34,11 @@ MARKED = re.compile(r"(?<=<!--table:)([\w.]+)(-->\n\n)(.*?)(?=\n\n<!--end-->)", 
 # Words of comments that are links or bold on the page.
 MARKS = {
     "curves and randomization": "[curves and randomization](interventions.md#curves-and-randomization)",
-    "at probability": "[at probability](numbers.md#recognition)",
     "distance of the peak": "[distance](numbers.md#distance-of-the-peak)",
-    "largest over": "[largest](numbers.md#dice-and-iou-over-thresholds) over",
+    "keys below": "[keys](numbers.md) below",
     "lateral`": "lateral` ([sources](datasets.md#sex-age-and-projection))",
-    "maximum in": "[maximum](numbers.md#pointing-game) in",
     "patients' images": "**patients' images**",
     "phrase": "[phrase](numbers.md#phrases-and-conditions)",
-    "rates of answers": "[rates of answers](answers.md#scores)",
     "scores of boxes": "[scores of boxes](answers.md#scores)",
     "sign test": "[sign test](numbers.md#sign-of-the-maps)",
     "status of the answer": "[status](answers.md#an-answer)",
@@ -49,18 +49,18 @@ MARKS = {
 # Keys of results.json with a section of their own on the page.
 SECTIONS = ("counts", "scored_on", "grounding", "own_scale", "classification", "answers", "interventions", "provenance")
 
-Row = tuple[str, ...]
-_TABLES = ("PAIRS", "IMAGES", "PREDICTIONS", "TRUTH", "PERTURBATIONS")
 
-
-def table(head: Row, body: Iterable[Row]) -> str:
-    """Return a table in Markdown."""
-    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in body)])
+def table(head: str, body: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown; `head` has its headings, and `?` is a cell that the code does not know."""
+    return "\n".join(
+        [f"| {head} |", "|---" * len(head.split(" | ")) + "|", *(f"| {' | '.join(row)} |" for row in body)]
+    )
 
 
 def meanings(source: str) -> dict[str, str]:
     """Return the comment behind or above each line of Python, by the fields, constants or texts on the line."""
-    found, above = {}, ""
+    found: dict[str, str] = {}
+    above = ""
     for code, _, comment in (line.partition("# ") for line in source.splitlines()):
         names = re.findall(r'^ {4}(\w+): |^([A-Z_]+) = "|"(\w+)"', code)
         found = {name: comment.strip() or above for of in names for name in of if name} | found
@@ -71,31 +71,11 @@ def meanings(source: str) -> dict[str, str]:
 def explained(head: str, names: Mapping[str, str]) -> str:
     """Return a table of names and their meanings, with one row for neighbors of the same meaning."""
     body = []
-    for meaning, group in itertools.groupby(names, lambda name: names[name] or "?"):
+    for meaning, group in itertools.groupby(names, lambda name: names[name] or "??"):
         for words, marked in MARKS.items():
             meaning = re.sub(rf"(?<!\w){re.escape(words)}(?!\w)", marked, meaning, count=1)
         body.append((", ".join(group), meaning))
-    return table((head, "meaning"), body)
-
-
-def columns(constant: str) -> str:
-    """Return the columns of a table of a run, which the comments of its schema explain."""
-    source = inspect.getsource(rows if constant == "PAIRS" else files)
-    start = "SCHEMA = " if constant == "PAIRS" else f"    {constant}: "
-    (schema,) = re.findall(rf"^{start}pa\.schema\((?:[^\n]+$|.*?^ *\))", source, re.M | re.S)
-    found = meanings("\n".join([*re.findall(r"^_IMAGE = .*$", source, re.M), schema]))
-    names = files.SCHEMAS[getattr(files, constant)].names
-    return explained("column", {f"`{name}`": found.get(name, "") for name in names})
-
-
-def keys(*sections: type) -> str:
-    """Return the keys of sections of results.json, which the comments of their fields explain."""
-    found: dict[str, str] = {}
-    for section in sections:
-        said = meanings(inspect.getsource(section))
-        for field in dataclasses.fields(section):
-            found[f"`{field.name}`"] = "below" if field.name in SECTIONS else said.get(field.name, "")
-    return explained("key", found)
+    return table(f"{head} | meaning", body)
 
 
 def run_files() -> str:
@@ -103,72 +83,115 @@ def run_files() -> str:
     source = inspect.getsource(files) + inspect.getsource(protocol_files)
     found, shown = meanings(source), {}
     for constant, name in re.findall(r'^([A-Z_]+) = "([\w.]+)"  # ', source, re.M):
-        link = name in {*TABLES, protocol_files.FOLDER}
         label = f"`{name}`" if "." in name else f"`{name}/`"
         more = f": {', '.join(f'`{one}`' for one in files.OF_WORDS[name].names[2:])}" if name in files.OF_WORDS else ""
-        shown[f"[{label}](#{name.replace('.', '')})" if link else label] = found[constant] + more
-    shown.pop("`parts/`")
-    return explained("file", shown)
+        link = f"[{label}](#{name.replace('.', '')})" if name in {*TABLES, protocol_files.FOLDER} else label
+        shown[link] = found[constant] + more
+    return explained("file", {name: text for name, text in shown.items() if name != "`parts/`"})
+
+
+def columns(file: str) -> str:
+    """Return the columns of a table of a run, which the comments of its schema explain."""
+    source = inspect.getsource(rows if file == files.PAIRS else files)
+    start = "SCHEMA = " if file == files.PAIRS else f"    {file.partition('.')[0].upper()}: "
+    (schema,) = re.findall(rf"^{start}pa\.schema\(.*?^ *\)", source, re.M | re.S)
+    found = meanings("\n".join([*re.findall(r"^_IMAGE = .*$", source, re.M), schema]))
+    return explained("column", {f"`{name}`": found.get(name, "") for name in files.SCHEMAS[file].names})
+
+
+def keys(*sections: type) -> str:
+    """Return the keys of sections of results.json, which the comments of their fields explain."""
+    found: dict[str, str] = {}
+    for section in sections:
+        said = meanings(inspect.getsource(section)) | dict.fromkeys(SECTIONS, "below")
+        found |= {f"`{field.name}`": said.get(field.name, "") for field in dataclasses.fields(section)}
+    return explained("key", found)
 
 
 def protocols() -> str:
     """Return a section for each protocol: where it comes from, what it does, its flaw and limits."""
-    return "\n\n".join(section for protocol in PROTOCOLS.values() for section in _sections(protocol))
+    sections = []
+    for one in PROTOCOLS.values():
+        takes = " or ".join(word for kind, word in _KINDS.items() if kind in one.takes)
+        takes = "" if one.takes == Protocol.takes else f" Takes: {takes}."
+        frame = "" if one.setting == Protocol.setting else f" Frame: {one.setting}."
+        limits = f" **Limits**: {'; '.join(one.limits)}." if one.limits else ""
+        rule = f"*{one.citation}.* {one.rule[0].upper()}{one.rule[1:]}.{takes}{frame}"
+        texts = (f"### {one.name}", rule, f"**Flaw.** {one.flaw}{limits}")
+        sections += [textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) for text in texts]
+    return "\n\n".join(sections)
 
 
-def _sections(protocol: Protocol) -> Iterable[str]:
-    takes = " or ".join(word for kind, word in _KINDS.items() if kind in protocol.takes)
-    takes = "" if protocol.takes == Protocol.takes else f" Takes: {takes}."
-    frame = "" if protocol.setting == Protocol.setting else f" Frame: {protocol.setting}."
-    limits = f" **Limits**: {'; '.join(protocol.limits)}." if protocol.limits else ""
-    yield f"### {protocol.name}"
-    for text in (
-        f"*{protocol.citation}.* {protocol.rule[0].upper()}{protocol.rule[1:]}.{takes}{frame}",
-        f"**Flaw.** {protocol.flaw}{limits}",
-    ):
-        yield textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def registered(kind: Kind, page: str) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Yield name, options and class of the models or datasets of a page; the name links to their section."""
+    for name, path in shipped(kind).items():
+        text = path.read_text(encoding="utf-8")
+        if found := re.search(rf"^# See docs/{page}.md(#.*)?$", text, re.M):
+            content = yaml.safe_load(text)
+            label = f"[`{name}`]({found[1]})" if found[1] else f"`{name}`"
+            label += "".join(f" (**{mark}**)" for mark in re.findall(r"\((supervised|exploratory)\)", summary(path)))
+            yield label, content.get("init_args", {}), resolve_name(content["class_path"])
+
+
+def models() -> str:
+    """Return the models with maps."""
+    body = [(name, "?", "?", "?") for name, *_ in registered("models", "models")]
+    return table("name | checkpoint | license of the weights | verified against", body)
+
+
+def multimodal() -> str:
+    """Return the models that answer on this machine."""
+    body = []
+    for name, options, cls in registered("models", "multimodal"):
+        family = cls.families[options.get("family", cls.__name__.lower())]
+        body.append((name, f"`{family.example}`", "?"))
+    return table("model | checkpoint | license of the weights", body)
+
+
+def datasets() -> str:
+    """Return the datasets to download, the default split first."""
+    found = registered("data", "datasets")
+    body = [(name, ", ".join(f"`{split}`" for split in cls.splits), "?", "?") for name, *_, cls in found]
+    return table("name | `--data.split` (default first) | images by default | positives with a region", body)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    "protocols": protocols,
+    **{function.__name__: function for function in (models, multimodal, datasets, protocols)},
     "files": run_files,
-    **{getattr(files, name): partial(columns, name) for name in _TABLES},
+    **{name: partial(columns, name) for name in files.SCHEMAS if name != files.PICTURES},
     "results.json": partial(keys, results.Results),
-    "counts": partial(keys, results.Counts),
     "grounding": partial(keys, results.Grounding, results.FindingGrounding),
     "classification": partial(keys, results.Classification, results.FindingClassification),
-    "answers": partial(keys, results.Answers),
+    **{one.__name__.lower(): partial(keys, one) for one in (results.Counts, results.Answers, results.Interventions)},
 }
 
 
-def with_tables(text: str) -> str:
-    """Return a page with its tables as the code has them."""
-    return MARKED.sub(lambda match: f"{match[1]}{match[2]}{TABLES[match[1]]()}", text)
-
-
-def problems(name: str, old: str, new: str) -> Iterable[str]:
-    """Yield what is wrong with the tables of a page."""
-    for before, after in zip(MARKED.findall(old), MARKED.findall(new), strict=True):
-        if before != after:
-            yield f"docs/{name}: the table `{before[0]}` is not what the code says. Run `make tables`."
-        if "| ? " in after[2]:
-            yield f"docs/{name}: the table `{before[0]}` has a `?`: explain it in a comment of the code."
+def filled(new: str, old: str) -> str:
+    """Return a table with the page's cells in place of `?`, in the page's order."""
+    if "| ? " not in new:
+        return new
+    split = [[line.strip("| ").split(" | ") for line in text.splitlines()] for text in (new, old)]
+    ours, theirs = ({re.findall(r"`\w+`|$", row[0])[0]: row for row in lines[2:]} for lines in split)
+    order = [name for name in theirs if name in ours] + [name for name in ours if name not in theirs]
+    pairs = ([*zip(ours[name], theirs.get(name, ours[name]), strict=False)] for name in order)
+    return table(" | ".join(split[0][0]), [[page if code == "?" else code for code, page in row] for row in pairs])
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Write the tables, or compare them; return 1 if something is left to do."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    check, wrong = parser.parse_args(words).check, []
+    check, wrong = parser.parse_args(words).check, ""
     for path in sorted((ROOT / "docs").glob("*.md")):
         old = path.read_text(encoding="utf-8")
-        new = with_tables(old)
-        wrong += problems(path.name, old, new) if check else ()
+        new = MARKED.sub(lambda found: f"{found[1]}{found[2]}{filled(TABLES[found[1]](), found[3])}", old)
+        for (name, _, before), (*_, after) in zip(MARKED.findall(old), MARKED.findall(new), strict=True):
+            if "| ?" in after or (check and after != before):
+                wrong = f"docs/{path.name}: the table `{name}` differs from the code or has a `?`. Run `make tables`."
+                print(wrong, file=sys.stderr)
         if new != old and not check:
             path.write_text(new, encoding="utf-8")
-            print(path)
-    print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
-    return bool(wrong)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

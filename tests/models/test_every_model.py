@@ -14,6 +14,7 @@ import pytest
 import torch
 from deterministic import gray, images_of
 from deterministic_checkpoints import FIXED, MODELS, write_checkpoint
+from places import ROOT
 from torch import Tensor
 
 from xbench import models
@@ -110,6 +111,12 @@ def scores(network: VLM, images: Tensor) -> ModelOutput:
 
 def test_it_is_frozen(network: VLM) -> None:
     assert not any(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_the_page_of_the_models_names_the_scale_of_the_maps(model: str, network: VLM) -> None:
+    page = (ROOT / "docs/models.md").read_text().partition("| name | input | map |")[2]
+    (row,) = re.findall(rf"^\|[^|]*`{model}`.*$", page.partition("\n\n")[0], re.M)
+    assert network.map_scale in row.split(" | ")[3]
 
 
 def test_the_official_prompts_of_every_finding(model: str, network: VLM) -> None:

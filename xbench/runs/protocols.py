@@ -24,7 +24,7 @@ from xbench.runtime.files import atomic_writer, write_whole
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import PairTruth, PairView, RunView, Table
 
-FOLDER = "protocols"  # results of `rescore --protocol`: `NAME.json` and `NAME.parquet`
+FOLDER = "protocols"  # results of `rescore --protocol`
 VOCABULARY = "words.yaml"
 """The user's own vocabulary in that folder."""
 

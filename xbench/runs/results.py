@@ -280,11 +280,11 @@ class InterventionNumbers(_Part):
 class Interventions(_Part):
     """Effects of interventions on scores and decisions."""
 
-    pairs: Count  # pairs with an intervention
-    reason: str | None  # why `drop`, `control_drop` and `use` are missing, or None
-    all_pairs: dict[str, InterventionNumbers]  # by fill, and `any` for numbers without a fill
-    correct_only: dict[str, InterventionNumbers]  # over pairs that the model recognizes in the unchanged image
-    sign_over_fills: bool | None  # whether the mean `use` has one sign with all fills; None with fewer than two
+    pairs: Count  # changed pairs
+    reason: str | None  # why a model without scores has no `use`; `null` for others, even if pairs are too few
+    all_pairs: dict[str, InterventionNumbers]  # by fill (or `any`), with `per_class` and `macro`
+    correct_only: dict[str, InterventionNumbers]  # the same over pairs recognized in the unchanged image
+    sign_over_fills: bool | None  # whether the mean `use` has one sign with all fills
 
 
 @dataclass(frozen=True, kw_only=True)
