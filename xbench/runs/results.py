@@ -94,7 +94,7 @@ class Counts(_Part):
 
     images: Count  # scored images
     skipped: list[Skipped]  # unreadable images left out: `image_id`, `reason`
-    constant_maps: ConstantMaps  # `count` of scored ones, and the `first` ten
+    constant_maps: ConstantMaps  # scored pairs with a constant map: `count`, and the `first` ten
     notes: list[NoteCount]  # oddities such as boxes cut at the edge: `note`, `count` of images, the `first` ten
     per_finding: dict[str, FindingCounts]  # `positives`, `negatives`, `with_region` (positives with a region)
 
@@ -112,16 +112,16 @@ class FindingGrounding(_Part):
     """Grounding of one finding over `count` positive images with a region: shares and means over these."""
 
     count: Count  # scored pairs
-    pointing_game: Number | None  # maximum in the region
+    pointing_game: Number | None  # share of pairs with the maximum in the region
     dice_fixed: Number | None  # at threshold 0.5
     iou_fixed: Number | None  # at threshold 0.5
-    dice_best: Number | None  # largest over thresholds, chosen on the scored images
-    iou_best: Number | None  # largest over thresholds, chosen on the scored images
+    dice_best: Number | None  # largest over thresholds, too high because chosen on the scored images
+    iou_best: Number | None  # largest over thresholds, too high because chosen on the scored images
     dice_best_threshold: Number | None  # lowest threshold of the largest
     iou_best_threshold: Number | None  # lowest threshold of the largest
     dice_curve: list[Number] | None  # at each threshold
     iou_curve: list[Number] | None  # at each threshold
-    pointing_game_of_minimum: Number | None = None  # minimum in the region
+    pointing_game_of_minimum: Number | None = None  # share of pairs with the minimum in the region
     sign_p: Number | None = None  # corrected p-value of the sign test
 
 
@@ -221,7 +221,7 @@ class Answers(_Part):
     family: str  # format of the answers
     frame: str  # declared meaning of the numbers
     reader: str  # version of the reader
-    kind: Literal["boxes", "points"]  # `points` if no answer has a box
+    kind: Literal["boxes", "points"]  # `boxes`, or `points` if no answer has a box
     outlined: Count  # pairs whose true boxes surround outlines or masks
     per_class: dict[str, Macro]  # scores of boxes by finding
     macro: Macro  # means over findings
@@ -229,7 +229,7 @@ class Answers(_Part):
     sensitivity: dict[str, Macro]  # `macro` if answers without a box counted differently
     recognition: Recognized | None = None  # yes or no, with counts
     tokens: Tokens | None = None  # answers `counted`, tokens `sent` and `received`
-    repeats: Repeats | None = None  # questions `asked` again, and equal answers
+    repeats: Repeats | None = None  # questions `asked` again, and how many answers were the same
 
     def warnings(self) -> list[str]:
         """Describe problems of the answers as a whole."""
@@ -291,7 +291,7 @@ class Interventions(_Part):
 class Results(_Part):
     """The content of `results.json`."""
 
-    schema: Literal[2] = 2  # version
+    schema: Literal[2] = 2  # version of the file's layout
     model: str  # name
     dataset: str  # name
     split: str  # name
