@@ -132,7 +132,6 @@ def _own_scale(own: OwnScale) -> str:
 
 
 def _interventions(found: Interventions) -> Table:
-    """Return a table of means over findings by fill, with the other numbers in its caption."""
     others = [f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.all_pairs[ANY].macro.items()]
     about = "" if found.sign_over_fills is not False else " Its sign depends on the fill."
     caption = f"{found.reason or ''} Use: drop minus control drop.{about} Means over findings. {', '.join(others)}."

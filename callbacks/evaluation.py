@@ -131,10 +131,7 @@ class Evaluation(Callback):
         self.stopwatch.lap("metrics")
 
     def add(self, trainer: Trainer, outputs: Prediction, batch: Batch) -> dict[str, pa.Table]:
-        """Measure a prediction under the batch's condition, add the tables to `latest`, and return them.
-
-        Results count the rows of unchanged images only.
-        """
+        """Measure a prediction under the batch's condition into `latest`; results count unchanged images only."""
         model, data = _parts(trainer)
         if outputs.shown is not None and isinstance(outputs.shown, Answers) != self._answering:
             raise UserError(

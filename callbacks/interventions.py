@@ -70,7 +70,6 @@ class Interventions(Callback):
             rank_zero_warn(f"{data.name}: no positive pair has a region, so --data.interventions hid nothing.")
 
     def _ask(self, trainer: Trainer, model: SaliencyModel, outputs: Prediction, batch: Batch, condition: str) -> None:
-        """Ask about regions in other words, if the condition has any."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         truth, reads = batch.truth, isinstance(model, VLM) or getattr(model, "asked_in_words", False)
         found: dict[int, tuple[Query, int | None]] = {}
@@ -151,10 +150,7 @@ def other_words(truth: Truth, pair: int, condition: str) -> tuple[Query, int | N
 
 
 def plan(data: ChestXrayDataModule, model: SaliencyModel) -> str:
-    """Describe the number of pairs of interventions, and the maximum number of passes or questions.
-
-    Regions, and room for controls, are known only after reading the images.
-    """
+    """Describe how many pairs interventions change, and the most passes or questions: regions are not known yet."""
     chosen = [len(data.chosen.get(record.image_id, ())) for record in data.records]
     each = 2 * sum(one in FILLS for one in data.interventions) + ("keep" in data.interventions)
     once, words = "no_image" in data.interventions, len(PROMPTS) * ("prompts" in data.interventions)

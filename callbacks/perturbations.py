@@ -87,10 +87,7 @@ class Perturbations(Callback):
         Evaluation.of(trainer).stopwatch.lap("forward")
 
     def _curves(self, trainer: Trainer, batch: Batch, pair: int, values: NDArray[np.float32]) -> Iterator[_Row]:
-        """Yield the probability after each step: in the order of the map, at random, and region first.
-
-        Versions of an image fill batches of the usual size; the last batch repeats the last version to keep the shape.
-        """
+        """Yield the probability after each step: by map, at random, region first. Batches keep their size."""
         truth, row = batch.truth, int(batch.truth.image[pair])
         key, image = _key(truth, pair), batch.images[row].float().cpu().numpy()
         region: Any = truth.regions[pair]

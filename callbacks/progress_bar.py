@@ -11,11 +11,7 @@ from xbench.runtime.distributed import shared_counter
 
 
 class RunProgressBar(RichProgressBar):
-    """Lightning's progress bar for the batches of all processes.
-
-    Processes fetch batches as they need them, so the share of the first process is unknown: totals are those of the
-    run.
-    """
+    """Lightning's progress bar with the batches of all processes, because the share of each is unknown."""
 
     @property
     def total_test_batches_current_dataloader(self) -> int | float:

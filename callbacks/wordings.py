@@ -18,10 +18,7 @@ from .evaluation import Evaluation, find
 
 
 class Wordings(Callback):
-    """Scores phrases again in the words of each condition in `--data.wordings`.
-
-    Must come after `Evaluation` and `CaseKeeper`, and before `ResultsWriter`.
-    """
+    """Scores phrases in the words of `--data.wordings`; after `Evaluation` and `CaseKeeper`, before `ResultsWriter`."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         wanted = getattr(trainer.datamodule, "wordings", None)  # type: ignore[attr-defined]

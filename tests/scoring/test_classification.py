@@ -1,23 +1,25 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 from plain import auroc, average_precision
 from scipy.stats import mannwhitneyu
-from torch import Tensor
 from torchmetrics.functional.classification import binary_average_precision
 
-from xbench.metrics import ClassificationScores, MacroScores, classification_scores, macro
+from xbench.metrics import recognition_macro, recognition_numbers
+
+NAMES = ("auroc", "average_precision", "f1", "accuracy")
 
 
-def scores_of(labels: list[int], probabilities: list[float]) -> ClassificationScores:
-    column = torch.tensor(labels, dtype=torch.int8)[:, None]
-    return classification_scores(column, torch.tensor(probabilities, dtype=torch.float64)[:, None])[0]
+def scores_of(labels: ArrayLike, probabilities: ArrayLike) -> SimpleNamespace:
+    return SimpleNamespace(**recognition_numbers(np.array(labels, np.int8), np.array(probabilities, np.float64)))
 
 
 def decisions_by_loop(labels: list[int], probabilities: list[float]) -> tuple[float | None, float | None]:
@@ -62,7 +64,7 @@ def test_large_set_equals_scipy_and_torchmetrics() -> None:
     generator = np.random.default_rng(0)
     labels = (generator.random(20_000) < 0.03).astype(np.int8)
     probabilities = np.round(1 / (1 + np.exp(-(generator.normal(size=20_000) + labels))), 3)
-    scores = classification_scores(torch.from_numpy(labels)[:, None], torch.from_numpy(probabilities)[:, None])[0]
+    scores = scores_of(labels, probabilities)
     rank_sum = mannwhitneyu(probabilities[labels == 1], probabilities[labels == 0]).statistic
     assert scores.auroc == pytest.approx(rank_sum / (labels.sum() * (labels == 0).sum()), abs=1e-15)
     target = torch.from_numpy(labels).long()
@@ -80,47 +82,26 @@ def test_saturated_scores_do_not_tie() -> None:
     assert scores_of([0, 0, 1, 1], tiny).auroc == 1.0
 
 
-def test_classes_are_independent_and_unknown_labels_left_out() -> None:
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.randint(-1, 2, (40, 3), generator=generator, dtype=torch.int8)
-    probabilities = torch.rand(40, 3, generator=generator, dtype=torch.float64)
-    together = classification_scores(labels, probabilities.masked_fill(labels < 0, math.nan))
-    for column in range(3):
-        known = labels[:, column] >= 0
-        assert together[column] == scores_of(labels[known, column].tolist(), probabilities[known, column].tolist())
+def test_unknown_labels_are_left_out() -> None:
+    generator = np.random.default_rng(1)
+    labels, probabilities = generator.integers(-1, 2, 40), generator.random(40)
+    known = labels >= 0
+    assert scores_of(labels, np.where(known, probabilities, np.nan)) == scores_of(labels[known], probabilities[known])
 
 
 def test_order_of_images_changes_no_bit() -> None:
-    generator = torch.Generator().manual_seed(2)
-    labels = torch.randint(0, 2, (500, 2), generator=generator, dtype=torch.int8)
-    probabilities = torch.rand(500, 2, generator=generator, dtype=torch.float64).round(decimals=2)
-    order = torch.randperm(500, generator=generator)
-    assert classification_scores(labels, probabilities) == classification_scores(labels[order], probabilities[order])
+    generator = np.random.default_rng(2)
+    labels, probabilities = generator.integers(0, 2, 500), generator.random(500).round(2)
+    order = generator.permutation(500)
+    assert scores_of(labels, probabilities) == scores_of(labels[order], probabilities[order])
 
 
 def test_macro_takes_classes_with_both_labels() -> None:
-    both = ClassificationScores(0.5, 0.25, 0.75, 1.0, 3, 2)
-    other = ClassificationScores(1.0, 0.75, 0.25, 0.5, 1, 1)
-    one_label = ClassificationScores(None, None, 1.0, 1.0, 4, 0)
-    assert macro([both, one_label, other]) == MacroScores(0.75, 0.5, 0.5, 0.75, 2)
+    counts = {"both": (3, 2), "other": (1, 1), "one label": (4, 0)}
+    values = {"both": (0.5, 0.25, 0.75, 1.0), "other": (1.0, 0.75, 0.25, 0.5), "one label": (None, None, 1.0, 1.0)}
+    both, other, one_label = (
+        dict(zip((*NAMES, "positives", "negatives"), (*values[name], *counts[name]), strict=True)) for name in counts
+    )
+    assert recognition_macro([both, one_label, other]) == dict(zip(NAMES, (0.75, 0.5, 0.5, 0.75), strict=True))
     for nothing in ([], [one_label]):
-        assert macro(nothing) == MacroScores(None, None, None, None, 0)
-
-
-@pytest.mark.parametrize(
-    ("labels", "probabilities", "message"),
-    [
-        (torch.tensor([[1]]), torch.tensor([[1.2]]), r"probability 1\.2.* image 0, class 0"),
-        (torch.tensor([[0], [1]]), torch.tensor([[0.1], [math.nan]]), "image 1, class 0"),
-        (torch.tensor([[2]]), torch.tensor([[0.2]]), r"\[2\] occur"),
-        (torch.tensor([[1.0]]), torch.tensor([[0.2]]), "signed integers"),
-        (torch.tensor([[True]]), torch.tensor([[0.2]]), "signed integers"),
-        (torch.tensor([[255]], dtype=torch.uint8), torch.tensor([[0.2]]), "signed integers"),
-        (torch.tensor([[1]]), torch.tensor([[1]]), "floating"),
-        (torch.tensor([[1], [0]]), torch.tensor([[0.5]]), r"\(N, C\)"),
-        (torch.tensor([1]), torch.tensor([0.5]), r"\(N, C\)"),
-    ],
-)
-def test_wrong_input_is_refused(labels: Tensor, probabilities: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        classification_scores(labels, probabilities)
+        assert recognition_macro(nothing) == dict.fromkeys(NAMES)

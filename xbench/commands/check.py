@@ -111,10 +111,7 @@ class DatasetReport:
 
 
 def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None, progress: bool) -> DatasetReport:
-    """Read annotation files, decode every image, draw every annotation, and try the preprocessing if given.
-
-    The data module is not set up yet.
-    """
+    """Read the annotations of a module that is not set up, decode and draw everything, try the preprocessing."""
     report = DatasetReport()
     data.notes = []
     try:

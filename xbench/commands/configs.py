@@ -208,9 +208,6 @@ def own_dataset(options: Mapping[str, Any]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], before: str = "") -> str:
-    """Return a question that suggests up to three similar names, with a leading space; else empty.
-
-    `before` precedes each name.
-    """
+    """Return a question with up to three similar names, each after `before`, and a leading space; else empty."""
     close = difflib.get_close_matches(name, [*known], n=3)
     return f" Did you mean {' or '.join(f'{before}{one}' for one in close)}?" if close else ""

@@ -18,10 +18,7 @@ from xbench.runtime.files import writing
 
 
 def convert(given: Namespace, more: Sequence[str]) -> None:
-    """Convert a checkpoint by loading it strictly into the model, which proves that it fits.
-
-    `more` are options of the model.
-    """
+    """Convert a checkpoint by loading it strictly, which proves that it fits; `more` are options of the model."""
     composed = compose(["--config", given.model, *more], ["model"])
     words = check_options(f"convert {given.model}", composed, class_arguments)
     if strays := [word for word in words if word.startswith("-") and not word.startswith("--model.")]:

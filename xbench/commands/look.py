@@ -45,10 +45,7 @@ _WORDS: Mapping[Any, str] = {
 
 @cache
 def constructor(path: str) -> Mapping[str, str] | None:
-    """Return the annotations of a class's constructor arguments by name, read from its source.
-
-    Arguments reached by `**kwargs` are included. None unless the class belongs to xbench or Lightning.
-    """
+    """Return the annotations of a class's arguments, with those of `**kwargs`; None unless of xbench or Lightning."""
     found: dict[str, str] | None = None
     for node in _lineage(path):
         made = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
@@ -110,10 +107,7 @@ def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "d
 def check_options(
     command: str, composed: Composed, arguments_of: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str]:
-    """Raise a UserError for unknown options and wrong values; return the words, with `true` for switches.
-
-    `arguments_of` returns the annotations of a class's arguments by name, or None if unknown.
-    """
+    """Raise a UserError for unknown options and wrong values; return the words, with `true` for switches."""
     known = {part: arguments_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
     problems, bare = [], set()
     for place, name, value in composed.options:
@@ -143,10 +137,7 @@ def check_options(
 
 
 def members(annotation: Any) -> Sequence[Any]:
-    """Return the members of a union, or the type itself; empty if not plain.
-
-    An annotation may be text. Types known only to a class's module are not plain.
-    """
+    """Return the members of a union, or the type itself; empty if it is not plain. An annotation may be text."""
     with suppress(NameError, TypeError, SyntaxError):
         # Text from the source of xbench and Lightning, or types of an imported class.
         kind = eval(annotation, vars(typing) | {"Path": Path}) if isinstance(annotation, str) else annotation
@@ -207,7 +198,6 @@ def _fits(kind: Any, value: Any, read: Any) -> bool:
 
 
 def _missing(command: str, part: str, composed: Composed) -> Iterator[tuple[str, str]]:
-    """Yield missing requirements of a shipped model or dataset, missing paths, and hints."""
     given = {name.split(".")[1]: value for _, name, value in composed.options if name.startswith(f"{part}.")}
     names = composed.classes[part].split(".")
     shown = re.compile(rf"^class_path: {re.escape(names[0])}\.\S+\.{re.escape(names[-1])}$", re.M)

@@ -144,7 +144,6 @@ def _clear(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _bar(console: Console, part: str) -> Iterator[OnProgress]:
-    """Yield a callback that moves a progress bar, and remove the bar at the end."""
     if not console.is_terminal:
         yield lambda done, total, what: None
         return

@@ -92,7 +92,6 @@ def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | No
 
 
 def _run_again(config: Path, folder: Path, more: Sequence[str]) -> Path:
-    """Run a configuration with results below `folder`; return the new run's folder."""
     try:
         load_yaml(config)
     except (OSError, ValueError, yaml.YAMLError) as error:

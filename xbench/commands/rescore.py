@@ -126,7 +126,6 @@ def add_words(folder: Path) -> None:
 
 
 def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int) -> None:
-    """Score a run by protocols, all that fit if `every`, and write their files into its folder."""
     run, view, refused = words.run, run_view(words.run), {}
     if words.of_maps or (run.results.answered and not every):
         view = replace(view, shows=view.shows | {"words"})
@@ -399,7 +398,6 @@ def _score_in_worker(kept: Sequence[SavedImage]) -> Any:
 
 
 def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool, read_as: Mapping[str, str]) -> None:
-    """Write the run's configuration with the new rules."""
     stored = run / CONFIG
     text = stored.read_text(encoding="utf-8", errors="replace") if stored.is_file() else ""
     if not all_images:

@@ -155,7 +155,6 @@ run_intervene = partial(_evaluate, "intervene")
 def _configure(
     command: Literal["test", "intervene", "predict", "prepare", "check"], words: Sequence[str]
 ) -> tuple[RunParser, Namespace]:
-    """Read the options, and set seed and threads of the process."""
     silence_libraries()
     parser = run_parser(command)
     config = parser.read(words)
@@ -184,7 +183,6 @@ def _set_up(stage: str) -> None:
 
 
 def _refuse_unknown(options: Namespace) -> None:
-    """Raise a UserError with the alternatives for names that Lightning does not know."""
     # The others only matter for training.
     strategies = [name for name in StrategyRegistry.available_strategies() if "unused" not in name]
     known = {"accelerator": ["gpu", *AcceleratorRegistry.available_accelerators()], "strategy": strategies}

@@ -29,10 +29,7 @@ _ABSENT = "no entry"
 
 
 class Compared(NamedTuple):
-    """A stored number, and the value derived from tables or another run.
-
-    `place` is, for example, `results.json / grounding / per_class / Nodule / dice_best`.
-    """
+    """A value at a `place`, such as `results.json / counts / images`: as stored, and as derived or of another run."""
 
     place: str
     stored: Any
@@ -104,10 +101,7 @@ def verified(run: FinishedRun, deep: bool = False) -> Iterator[Compared]:
 
 
 def _measured_again(run: FinishedRun) -> Iterator[Compared]:
-    """Yield each measured column of the rows, from stored predictions and truth.
-
-    Labels, patients and agreement of readers exist only in the rows.
-    """
+    """Yield each measured column of the rows, from stored predictions and truth."""
     from xbench.commands.rescore import score_batch
 
     FinishedRun.open(run.folder, IMAGES, PREDICTIONS, TRUTH)

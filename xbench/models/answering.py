@@ -85,11 +85,7 @@ class AnsweringModel(SaliencyModel):
 
     @abstractmethod
     def ask(self, batch: Batch, queries: Sequence[Question]) -> Sequence[Reply]:
-        """Return the replies to queries about the radiographs of a batch, in order.
-
-        Raise a UserError if a request returned nothing; do not return an empty reply. `--resume true` continues the
-        run.
-        """
+        """Return replies in the order of the queries; raise a UserError if one is missing, never an empty reply."""
 
     def questions_about(self, batch: Batch) -> list[Question]:
         """Return the questions of a batch: where findings are, these again for `repeats`, then whether they are

@@ -318,10 +318,7 @@ class VLM(SaliencyModel):
         return self.prompts
 
     def predict(self, batch: Batch) -> Prediction:
-        """Score all images with all findings, and with each distinct text of their queries.
-
-        Texts are scored separately, because in some models a score depends on the other prompts.
-        """
+        """Score all images with all findings, and each distinct text alone: scores may depend on the other prompts."""
         wanted = [
             name
             if text is None and name in self.findings

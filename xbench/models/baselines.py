@@ -40,10 +40,7 @@ _Says = Literal["oracle", "swapped", "shuffled", "prior", "all", "silent"]
 
 
 class Oracle(SaliencyModel):
-    """The ceiling: its map is the annotated region, its probability the label.
-
-    A score below 1 is an error of xbench, or the best possible on the dataset.
-    """
+    """The ceiling: its map is the region, its probability the label. Below 1 is an error, or the best possible."""
 
     preprocessing = Preprocessing(stretch((224, 224)))
     map_scale = "probability"
@@ -381,7 +378,6 @@ def sentence(finding: str, asserted: bool, sides: Collection[str], zones: Collec
 
 
 def _items_elsewhere(path: Path) -> tuple[dict[str | None, list[tuple[Shape, ...]]], frozenset[str]]:
-    """Return the items of each region in a run's `truth.parquet`, by finding, and the names of its images."""
     items: defaultdict[str | None, list[tuple[Shape, ...]]] = defaultdict(list)
     with named(path):
         rows = [*Table(path, TRUTH).rows()]

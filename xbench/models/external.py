@@ -294,7 +294,7 @@ class External(AnsweringModel):
         return [Note(f"{DOUBT_NOTE}: {text}", image) for text, image in doubts]
 
     def _ignored(self, dataset: str) -> list[Note]:
-        """Warn of predictions that `--extra ignore` leaves out, and note their images if they are pairs."""
+        """Warn of predictions that `--extra ignore` leaves out, and note the images of pairs."""
         source, lost = self.source, len(self.source.unknown)
         count = lost + len(source.maps) + len(source.scores) + len(source.texts)
         half = ": half of them or more, so the file may use other names" if lost >= count / 2 else ""

@@ -18,10 +18,7 @@ _FARTHEST = 1e12  # limit of a number; larger ones would overflow, and lie outsi
 
 
 class Axis(NamedTuple):
-    """Scale of a model's numbers along one side of a radiograph.
-
-    The numbers 0 to `top` span `extent` pixels from the pixel `start`, which is negative if padding comes first.
-    """
+    """Scale along a side: 0 to `top` span `extent` pixels from `start`, which is negative if padding comes first."""
 
     top: float
     start: float

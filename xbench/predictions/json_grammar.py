@@ -42,10 +42,7 @@ _FINAL = re.compile(r"final answer:", re.IGNORECASE)
 
 
 def part_that_counts(text: str) -> tuple[str, bool]:
-    """Return the answer without thinking, and whether the thinking is unfinished.
-
-    The answer follows the last end of thinking: the content of `<answer>`, or the text after `Final Answer:`.
-    """
+    """Return what follows thinking (in `<answer>`, after `Final Answer:`), and whether thinking is unfinished."""
     text = text[_after_last(_CLOSED, text) :]
     trace = _after_last(_OPENED, text)
     if (answer := _after_last(_ANSWER, text)) > trace:
@@ -199,10 +196,7 @@ class _Braces:
 
 
 def _lists(text: str, start: int) -> tuple[list[str], int, bool]:
-    """Return the innermost lists of the list at `start`, its end, and whether it is malformed.
-
-    A list that is cut off, or holds objects, is neither malformed nor complete.
-    """
+    """Return the innermost lists at `start`, their end, and whether they are malformed, which being cut off is not."""
     lists: list[str] = []
     opened: list[str] = []
     since = start

@@ -87,10 +87,7 @@ def listed_yes_probability(top: Sequence[tuple[str, float]]) -> Recognition:
 
 
 def first_tokens(encode: Callable[[str], Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Return the first token ids of yes words and of no words, ascending, without common ones.
-
-    `encode` returns the ids of a text at the beginning of an answer.
-    """
+    """Return the first ids of yes and of no words, ascending, without common ones; `encode` gives a text's ids."""
     yes, no = ({encode(blank + word)[0] for blank in ("", " ") for word in words} for words in _WORDS)
     return sorted(yes - no), sorted(no - yes)
 

@@ -56,7 +56,6 @@ class Names:
             self._last[_without_ending(image).rpartition("/")[2]].append(image)
 
     def _images(self, name: str) -> list[str]:
-        """Return the images that a name may mean."""
         if name in self._whole:
             return [name]
         bare = _without_ending(name)
@@ -64,10 +63,7 @@ class Names:
         return self._bare.get(bare) or [image for image in below if _without_ending(image).endswith(f"/{bare}")]
 
     def match(self, theirs: Mapping[Pair, Value], option: str) -> tuple[dict[Pair, Value], list[Pair]]:
-        """Return the values by pair of the dataset, and the pairs that match none.
-
-        Raises a UserError for two entries of a pair, or an ambiguous name.
-        """
+        """Return values by pair of the dataset, and other pairs; UserError for an ambiguous name or a pair twice."""
         found: dict[Pair, Value] = {}
         called: dict[Pair, Pair] = {}
         unknown: list[Pair] = []
@@ -264,7 +260,7 @@ def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str 
 
 
 def _arrays(name: str, content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays in a file by name; an array without a name is called `map`."""
+    """Return arrays by name; `map` if they have none."""
     match name.lower()[-4:]:
         case ".npz":
             return read_npz(content)

@@ -126,10 +126,7 @@ class FinishedRun:
 
     @cached_property
     def instances(self) -> dict[tuple[str, str], tuple[Shape, ...]]:
-        """Annotated items by image and finding from `truth.parquet`, in order.
-
-        Datasets that provide only regions have no items.
-        """
+        """Annotated items by image and finding from `truth.parquet`, in order; none if only regions are known."""
         with reading(self.folder):
             rows = Table(self.folder / TRUTH).rows()
             return {(row["image_id"], row["query"]): saved.shapes_of(row) for row in rows if row["shapes"]}
@@ -238,10 +235,7 @@ class FinishedRun:
             return Rules(sides or "native", upsampling, gamma, thresholds, ties, self.map_scale or "none")
 
     def batches(self, gamma: float | None = None) -> Iterator[tuple[Prediction, Truth]]:
-        """Yield batches of predictions and truth, as the run's metrics got them, for metrics of your own.
-
-        `gamma` is the share of a grid pixel that a region must cover, in (0, 1]; None for that of the run.
-        """
+        """Yield predictions and truth as the metrics got them; `gamma`, in (0, 1], replaces that of the run."""
         gamma = self.rules.gamma if gamma is None else gamma
         yield from (self.batch(images, gamma) for images in self.saved_batches())
 
@@ -259,10 +253,7 @@ class FinishedRun:
                 yield table
 
     def saved_batches(self, images: frozenset[str] | None = None) -> Iterator[list[SavedImage]]:
-        """Yield the saved images, or the given ones, in the batches of the run.
-
-        Other batches would round interpolated crops differently in the last bit.
-        """
+        """Yield saved images in the run's batches: others would round interpolated crops differently."""
         grid, size = self.rules.grid, self.results.provenance["data"]["batch_size"]
         for _, batch in groupby(self.saved_images(), key=lambda image: image.index // size):
             chosen = [image for image in batch if images is None or image.image_id in images]

@@ -41,10 +41,7 @@ class RunFolder:
 
 
 def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
-    """Create `<default_root_dir>/<model>_<dataset>/<timestamp>/` once for all processes.
-
-    Every process must call it. `config.yaml` is written at once, so that even a failed run can be repeated.
-    """
+    """Create `<default_root_dir>/<model>_<dataset>/<timestamp>/` with `config.yaml`; every process must call it."""
     return _together(trainer, lambda: RunFolder(_create(trainer, _parent(trainer, model, dataset)))).path
 
 

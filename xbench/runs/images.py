@@ -195,10 +195,7 @@ class ScoredPair:
 
 
 class ScoredPairs:
-    """Scored pairs `(image_id, finding)` of a finished run, read one at a time.
-
-    Raises a UserError for unreadable or foreign files, and for regions without these `digests`.
-    """
+    """Scored pairs `(image_id, finding)`, read one at a time; UserError if damaged or without these `digests`."""
 
     def __init__(self, folder: Path, digests: Mapping[tuple[str, str], str] | None = None) -> None:
         self._folder, self._digests = folder, digests

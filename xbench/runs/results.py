@@ -70,10 +70,7 @@ class ConstantMap(_Part):
 
 @dataclass(frozen=True)
 class ConstantMaps(_Part):
-    """Scored pairs with a constant map.
-
-    Definitions apply: all zeros after normalization, and every pixel is tied for the maximum.
-    """
+    """Scored pairs with a constant map, which counts as all zeros with every pixel tied for the maximum."""
 
     count: Count
     first: list[ConstantMap]  # at most ten

@@ -161,7 +161,6 @@ def _interventions(rows: Rows, changed: Mapping[str, Rows]) -> results.Intervent
 def _answers(
     rows: Rows, boxes: Sequence[Numbers], asked: Sequence[AnswerRow], about: Mapping[str, Any]
 ) -> results.Answers:
-    """Assemble the numbers of answers; `about` is the model's provenance with family, frame and reader."""
     per_class = dict(zip(rows.findings, boxes, strict=False))
     means = [name for name in boxes[0] if name not in ("pairs", "negatives")]
     points = bool(np.nansum(rows["points"])) and not np.nansum(rows["boxes"])

@@ -74,7 +74,6 @@ def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
 def _work(
     jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[str, str], out: Path, given: Namespace
 ) -> None:
-    """Do the possible runs; `reasons` explain the others by name."""
     from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary, shares_of_machine
 
     console, wanted, stopped = Console(markup=False, highlight=False), given.jobs or 1, ""
@@ -113,7 +112,6 @@ def _work(
 
 
 def _dry_run(jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[str, str], console: Console) -> None:
-    """Print each run with its command, or the reason against it."""
     finished = {one.job.name for one in planned if one.done} - {*reasons}
     for job in jobs:
         text = "finished and unchanged, would be skipped" if job.name in finished else ""
@@ -138,7 +136,6 @@ def _check(jobs: Sequence[Job], planned: Sequence[Planned], problems: Iterable[s
 
 
 def _refuse(jobs: Sequence[Job], problems: Mapping[str, Sequence[Job]], missing: bool, console: Console) -> None:
-    """Raise a UserError with the problems, after printing the runs that they prevent."""
     texts = []
     for text, hindered in problems.items():
         more = f" and {len(hindered) - 3} more" if len(hindered) > 3 else ""

@@ -113,7 +113,6 @@ def _merged(first: Any, second: Any) -> Any:
 
 
 def _problems(config: BenchConfig, chosen: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield unknown names, and values of the right type that make no sense."""
     if "default_root_dir" in config.trainer:
         yield "trainer.default_root_dir is set by the benchmark: use out instead."
     for section, part in _SECTIONS.items():
@@ -161,11 +160,7 @@ class Job:
 
 
 def plan(config: BenchConfig, out: Path, more: Sequence[str] = ()) -> list[Job]:
-    """Return the runs of a benchmark: first all pairs, then each variant.
-
-    Datasets come one after another, so that models can be compared on the first one early. Runs go to `out`; `more`
-    overrides all options.
-    """
+    """Return the runs into `out`: all pairs, dataset by dataset, then each variant; `more` overrides all options."""
     end = (*more, f"--trainer.default_root_dir={out}")
     return [
         _job(config, name, variant, model, dataset, end)

@@ -85,11 +85,7 @@ class Planned:
 
 
 def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], dict[str, list[Job]], bool]:
-    """Check options, images, finished runs and the presence of weights.
-
-    Returns the possible or finished runs; jobs by the problem that prevents them; and whether only data or weights are
-    missing.
-    """
+    """Return possible or finished runs, jobs by problem, and whether only data or weights are missing."""
     silence_libraries()
     parser = run_parser("test")
     problems: defaultdict[str, list[Job]] = defaultdict(list)
@@ -143,7 +139,6 @@ def check_all(planned: Iterable[Planned], console: Console) -> Iterator[str]:
 
 
 def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
-    """Describe problems of a model's weights without reading much of them."""
     arguments = chosen.get("init_args") or {}
     if isinstance(given := arguments.get("checkpoint"), str):
         place = Path(given.removeprefix("local-dir:")).expanduser()

@@ -13,10 +13,7 @@ from xbench.runtime.files import write_whole, writing
 
 
 class AnswerCache:
-    """One file per request, named by its digest and written atomically, for any number of processes.
-
-    Only the owner may read the files, because answers can reveal findings of patients.
-    """
+    """A private file per request, named by its digest and written whole: answers can reveal findings of patients."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

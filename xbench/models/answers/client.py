@@ -152,10 +152,7 @@ class ChatClient:
             return pool.submit(asyncio.run, connected()).result()
 
     async def complete(self, body: Mapping[str, Any]) -> tuple[Reply, dict[str, Any]]:
-        """Send a request; return the reply and the server's whole response.
-
-        Raises NoAnswer if all attempts fail, and a UserError if the server refuses.
-        """
+        """Return the reply and the whole response; NoAnswer if all attempts fail, UserError if the server refuses."""
         content = json.dumps(body).encode()
 
         async def ask() -> tuple[Reply, dict[str, Any]]:
