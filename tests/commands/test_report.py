@@ -58,7 +58,7 @@ def test_a_damaged_picture_of_one_run_does_not_stop_the_report(tmp_path, capsys)
     content[len(content) // 3] ^= 1
     (folder / "predictions.parquet").write_bytes(content)
     assert main(["report", str(tmp_path), "--cases", "1"]) == 0
-    assert f"Skipped: {folder}: its pictures and maps only" in capsys.readouterr().out
+    assert f"Skipped: {folder}: only its pictures and maps" in capsys.readouterr().out
     for file in ("report.md", "index.html"):
         text = (tmp_path / "report" / file).read_text()
         assert f"{folder}: a file of the run cannot be read: predictions.parquet: " in text.replace("\\", "")
@@ -79,7 +79,7 @@ def test_a_map_that_no_run_writes_is_found_where_it_is_shown(tmp_path, capsys):
     pq.write_table(table.set_column(table.column_names.index("map"), field, endless), path)
     assert main(["report", str(tmp_path), "--cases", "1", "--figures", "false"]) == 0
     said = capsys.readouterr().out
-    assert f"Skipped: {folder}: its pictures and maps only" in said and "a map is not finite" in said
+    assert f"Skipped: {folder}: only its pictures and maps" in said and "a map is not finite" in said
     assert not [*(tmp_path / "report" / "figures").iterdir()]
     assert "figures/" not in (tmp_path / "report" / "report.md").read_text()
 
@@ -114,7 +114,7 @@ def test_everything_is_written_and_an_earlier_report_replaced(written, three_ana
 
 def test_the_screen_says_what_was_found_and_left_out(written):
     out, said = written
-    for words in ("CARZero", "ChestX-ray14", "an older run of the same", "unfinished: it has no results.json"):
+    for words in ("CARZero", "ChestX-ray14", "older than", "unfinished: it has no results.json"):
         assert words in said
     *_, blank, found, page = said.splitlines()
     assert page == f"Report: {out / 'index.html'}" and not blank
@@ -154,7 +154,7 @@ def test_figures_are_the_same_at_every_run(written, three_analyzed, tmp_path):
     ("words", "status", "fragments"),
     [
         pytest.param(["{empty}/nowhere"], 2, ["nowhere", "not a folder"], id="no folder"),
-        pytest.param(["{empty}"], 1, ["no finished run", "runs by default"], id="no run"),
+        pytest.param(["{empty}"], 1, ["No finished run", "by default runs"], id="no run"),
         pytest.param(["{runs}", "--out", "{other}"], 2, ["report.md", "--out"], id="somebody's folder"),
         pytest.param(["{runs}", "--out", "/proc/nope"], 1, ["/proc/nope", "--out"], id="unwritable"),
     ],

@@ -276,7 +276,7 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     (grounding,) = (tables["grounding_honest"].rows,)
     texts = {row.cells[1].text: [cell.text for cell in row.cells] for row in grounding}
     assert texts["talker"].count("\u2013") == 6 and "\u2013" not in texts["brightness"]
-    assert any("one mask" in note for note in tables["grounding_honest"].notes)
+    assert any("need no threshold" in note for note in tables["grounding_honest"].notes)
     (compared,) = (one for one in analysis.datasets[0].comparisons if one.number == "dice_cross_fitted")
     assert compared.p is not None
     answers = FinishedRun.open(run_in(talked)).results.answers

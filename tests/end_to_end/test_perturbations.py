@@ -178,7 +178,7 @@ def test_the_report_has_means_over_pairs(whole: Path, tmp_path: Path, unsaved_fi
     assert [len(tables[f"perturbations_{name}_squares"].rows) for name in ("curves", "road")] == [3, 3]
     assert len(tables["perturbations_layers_squares"].rows) == 2 * len(layers_of(Demo(image_size=SIDE))) + 1
     assert main(["report", str(whole), "--out", str(tmp_path / "report")]) == 0
-    assert "weights drawn anew: no verdict" in (tmp_path / "report" / "index.html").read_text()
+    assert "new random weights: no verdict" in (tmp_path / "report" / "index.html").read_text()
 
 
 def test_recognized_is_of_what_was_recognized(whole: Path, monkeypatch) -> None:

@@ -107,7 +107,7 @@ def test_an_option_that_moves_the_truth_tells_runs_apart(
         assert len(sample.hit) == sum(alike)
         assert (sample.labels >= 0).sum() == sum(a[0] == b[0] >= 0 for a, b in truths)
     (dataset,) = analyze(found).datasets
-    (note,) = [note for note in dataset.notes if "different ground" in note]
+    (note,) = [note for note in dataset.notes if "different labels or regions" in note]
     assert option.replace("_", " ") in note and all(value in note for value in values)
     if "shift" in option:
         assert "the labels of Ghost on 4 and the regions of Square on 6, Hole on 4 differ" in note
@@ -146,15 +146,17 @@ def test_what_no_option_explains_is_said_by_finding(tmp_path):
     assert labels[one] == "CLIP" and labels[other].startswith("CLIP (scored regions ")
     analysis = analyze(collection)
     (dataset,) = analysis.datasets
-    (note,) = [note for note in dataset.notes if "different ground" in note]
-    assert note.startswith(f"{labels[other]} and CLIP, KAD were scored on different ground: no option on record")
+    (note,) = [note for note in dataset.notes if "different labels or regions" in note]
+    assert note.startswith(
+        f"{labels[other]} and CLIP, KAD were scored on different labels or regions: no recorded option"
+    )
     samples = {run.folder: Sample.of(run) for run in collection.runs}
     differ = differences(samples[one], samples[other])
     assert [sum(counts) for counts in zip(*differ.values(), strict=True)] == [0, 3]
     assert all(f"{finding} on {regions}" in note for finding, (_, regions) in differ.items())
     for table in all_tables(analysis):
         if table.name.startswith(("grounding", "classification", "comparisons", "pointing_game", "quadrants", "by_")):
-            assert any("different ground" in text for text in table.notes), table.name
+            assert any("different labels or regions" in text for text in table.notes), table.name
     # What is compared and pictured is what both were scored on.
     for found, sample in zip(common_samples(samples[one], samples[other]), (samples[one], samples[other]), strict=True):
         kept = [3 * i + c not in rows for i, c in zip(sample.pair_image, sample.pair_column, strict=True)]
@@ -192,7 +194,7 @@ def test_a_run_and_its_own_subset_are_one_dataset(command, toy_config, tmp_path,
     assert dataset.split == "test" and len(dataset.runs) == 2
     assert {comparison.images for comparison in dataset.comparisons} == {9}
     assert any("9 of the 20 images" in note for note in dataset.notes)
-    assert not any("different ground" in note for note in dataset.notes)
+    assert not any("different labels or regions" in note for note in dataset.notes)
     facts = facts_of(analysis)
     (row,) = facts.pointing.rows
     assert row.runs[0].run.folder == whole

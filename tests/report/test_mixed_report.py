@@ -96,7 +96,7 @@ def test_the_question_counts_models_that_show_something_and_speaks_of_the_others
     found = answer(facts_of(analysis))
     assert found.question.startswith("Do four models look") and found.question in page
     assert "Only on PhantomCXR: detector was not scored there." in found.texts
-    assert "Nothing shows where table looks: it was scored for recognition alone." in found.texts
+    assert "Nothing shows where table looks: it was scored for recognition only." in found.texts
     several = answer(facts_of(of(analysis, "Demo", "atlas", "detector", datasets=1)))
     assert not any("Only on" in text or "Nothing shows" in text for text in several.texts)
     assert answer(facts_of(of(analysis, "Demo", "table"))).question.startswith("Does Demo look")
@@ -109,8 +109,8 @@ def test_boxes_have_one_mask_and_were_run(report):
     assert [entry.label for entry in own.entries] == [entry.label for entry in phantom.entries]
     why = {entry.label: entry.none for entry in own.entries if entry.score.value is None}
     assert why["detector"] == "one mask" and why["truth"] == why["atlas"] == "not run"
-    assert thresholds(facts_of(analysis)).answer.startswith("Not 0.5: there Demo")
-    assert "boxes are one mask" in thresholds(facts_of(of(analysis, "detector", "truth"))).answer
+    assert thresholds(facts_of(analysis)).answer.startswith("Not 0.5: with it, the Dice of Demo")
+    assert "need no threshold" in thresholds(facts_of(of(analysis, "detector", "truth"))).answer
     (band,) = charts.matrix(analysis, standings(analysis))
     assert {entry.none for column in band for entry in column.entries if entry.score.value is None} == {"not run"}
 

@@ -72,7 +72,7 @@ def test_ranks_and_the_pairs_that_turn(report):
     difference = values["carzero", "xbench"].mean() - values["kad", "xbench"].mean()
     assert found[pair, "xbench"][4].value == pytest.approx(difference)
     text = document(analysis, list(tables.values()), [])
-    assert "## The same maps as others score them" in text
+    assert "## Other papers' scoring rules" in text
     for name in ("xbench", "aep"):
         assert PROTOCOLS[name].flaw.rpartition(",")[2] in text
 

@@ -82,7 +82,7 @@ CASES = {
     "half": made("About half the time", "52%", kad=[0.52]),
     "rarely": made("Less than half the time", "30%", kad=[0.30]),
     "nearly always": made("Nearly always", "96%", kad=[0.96]),
-    "one guesses": made("It guesses", "the middle of the film does (13%)", kad=[0.15]),
+    "one guesses": made("It guesses", "the middle of the image (13%)", kad=[0.15]),
     "a setting matters": made("79%", "with name prompts it falls to 50%", kad=[0.79], kad__name=[0.5], p=0.001),
     "no setting matters": made(
         *("79%", "None of the two other settings makes a significant difference", "(78% to 80%)"),
@@ -94,18 +94,18 @@ CASES = {
         **{"kad": [0.79], "mavl": [0.70], "clip": [0.3], "p": 0.2, "tied": ("mavl",)},
     ),
     "a tie of scores far apart": made(
-        *("Too few films to tell: KAD and MAVL point at 79% and 68%", "not significantly different"),
+        *("Too few images to tell: KAD and MAVL point at 79% and 68%", "not significantly different"),
         **{"kad": [0.79], "mavl": [0.68], "clip": [0.3], "p": 0.2, "tied": ("mavl",)},
     ),
     "all tied": made(
         "the two models", "75% to 79%", "no difference is", kad=[0.79], mavl=[0.75], p=0.2, tied=("mavl",)
     ),
     "many tied and far apart": made(
-        *("Do four models", "Too few films to tell: the four models point at 50% to 80%"),
+        *("Do four models", "Too few images to tell: the four models point at 50% to 80%"),
         **{"kad": [0.8], "mavl": [0.7], "clip": [0.6], "demo": [0.5], "tied": ("mavl", "clip", "demo"), "p": 1},
     ),
     "one at the floor": made("the best, KAD,", "One is at the floor: MAVL", kad=[0.79], mavl=[0.1], p=0.001),
-    "all at the floor": made("They guess: no map", "(13%)", kad=[0.12], mavl=[0.1], p=0.001),
+    "all at the floor": made("They guess: none", "(13%)", kad=[0.12], mavl=[0.1], p=0.001),
     "one model on two datasets": made(
         *("60% on average over two datasets", "40% (RSNA Pneumonia) to 80% (VinDr-CXR)", "87.2", "57% to 63%"),
         kad=[0.8, 0.4],
@@ -115,7 +115,9 @@ CASES = {
         **{"kad": [0.8, 0.4], "mavl": [0.3, 0.5]},
     ),
     "a run is missing": made("KAD, points at 80%", "Only on VinDr-CXR", kad=[0.8, 0.4], mavl=[0.3, None], p=0.001),
-    "never tested": made("highest score is that of KAD, 79%", "MAVL could not be tested", kad=[0.79], mavl=[0.5]),
+    "never tested": made(
+        "KAD has the highest score and points at 79%", "MAVL could not be tested", kad=[0.79], mavl=[0.5]
+    ),
     "labels only": made("Does KAD recognize", "no annotated regions", "AUROC is 80 (78 to 82", kad=[None]),
 }
 
@@ -134,7 +136,7 @@ def test_the_answer_names_who_is_best_with_the_rates_and_intervals(report, case)
         assert re.search(r"; 95% interval( of KAD)? \d+% to \d+%\.$", in_a_line(facts))
         for finding in (best, failures, thresholds, differences):
             assert finding(facts).answer[0].isupper() or finding(facts).answer[0].isdigit()
-        assert ("Too few films to tell" in best(facts).answer) == ("far apart" in case)
+        assert ("Too few images to tell" in best(facts).answer) == ("far apart" in case)
         assert charts.matrix(facts.analysis, facts.pointing)[0]
 
 
@@ -180,8 +182,8 @@ USED, UNUSED = hidden("kad", "depends"), hidden("kad", "unchanged", (0.0, 0.0))
 BY_INTERVENTION = {
     "uses it": judged("It points at the lesion and uses it.", USED),
     "a shortcut": judged(
-        "It points at the lesion and does not use it. With the lesion hidden the score falls by 1.00 standard "
-        "deviations (SD), with an equal patch elsewhere hidden by 1.00: a use of 0.00 SD (\u22120.10 to 0.10, 95% "
+        "It points at the lesion and does not use it. With the lesion hidden, the score falls by 1.00 standard "
+        "deviations (SD); with an equal patch elsewhere hidden, by 1.00: a use of 0.00 SD (\u22120.10 to 0.10, 95% "
         "interval; p = 0.90) over 200 lesions, the most of two fills.",
         UNUSED,
     ),
@@ -201,7 +203,9 @@ BY_INTERVENTION = {
     "elsewhere": judged("It does not point at the lesion but uses it. With", USED, kad=[0.12]),
     "a fill decides": judged("uses it or not, depending on how it is hidden.", hidden("kad", "fill", (0.9, 0.0))),
     "any hole": judged("points at the lesion and reacts to any hole alike.", hidden("kad", "any hole", (0.0, 0.0))),
-    "too few": judged("was tested too little to tell if it uses it.", hidden("kad", "too few", (0.3, 0.3))),
+    "too few": judged(
+        "was tested on too few lesions to tell whether it uses it.", hidden("kad", "too few", (0.3, 0.3))
+    ),
     "one patient": judged(
         "a use of 0.90 SD (no interval; not tested) over 200 lesions", of_one_patient(hidden("kad", "too few"))
     ),
@@ -211,7 +215,7 @@ BY_INTERVENTION = {
         **{"kad": [0.79], "mavl": [0.7]},
     ),
     "no scores": judged(
-        "With the lesion hidden 50% of decisions change, with an equal patch elsewhere hidden 50%: a premium of 30 "
+        "With the lesion hidden, 50% of decisions change; with an equal patch elsewhere hidden, 50%: a premium of 30 "
         "points (20 to 40, 95% interval; p = 0.001) over 200 lesions, the least of two fills.",
         hidden("kad", "depends", (0.3, 0.4), "premium"),
     ),
@@ -239,11 +243,11 @@ def test_the_answer_is_by_intervention_where_one_was_run(report, case, tmp_path)
     datasets = [replace(of, interventions=tuple(part)) for of, part in zip(analysis.datasets, parts, strict=True)]
     facts = facts_of(replace(analysis, datasets=tuple(datasets)))
     reply = answer(facts)
-    assert reply.question.endswith("? Answered by intervention.") and text in " ".join(reply.texts[:2])
+    assert reply.question.endswith("? Based on interventions.") and text in " ".join(reply.texts[:2])
     assert reply.texts[2:] == answer(facts_of(analysis)).texts and reply.answer.strong in reply.answer
     assert in_a_line(facts) == " ".join(reply.texts[:3])
     assert (
-        answer(facts_of(analysis)).question.endswith("? Answered by pointing alone.")
+        answer(facts_of(analysis)).question.endswith("? Based on localization only.")
         and uses(facts_of(analysis)) is None
     )
     others = [
@@ -268,7 +272,10 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
         (line(0.1, 1.0), "Hardly."),
         (line(0.7, -1.0), "The other way round"),
         (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognized"),
-        (line(None, None, xs=(0.6,), ys=(0.2,), scope="findings"), "1 point cannot tell"),
+        (
+            line(None, None, xs=(0.6,), ys=(0.2,), scope="findings"),
+            "One finding is too few to tell: AUROC 60, pointing game 20%",
+        ),
         (None, "There are too few points to tell."),
     ],
 )
@@ -280,8 +287,8 @@ def test_whether_recognition_predicts_grounding(three_analyzed, drawn, text):
 def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyzed):
     facts = facts_of(three_analyzed)
     (run,) = facts.pointing.head.runs
-    gap, optimism = (100 * run.macro[key].value for key in ("dice_gap", "dice_optimism"))
-    assert f"{gap:.0f} points of Dice" in thresholds(facts).answer
+    fixed, highest, optimism = (100 * run.macro[key].value for key in ("dice_fixed", "dice_best", "dice_optimism"))
+    assert f"is {fixed:.1f}%, against {highest:.1f}% with the best threshold" in thresholds(facts).answer
     assert f"{optimism:.1f} points" in thresholds(facts).more[0]
     for end, size in ((0, "smallest"), (-1, "largest")):
         value, count = 100 * run.areas[end].scores["pointing_game"].value, run.areas[end].count
@@ -291,7 +298,8 @@ def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyze
             key: sum(getattr(part, key) * part.count for part in entry.quadrants.values())
             for key in ("elsewhere", "near_miss", "both")
         }
-        share = f"{100 * counts['elsewhere'] / sum(counts.values()):.1f}% ({entry.run.label})"
+        elsewhere, all_of = round(counts["elsewhere"]), round(sum(counts.values()))
+        share = f"{elsewhere} of {all_of} ({100 * elsewhere / all_of:.1f}%, {entry.run.label})"
         assert share in recognition(facts).more[-1]
     for section in (best, recognition, failures, thresholds, differences):
         assert all(any(text in point for point in in_short(facts)) for text in section(facts).texts)
@@ -303,8 +311,8 @@ def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
     write_run(tmp_path, "centre", skill=1.0, images=40)
     analysis = analyze(collect([tmp_path]))
     (dataset,), (run,) = analysis.datasets, analysis.runs
-    (text,) = (text for text in in_short(facts_of(analysis)) if "ignores the film" in text)
-    guesses = text.partition("lesions")[2].partition(". On ")[2]
+    (text,) = (text for text in in_short(facts_of(analysis)) if "ignores the image" in text)
+    guesses = text.partition(" scores no more than a rule")[0].rpartition(". On ")[2]
     floors = [reference for reference in dataset.references if reference.kind == "floor"]
     assert len(floors) > 1
     for finding in FINDINGS:
@@ -319,7 +327,7 @@ def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
 def test_each_of_several_datasets_has_its_own_findings(report):
     analysis = report(**CASES["two models on two datasets"][0])
     for dataset, leader in zip(analysis.datasets, ("KAD", "MAVL"), strict=True):
-        assert f"that of {leader}" in on_dataset(analysis, dataset)[0]
+        assert f"{leader} has the highest score" in on_dataset(analysis, dataset)[0]
         assert not on_dataset(replace(analysis, datasets=(dataset,)), dataset)
 
 

@@ -110,7 +110,7 @@ def test_p_counts_every_exchange_of_patients_and_is_corrected_for_all_tests(spok
 CASES = [
     ({"kad": [[""]]}, "say where|Silent: its words name|0% of lesions on average over two findings (0 of 48)"),
     ({"kad": [["right"]]}, "No better than the most common side: its words|most common side would be correct in 50%"),
-    ({"kad": [["right"], None, None]}, "No better than texts of other films:|opposite in 25%; texts of"),
+    ({"kad": [["right"], None, None]}, "No better than texts of other images:|opposite in 25%; texts of"),
     ({"kad": [ALL]}, "Does KAD say where the lesion is?|Mostly correct: its words name|100% of lesions|(48 of 48)"),
     ({"kad": [["left", "right", "", ""]]}, "About half the time: |for 50% of lesions: correct in 100%"),
     ({"kad": [None, ALL]}, "Does KAD look at the correct side?|Mostly correct: its map peaks on"),
@@ -185,7 +185,7 @@ def test_a_page_of_words_alone(phantom_runs, tmp_path):
 
 def test_pages_of_maps_and_of_both(phantom_runs, tmp_path):
     analysis, tables, page = written(phantom_runs, tmp_path, "maps", "both")
-    assert "look at the lesion" in answer(facts_of(analysis)).question and "recognition alone" not in page
+    assert "look at the lesion" in answer(facts_of(analysis)).question and "recognition only" not in page
     assert "Do words or boxes place the lesion better?" in page and "Not tested" not in page
     rows = {row.cells[0].text: row.cells[3].value for row in tables["words_phantom"].rows}
     maps, both = (read_protocol(phantom_runs[name], "words")["numbers"] for name in ("maps", "both"))

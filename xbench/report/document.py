@@ -26,11 +26,11 @@ _SECTIONS = (
     ("Findings", ("pointing_game", "best_and_worst"), ()),
     ("Size and position of lesions", ("by_area", "by_position"), ("area", "positions")),
     ("Interventions", ("interventions",), ()),
-    ("Curves and randomisation of maps", ("perturbations",), ()),
+    ("Curves and randomization of maps", ("perturbations",), ()),
     ("Words", ("words",), ("intervals_side",)),
     ("Phrases", ("phrases", "rewordings"), ()),
     ("Sex, age and projection", ("subgroups",), ()),
-    ("The same maps as others score them", ("protocols",), ()),
+    ("Other papers' scoring rules", ("protocols",), ()),
     ("Answers", ("answers",), ()),
     ("Models compared", ("comparisons",), ()),
     ("Studies", ("studies",), ()),
@@ -80,10 +80,10 @@ def _compared(analysis: Analysis) -> Iterator[str]:
     yield (
         f"{count_of(len(in_order(analysis.runs)), 'model or setting', 'models or settings')} on "
         f"{count_of(len(analysis.datasets), 'dataset')}; thresholds cross-fitted in {analysis.folds} folds. The page "
-        "[index.html](index.html) shows the same with curves to explore and cases to look through, "
+        "[index.html](index.html) shows the same results with interactive curves and cases, "
         "[analysis.json](analysis.json) has every number."
     )
-    lines = ["| Dataset | Split | Images | Counted as independent | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
+    lines = ["| Dataset | Split | Images | Independent units | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
     for dataset in analysis.datasets:
         images = " or ".join(f"{n:,}" for n in sorted({entry.run.results.counts.images for entry in dataset.runs}))
         clusters = " or ".join(sorted({entry.evidence for entry in dataset.runs}))

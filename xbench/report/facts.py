@@ -10,14 +10,16 @@ from xbench.report.names import model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, number_of, parts_of, shared_datasets
 
 FAR_APART = 0.10
-"""Tied scores that differ by more come from too few films for a shared place to mean anything."""
+"""Scores that differ by more, although no test tells them apart, come from too few images."""
+RANDOM_POINT = "a uniformly random point"
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The best of the answers that ignore the film: what it does in words, and what it scores."""
+    """The best rule that ignores the image: what it does in words, its title in tables, and its score."""
 
     does: str
+    title: str
     value: float
 
 
@@ -85,14 +87,19 @@ class Standings:
         return tuple(row for row in self.rows if row.tied)
 
     @property
-    def too_few_films(self) -> bool:
-        """Whether scores that are far apart are tied: the films are then too few to tell which is best."""
+    def too_few_images(self) -> bool:
+        """Whether scores that are far apart are tied: too few images to tell which is best."""
         return len(self.tied) > 1 and self.tied[0].value - self.tied[-1].value > FAR_APART
 
     def at_floor(self, row: Standing) -> bool:
         """Tell whether a score's interval reaches down to the floor."""
         lowest = row.value if row.score.low is None else row.score.low
         return self.floor is not None and lowest <= self.floor.value
+
+    def undecided(self, row: Standing) -> bool:
+        """Tell whether a score's interval contains both the floor and much higher scores."""
+        highest = row.value if row.score.high is None else row.score.high
+        return self.floor is not None and self.at_floor(row) and highest - self.floor.value > FAR_APART
 
 
 @dataclass(frozen=True)
@@ -140,13 +147,13 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
         untested = [label for label in dataset.untested(number, rows[0].label) if label not in parts and len(rows) > 1]
     floors = _floors(shared, number)
     best = max(floors, key=lambda title: floors[title], default=None)
-    words = {"Whole image": "a random point", "Random": "a random map"}
+    words = {"Whole image": "a coin flip" if number == "auroc" else RANDOM_POINT, "Random": "a map of random noise"}
     if best is not None and best.startswith(model_title("centre")):
-        words = {best: "the middle of the film"}
-    another = "where the finding lies on another film"
+        words = {best: "the middle of the image"}
+    another = "where the finding is on another image"
     says = {"prior": "the most common place", "shuffled": another, "all": "all places at once"}
     words |= {model_title(f"words_{name}"): f"always saying {place}" for name, place in says.items()}
-    floor = None if best is None else Floor(words.get(best, best), floors[best])
+    floor = None if best is None else Floor(words.get(best, best), best, floors[best])
     chance = floors.get("Whole image") if number == "pointing_game" else None
     return Standings(number, shared, tuple(rows), floor, chance, tuple(untested))
 
@@ -161,8 +168,17 @@ def _floors(datasets: Sequence[DatasetAnalysis], number: str) -> dict[str, float
     return {title: sum(values) / len(values) for title, values in scores.items() if len(values) == len(datasets)}
 
 
+def differ(first: Estimate, second: Estimate) -> bool:
+    """Tell whether the 95% interval of the difference of two independent scores, by MOVER, leaves out 0."""
+    low, high = sorted((first, second), key=lambda score: score.value or 0.0)
+    if None in (low.value, low.high, high.value, high.low):
+        return False
+    below, above = high.value - high.low, low.high - low.value  # type: ignore[operator]
+    return bool(high.value - low.value > (below**2 + above**2) ** 0.5)  # type: ignore[operator]
+
+
 def over_datasets(scores: Sequence[Estimate]) -> Estimate:
-    """Return the mean of scores on datasets with no film in common, each counting the same.
+    """Return the mean of scores on datasets with no image in common, each counting the same.
 
     The interval recovers the variances from the scores' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine
     27, 1693); None if a score has none.

@@ -40,18 +40,18 @@ def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]
         counts = ", ".join(f"{label} {len(ids):,}" for label, ids in images.items())
         notes.append(
             f"The runs scored different images: {counts}; {len(frozenset.intersection(*images.values())):,} are common "
-            "to all. Tables show each run on its own images, tests compare two runs on the images that both scored."
+            "to all. Tables show each run on its own images; tests compare two runs on the images that both scored."
         )
     notes += [
         f"{run.label} scored {len(images[run.label]):,} of the {len(images[whole.label]):,} images of {whole.label}: "
-        "the same dataset on fewer images, and no other dataset or setting."
+        "the same model and dataset on fewer images."
         for run in runs
         if (whole := part_of(run, runs))
     ]
     notes += _ground_notes(runs, different)
     # Runs are told apart by a value; a note shows it in words.
     values: dict[str, list[tuple[Hashable, str]]] = {
-        "The runs scored different findings, so their means over findings are over different ones": [
+        "The runs scored different findings, so their means over findings cannot be compared": [
             (run.results.findings, count_of(len(run.results.findings), "finding")) for run in runs
         ],
         "The runs read different annotation files; paired tests use the labels and regions that agree": [
@@ -76,9 +76,9 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
         yield f"{run.label}: {warning}"
     if results.answered:
         yield (
-            f"{run.label} answers with {results.answered}, which are one mask: what a sweep of thresholds gives is "
-            "a dash. Its Dice and IoU at 0.5 compare with the cross-fitted ones of maps, as in the paired tests, never "
-            "with their best."
+            f"{run.label} answers with {results.answered}, which need no threshold: threshold-based numbers are shown "
+            "as a dash. Compare its Dice and IoU at 0.5 with the cross-fitted values of maps, as the paired tests do, "
+            "never with their best."
         )
     if limit := run.settings.get("limit"):
         yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."
@@ -97,7 +97,7 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     if count := results.counts.constant_maps.count:
         yield (
             f"{run.label} has {count_of(count, 'constant saliency map')}, the same value at every pixel, scored as "
-            "zeros with all pixels tied for the maximum."
+            "zeros, with all pixels tied for the maximum."
         )
 
 
@@ -117,8 +117,8 @@ def _disagreement(entry: RunAnalysis) -> Iterator[str]:
     if wrong:
         yield (
             f"{entry.run.label}: results.json in {entry.run.folder} disagrees with the tables beside it in "
-            f"{count_of(len(wrong), 'number')}; the first is {wrong[0]}, which this report follows. Do these files "
-            "belong together?"
+            f"{count_of(len(wrong), 'number')}; the first is {wrong[0]}. This report follows the tables. Check that "
+            "these files belong together."
         )
 
 
@@ -135,10 +135,10 @@ def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[s
             if counts:
                 where.append(f"the {what} of {', '.join(f'{name} on {counts[name]:,}' for name in most[:5])}{more}")
         notes.append(
-            f"{_labels(group)} and {_labels(usual)} were scored on different ground: {_options(group, usual)}. Of "
-            f"{count_of(images, 'image')} that both scored, {' and '.join(where)} differ. Paired tests and pictures "
-            "leave these pairs out, tests of AUROC only images whose labels differ. Do not compare the other numbers "
-            "of these runs."
+            f"{_labels(group)} and {_labels(usual)} were scored on different labels or regions: "
+            f"{_options(group, usual)}. Of {count_of(images, 'image')} that both scored, {' and '.join(where)} differ. "
+            "Paired tests and pictures leave these pairs out; tests of AUROC leave out only images whose labels "
+            "differ. Do not compare the other numbers of these runs."
         )
     if notes:
         notes.append(
@@ -154,7 +154,7 @@ def _options(group: Sequence[Run], usual: Sequence[Run]) -> str:
         mine, theirs = ({run.settings.get(name, "none") for run in runs} for runs in (group, usual))
         if not mine & theirs:
             said.append(f"{name.replace('_', ' ')} {' or '.join(sorted(mine))} against {' or '.join(sorted(theirs))}")
-    return ", ".join(said) or "no option on record says why"
+    return ", ".join(said) or "no recorded option explains it"
 
 
 def _labels(runs: Sequence[Run]) -> str:

@@ -119,21 +119,24 @@ def collect(paths: Sequence[Path], damaged: Mapping[Path, str] | None = None) ->
         # What it was scored on is among the settings.
         key = (run.model, run.dataset, *sorted(run.settings.items()))
         if older := newest.get(key):
-            age = "an older run of the same configuration"
+            why = "older than"
             if older.results.interventions and not run.results.interventions:
-                older, run, age = run, older, "a run of the same configuration without interventions"
-            aside.append(SetAside(older.folder, f"{age}, scored on the same images and regions, as {run.folder}"))
+                older, run, why = run, older, "without the interventions of"
+            same = "which has the same configuration, images and regions"
+            aside.append(SetAside(older.folder, f"{why} {run.folder}, {same}"))
         newest[key] = run
     unread.sort(key=lambda entry: entry.folder)
     if not newest:
         more = f" {len(unread)} unfinished or unreadable: {unread[0].folder} ({unread[0].reason})." if unread else ""
         raise UserError(
-            f"There is no finished run, that is no results.json, in {', '.join(map(str, paths))}.{more} Give the "
-            "folder that xbench test wrote to, runs by default."
+            f"No finished run (no results.json) in {', '.join(map(str, paths))}.{more} Give the folder that "
+            "xbench test wrote to, by default runs."
         )
     for key, run in newest.items():
         if wrong := (damaged or {}).get(run.folder):
-            aside.append(SetAside(run.folder, f"its pictures and maps only, its numbers are in the report. {wrong}"))
+            aside.append(
+                SetAside(run.folder, f"only its pictures and maps are left out; its numbers are in the report. {wrong}")
+            )
         elif run.stored.saves_images:
             newest[key] = replace(run, pictured=True)
     wholes = sorted(newest.values(), key=lambda run: -run.results.counts.images)
@@ -155,7 +158,7 @@ def _is_part(run: Run, whole: Run) -> bool:
 
 def part_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """Return the run of the same model and settings on more images, these among them; None without one."""
-    fewer = {"limit", "image_list", "annotation", "split", *_GROUND}
+    fewer = {"limit", "images", "image_list", "annotation", "split", *_GROUND}
     return next((one for one in runs if one.but(fewer) == run.but(fewer) and _is_part(run, one)), None)
 
 

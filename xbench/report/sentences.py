@@ -1,7 +1,7 @@
 """What a report says: the answer that it opens with, and a finding for each of its sections.
 
 Each sentence stands here once, with its condition; the page, `report.md`, W&B and the console show the same ones. Rates
-are in percent, rounded half up; a lesion is a film with a finding and its region.
+are in percent, rounded half up; a lesion is an image with a finding and its region.
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
+from xbench.findings.conditions import LEAST
 from xbench.findings.names import MACRO
-from xbench.report.facts import FAR_APART, Facts, Standing, Standings, facts_of, over_datasets
+from xbench.report.facts import (
+    FAR_APART,
+    Facts,
+    Standing,
+    Standings,
+    differ,
+    facts_of,
+    over_datasets,
+)
 from xbench.report.names import (
     count_of,
     dataset_title,
@@ -43,8 +52,8 @@ from xbench.report.statistics.paired import SIGNIFICANT
 from xbench.report.tables.table import Table
 from xbench.scoring.numbers import macro_mean
 
-FEW_FILMS = 500
-"""Below this number of films the answer says that they are few."""
+FEW_IMAGES = 500
+"""Below this number of images the answer says that they are few."""
 
 
 class Sentence(str):
@@ -86,8 +95,8 @@ def answer(facts: Facts) -> Answer:
     if not found.rows:
         return said(facts) or _labels_only(facts, who)
     hidden = uses(facts)
-    by = "pointing alone" if hidden is None else "intervention"
-    question = f"{who} look at the lesion, or only guess the label? Answered by {by}."
+    by = "localization only" if hidden is None else "interventions"
+    question = f"{who} look at the lesion, or only guess the label? Based on {by}."
     return Answer(question, *(hidden.texts if hidden else ()), _looks(found), _interval(found), *_further(facts))
 
 
@@ -108,12 +117,20 @@ _USES = {
     "datasets": ("uses {} on some datasets", "use {} on some datasets"),
     "fill": ("uses {} or not, depending on how it is hidden", "use {} or not, depending on how it is hidden"),
     "any hole": ("reacts to any hole alike", "react to any hole alike"),
-    "too few": ("was tested too little to tell if it uses {}", "were tested too little to tell if they use {}"),
+    "too few": (
+        "was tested on too few lesions to tell whether it uses {}",
+        "were tested on too few lesions to tell whether they use {}",
+    ),
     "no sign": ("shows no sign of using {}", "show no sign of using {}"),
     "unchanged": ("does not use {}", "do not use {}"),
     "": ("was not tested by intervention", "were not tested by intervention"),
 }
 """What one model does with the lesion, and what several do; where datasets differ, the first of theirs counts."""
+_LOCATES = {
+    "": ("points at", "point at"),
+    "boxes": ("places its boxes on", "place their boxes on"),
+    "points": ("places its points on", "place their points on"),
+}
 
 
 def uses(facts: Facts) -> Answer | None:
@@ -121,7 +138,7 @@ def uses(facts: Facts) -> Answer | None:
 
     The models are those with their own settings, as the report opens with; None unless lesions were hidden from one.
     """
-    found, groups, measured = facts.pointing, dict[tuple[str, str | None], list[str]](), list[str]()
+    found, groups, measured = facts.pointing, dict[tuple[str, str | None, str], list[str]](), list[str]()
     unused: list[str] = []
     rows = [row for row in found.rows if row.own] if len(found.models) > 1 else [found.head]
     # A run that hid no region, but all else, does not tell.
@@ -136,7 +153,8 @@ def uses(facts: Facts) -> Answer | None:
         points = "does not" if found.at_floor(row) else "seldom" if row.value < 0.5 else ""
         # Of several models, only what would mislead: pointing without use, and use without pointing.
         odd = len(rows) == 1 or kind in (("depends",) if points else ("no sign", "unchanged"))
-        groups.setdefault((kind, points if odd else None), []).append(row.label)
+        odd = odd and not found.undecided(row)
+        groups.setdefault((kind, points if odd else None, row.answers), []).append(row.label)
         whose = [row.label] if len(rows) > 1 else []
         measured += [_measured(one, " on ".join([*whose, title] if len(tried) > 1 else whose)) for title, one in shown]
         if len(rows) == 1 and kind == "depends":
@@ -144,14 +162,15 @@ def uses(facts: Facts) -> Answer | None:
     if not measured:
         return None
     texts = []
-    for (kind, looks), names in sorted(groups.items(), key=lambda group: [*_USES].index(group[0][0])):
+    for (kind, looks, answers), names in sorted(groups.items(), key=lambda group: [*_USES].index(group[0][0])):
         several, does = len(names) > 1, _USES[kind][len(names) > 1]
         text = does.format("the lesion")
         if looks is not None:
             how = looks.replace("does", "do") if several else looks
-            verb = "point" if several or looks == "does not" else "points"
+            verb = _LOCATES[answers][several or looks == "does not"]
+            verb = verb if several or not answers else verb.replace("their", "its")
             but = "but" if kind == "depends" and looks else "and"
-            text = f"{f'{how} {verb}'.strip()} at the lesion {but} {does.format('it')}"
+            text = f"{f'{how} {verb}'.strip()} the lesion {but} {does.format('it')}"
         texts.append(f"{listed(names) if len(rows) > 1 else 'It'} {text}")
     strong = does.format("it") if len(texts) == 1 else ""
     lead = (
@@ -195,9 +214,9 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
     interval = f"{limits}, 95% interval" if limits else "no interval"
     falls = ("drop", "control_drop") if name == "use" else ("flip_rate", "control_flip_rate")
     region, patch = (written(fill.mean[part].value) for part in falls)
-    what = f"the score falls by {region} standard deviations (SD), with an equal patch elsewhere hidden by {patch}"
+    what = f"the score falls by {region} standard deviations (SD); with an equal patch elsewhere hidden, by {patch}"
     if name == "premium":
-        what = f"{region}% of decisions change, with an equal patch elsewhere hidden {patch}%"
+        what = f"{region}% of decisions change; with an equal patch elsewhere hidden, {patch}%"
     which = f", the {'least' if one.dependence == 'depends' else 'most'} of {in_words(len(tested))} fills"
     lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} lesions"
     findings = [name in of for key, of in fill.numbers.items() if key != MACRO]
@@ -205,30 +224,47 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
         lesions += f" of {in_words(sum(findings))} of {in_words(len(findings))} findings"
     lesions += which if len(tested) > 1 else ""
     p = p_words(fill.p_adjusted.get(name))
-    return f"With the lesion hidden {what}: a {name} of {number} ({interval}; {p}) over {lesions}"
+    return f"With the lesion hidden, {what}: a {name} of {number} ({interval}; {p}) over {lesions}"
+
+
+def tested_elsewhere(facts: Facts) -> str:
+    """Say which runs had regions hidden where the report is about none of them."""
+    hid = [one for dataset in facts.analysis.datasets for one in dataset.interventions if one.main]
+    if not hid:
+        return "No region was hidden; the table has the other changes"
+    few = {one.dependence for one in hid} == {"too few"}
+    end = f"; fewer than {LEAST} pairs per finding, too few for a result" if few else "; the results are below"
+    return f"Regions were hidden for {listed([*dict.fromkeys(one.label for one in hid)])} only{end}"
 
 
 def _looks(found: Standings) -> Sentence:
     head, floor, alone, percent = found.head, found.floor, len(found.models) == 1, _percent(found.head)
+    its = f"{'it' if head.answers else 'its map'} "
     if floor is not None and all(map(found.at_floor, found.rows)):
-        than = f"significantly more often than {floor.does} does ({whole(floor.value)}%)."
+        than = f"{floor.does} ({whole(floor.value)}%)"
+        if unsure := next(filter(found.undecided, (head,) if alone else found.rows), None):
+            ends = f"{whole(unsure.score.low)}% to {whole(unsure.score.high)}%"
+            score = f"{its if alone else f'{unsure.label} '}{_located(unsure)}"
+            span = f"The 95% interval, {ends}, includes {than} and much higher scores."
+            return Sentence(f"Too few images to tell: {score}. {span}", ends)
         if alone:
-            return Sentence(f"It guesses: {_points(head)} at {_rate(head)}. That is not {than}", percent)
-        none = "none" if any(row.answers for row in found.rows) else "no map"
-        return Sentence(f"They guess: {none} points at lesions {than}", f"{whole(floor.value)}%")
+            return Sentence(f"It guesses: {its}{_located(head)}. That is not significantly more than {than}.", percent)
+        return Sentence(f"They guess: none scores significantly more than {than}.", f"{whole(floor.value)}%")
     guess = ""
     if floor is not None and found.at_floor(head):
         guess = f"{'pointing at ' if floor.does.startswith('the middle') else ''}{floor.does}"
-    verdict = _verdict(head, "at the lesion", guess)
+    verdict = _verdict(head, "on the lesion" if head.answers else "at the lesion", guess)
+    if found.undecided(head):
+        verdict = "Too few images to tell"
     if alone:
         scores = _by_title(found)
         (least, first), (most, last) = scores[0], scores[-1]
         span = f", from {whole(least)}% ({first}) to {whole(most)}% ({last})" if len(scores) > 1 else ""
-        return Sentence(f"{verdict}: {_points(head)} at {_rate(head, span)}.", percent)
+        return Sentence(f"{verdict}: {its}{_located(head, span)}.", percent)
     if len(found.tied) > 1:
         return _tie(found, verdict)
-    who = f"the highest score is that of {head.label}," if found.untested else f"the best, {head.label}, points at"
-    return Sentence(f"{verdict}: {who} {_rate(head)}.", percent)
+    who = f"{head.label} has the highest score and" if found.untested else f"the best, {head.label},"
+    return Sentence(f"{verdict}: {who} {_located(head)}.", percent)
 
 
 def _verdict(row: Standing, where: str, guess: str) -> str:
@@ -236,7 +272,7 @@ def _verdict(row: Standing, where: str, guess: str) -> str:
     low, high = (row.value if end is None else end for end in (row.score.low, row.score.high))
     if guess or low > 0.5:
         return f"No better than {guess}" if guess else f"{'Nearly always' if low > 0.9 else 'Mostly'} {where}"
-    return "Less than half the time" if high < 0.5 else "About half the time"
+    return f"{'Less than' if high < 0.5 else 'About'} half{'' if row.answers else ' the time'}"
 
 
 _STATE = {"words": ("words", "name"), "maps": ("map", "peaks on"), "boxes": ("boxes", "lie on")}
@@ -256,7 +292,7 @@ def said(facts: Facts) -> Answer | None:
         return over_datasets([run.words[place].numbers[MACRO][f"side_{name}"] for run in head.runs])
 
     covered, prior, gain = (side(name) for name in ("coverage", "prior", "gain"))
-    guess, known = ("texts of other films", side("excess")) if gain.value is None else ("the most common side", gain)
+    guess, known = ("texts of other images", side("excess")) if gain.value is None else ("the most common side", gain)
     useless = known.value is not None and (known.value if known.low is None else known.low) <= 0
     verdict = _verdict(head, "correct", guess * useless) if covered.value else "Silent"
     noun, verb = _STATE[kind]
@@ -269,9 +305,9 @@ def said(facts: Facts) -> Answer | None:
     if covered.value:
         right, opposite, chance = (f"{whole(side(name).value)}%" for name in ("accuracy", "opposite", "chance"))
         would = "would be correct in"
-        others = f"texts of other films {would} {chance}"
+        others = f"texts of other images {would} {chance}"
         if prior.value is not None:
-            others = f"the most common side {would} {whole(prior.value)}%, texts of other films in {chance}"
+            others = f"the most common side {would} {whole(prior.value)}%, texts of other images in {chance}"
         stated += f": correct in {right} of these, opposite in {opposite}; {others}"
     does = "say where the lesion is" if kind == "words" else "look at the correct side"
     question = f"{f'Does {model_title(head.model)}' if alone else f'Do {in_words(len(found.models))} models'} {does}?"
@@ -293,8 +329,8 @@ def said(facts: Facts) -> Answer | None:
 
 
 def _tie(found: Standings, verdict: str) -> Sentence:
-    """Say that first place is shared, that nothing differs, or that the films are too few to tell."""
-    tied, few = found.tied, found.too_few_films
+    """Say that first place is shared, that nothing differs, or that there are too few images to tell."""
+    tied, few = found.tied, found.too_few_images
     every = len(tied) == len(found.rows)
     each = len(tied) < 4 and (few or not every)
     names = listed([row.label for row in tied])
@@ -303,18 +339,16 @@ def _tie(found: Standings, verdict: str) -> Sentence:
         names = f"{f'the {in_words(len(tied))}' if _kind(found) == 'models' else count} {_kind(found)}"
     rates = _rates(tied, listed) if each else _rates((tied[-1], tied[0]), " to ".join)
     end = "and no difference is significant" if every else "not significantly different"
-    verb = "point at" if few or every else "share first place with"
-    text = f"{'Too few films to tell' if few else verdict}: {names} {verb} {rates}, {end}."
+    verb = "share first place with"
+    if few or every:
+        verb = "score" if any(row.answers for row in tied) else "point at"
+    text = f"{'Too few images to tell' if few else verdict}: {names} {verb} {rates}, {end}."
     return Sentence(text, rates.partition(" of ")[0])
 
 
 def _kind(found: Standings) -> str:
     """Return what shares first place: `models`, or `settings`."""
     return "models" if len(found.models) == len(found.tied) else "settings"
-
-
-def _points(row: Standing) -> str:
-    return {"": "its map points", "boxes": "its boxes point", "points": "it points"}[row.answers]
 
 
 def _percent(row: Standing) -> str:
@@ -325,37 +359,64 @@ def _hits(row: Standing) -> str:
     return f"{row.hits:,.{0 if abs(row.hits - round(row.hits)) < 0.05 else 1}f}"
 
 
-def _rate(row: Standing, more: str = "") -> str:
-    """Return a rate with what it is: `91% on average over eight findings; 243 of 272 lesions`."""
-    lesions, over = f"{_hits(row)} of {row.lesions:,} lesions", mean_over(len(row.runs), row.findings)
-    return f"{_percent(row)} on average over {over}{more}; {lesions}" if over else f"{lesions} ({_percent(row)})"
+_UNITS = {"": "lesions", "boxes": "box area", "points": "points"}
+"""What a score is a share of, by what a model answers with."""
+
+
+def axis_title(found: Standings) -> str:
+    """Return what the scores of charts are."""
+    if found.number != "pointing_game":
+        return (
+            "Lesions whose side is stated correctly, in %"
+            if found.number == "side_joint"
+            else "AUROC, 50 is a coin flip"
+        )
+    kinds = {row.answers for row in found.rows}
+    if kinds == {""}:
+        return "Lesions that the model points at, in %"
+    what = " or ".join({"": "peaks"}.get(kind, _UNITS[kind]) for kind in _UNITS if kind in kinds)
+    return f"{what.capitalize()} on the lesion, in %"
+
+
+def _located(row: Standing, more: str = "") -> str:
+    """Return what a model does, as `points at 91% on average over eight findings; 243 of 272 lesions`."""
+    over, percent = mean_over(len(row.runs), row.findings), _percent(row)
+    if row.answers:
+        mean = f", on average over {over}" if over else ""
+        share = f"{percent} of its {_UNITS[row.answers]} on the lesion"
+        return f"has {share}{mean}{more} ({count_of(row.lesions, 'lesion')})"
+    lesions = f"{_hits(row)} of {row.lesions:,} lesions"
+    return f"points at {f'{percent} on average over {over}{more}; {lesions}' if over else f'{lesions} ({percent})'}"
 
 
 def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> str:
     """Return the rates of several as one text, with the lesions pointed at where all have as many."""
     rates, hits = ([*dict.fromkeys(map(text, rows))] for text in (_percent, _hits))
     over = mean_over(len(rows[0].runs), rows[0].findings)
+    kinds = {row.answers for row in rows}
     beside = f" ({join(hits)} of {rows[0].lesions:,})" if len({row.lesions for row in rows}) == 1 else ""
-    return f"{join(rates)} of lesions{f' on average over {over}' if over else ''}{beside}"
+    of = f" of {_UNITS[min(kinds)]}" if len(kinds) == 1 else ""
+    return f"{join(rates)}{of}{f' on average over {over}' if over else ''}{'' if any(kinds) else beside}"
 
 
 def _interval(found: Standings) -> Sentence:
     score, runs = found.head.score, [run for dataset in found.datasets for run in dataset.runs]
-    films = max(run.run.results.counts.images for run in runs)
+    images = max(run.run.results.counts.images for run in runs)
     # Nobody should take a number of phantoms for one of patients.
-    kind = "synthetic film" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "film"
-    texts, span = [f"Measured on {count_of(films, kind)}, too few for an interval."], ""
+    kind = "synthetic image" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "image"
+    texts, span = [f"Measured on {count_of(images, kind)}, too few for an interval."], ""
     if score.low is not None and score.high is not None:
         span = f"from {whole(score.low)}% to {whole(score.high)}%"
-        on = f"Measured on only {count_of(films, kind)}, so" if films < FEW_FILMS else f"Measured on {films:,} {kind}s,"
+        only = "only " if images < FEW_IMAGES else ""
+        on = f"Measured on {only}{count_of(images, kind)}{', so' if only else ','}"
         if len(found.datasets) > 1:
             on = f"Over {in_words(len(found.datasets))} datasets, each counting the same,"
         rate = "the rate" if len(found.models) == 1 else f"the rate of {found.head.label}"
         texts = [f"{on} {rate} could be anywhere {span} (95% interval)."]
     if found.floor is not None:
         does = found.floor.does
-        guess = "Pointing at the middle of every film" if does.startswith("the middle") else does[0].upper() + does[1:]
-        texts.append(f"{guess} would score {whole(found.floor.value)}%, perfection 100%.")
+        guess = "Pointing at the middle of every image" if does.startswith("the middle") else does[0].upper() + does[1:]
+        texts.append(f"{guess} would score {whole(found.floor.value)}%, a perfect model 100%.")
     if any(len(run.findings) > 1 for run in runs):
         texts.append("Every finding counts the same.")
     return Sentence(" ".join(texts), span)
@@ -377,7 +438,7 @@ def _further(facts: Facts) -> Iterator[Sentence]:
     spoken = {row.label for row in facts.words.rows}
     if blind := [label for label in facts.series if label not in scored | spoken]:
         look, they = ("looks", "it was") if len(blind) == 1 else ("look", "they were")
-        yield Sentence(f"Nothing shows where {listed(blind)} {look}: {they} scored for recognition alone.")
+        yield Sentence(f"Nothing shows where {listed(blind)} {look}: {they} scored for recognition only.")
     guessing = [row for row in found.rows if found.at_floor(row)]
     if not alone and 0 < len(guessing) < len(found.rows):
         yield _at_the_floor(facts, guessing)
@@ -387,7 +448,10 @@ def _further(facts: Facts) -> Iterator[Sentence]:
         yield _settings(found)
     if found.untested:
         names, lead = listed(found.untested), "No ranking:"
-        yield Sentence(f"{lead} {names} could not be tested against {found.rows[0].label}. The notes say why.", lead)
+        first, pairs = found.rows[0].label, [one for dataset in found.datasets for one in dataset.comparisons]
+        pairs = [one for one in pairs if one.number == found.number and first in (one.first, one.second)]
+        why = " and ".join(sorted({one.untested for one in pairs if one.untested}))
+        yield Sentence(f"{lead} {names} could not be tested against {first}{f': {why}' if why else ''}.", lead)
 
 
 def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
@@ -397,8 +461,10 @@ def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
     who = "it recognizes" if count == 1 else "both recognize" if count == 2 else "each recognizes"
     aware = f", although {who} better than chance" * all(lowest.get(row.label, 0.0) > 0.5 for row in guessing)
     lead = f"{in_words(count).capitalize()} {'is' if count == 1 else 'are'} at the floor:"
-    names = f"{listed([row.label for row in guessing])} {'points' if count == 1 else 'point'}"
-    return Sentence(f"{lead} {names} at lesions not significantly more often than {floor.does} does{aware}.", lead)
+    names = f"{listed([row.label for row in guessing])} {'does' if count == 1 else 'do'}"
+    unsure = listed([row.label for row in guessing if facts.pointing.undecided(row)] or [""])
+    few = f" There are too few images to tell for {unsure}." if unsure else ""
+    return Sentence(f"{lead} {names} not score significantly more than {floor.does}{aware}.{few}", lead)
 
 
 def _supervised(facts: Facts) -> Iterator[Sentence]:
@@ -461,7 +527,7 @@ def _settings(found: Standings) -> Sentence:
         which = "The other setting makes no"
         if len(same) > 1:
             which = f"None of the {in_words(len(same))} other settings makes a"
-        texts.append(f"{which} significant difference to where it points ({span}).")
+        texts.append(f"{which} significant difference ({span}).")
     if untested:
         texts.append(f"{begin(untested)} could not be tested against it.")
     return Sentence(" ".join(texts), lead)
@@ -470,7 +536,7 @@ def _settings(found: Standings) -> Sentence:
 def _labels_only(facts: Facts, who: str) -> Answer:
     found = facts.recognition
     if not found.rows:
-        return Answer(f"{who} look at the lesion?", "The runs hold no scored film, so there is nothing to say.")
+        return Answer(f"{who} look at the lesion?", "The runs scored no image.")
     best = found.rows[0]
     over = f", averaged over {in_words(len(found.datasets))} datasets" if len(found.datasets) > 1 else ""
     limits = ""
@@ -493,8 +559,8 @@ def what_was_run(facts: Facts) -> tuple[str, str]:
         return f"{models} on ", f"{count_of(len(analysis.datasets), 'dataset')}, {count_of(len(analysis.runs), 'run')}"
     (dataset,) = analysis.datasets
     settings = len(facts.shown.rows) if models == "1 model" else 0
-    films = count_of(max((run.run.results.counts.images for run in dataset.runs), default=0), "film")
-    about = f"{analysis.heading(dataset)}: {films}, {count_of(len(dataset.findings), 'finding')}"
+    images = count_of(max((run.run.results.counts.images for run in dataset.runs), default=0), "image")
+    about = f"{analysis.heading(dataset)}: {images}, {count_of(len(dataset.findings), 'finding')}"
     return f"{models}{f', {settings} settings' if settings > 1 else ''} on ", about
 
 
@@ -515,7 +581,7 @@ def own_in_words(runs: Sequence[RunAnalysis]) -> str:
 
 
 def best(facts: Facts) -> Answer:
-    """Say who grounds best, and where even the best does not; where nothing is grounded, what is recognized best."""
+    """Say who grounds best, and on which finding it is weakest; without grounding, what is recognized best."""
     found, head, alone = facts.shown, facts.shown.head, len(facts.shown.rows) == 1
     known = ((number_of(head.runs[0], found.number, finding).value, finding) for finding in head.runs[0].findings)
     scores = sorted((value, finding) for value, finding in known if value is not None)
@@ -536,19 +602,21 @@ def best(facts: Facts) -> Answer:
     if len(found.datasets) > 1:
         return Answer(question, _by_dataset(found))
     if alone:
-        text = f"{top}: {whole(high)}% of lesions. {worst} is the weakest: {whole(low)}%."
-        return Answer(question, text if len(scores) > 1 else f"There is only one: {_points(head)} at {_rate(head)}.")
+        text = f"{top}: {whole(high)}% of {_UNITS[head.answers]}. {worst} is the weakest: {whole(low)}%."
+        if len(scores) == 1:
+            text = f"There is only one: {'it' if head.answers else 'its map'} {_located(head)}."
+        return Answer(question, text if high else f"None: 0% of {_UNITS[head.answers]} for every finding.")
     tied = [row.label for row in found.tied]
-    if found.too_few_films:
-        text = f"Too few films to tell {listed(tied)} apart"
+    if found.too_few_images:
+        text = f"Too few images to tell {listed(tied)} apart"
     elif len(tied) == len(found.rows):
-        count = "both" if len(tied) == 2 else f"the {in_words(len(tied))}"
-        text = f"No difference between {count} {_kind(found)} is significant"
+        text = f"No difference between the {in_words(len(tied))} {_kind(found)} is significant"
     elif len(tied) > 1:
         text = f"{listed(tied)} are tied by the pointing game"
     else:
         text = f"{found.rows[0].label} {'scores highest' if found.untested else 'is ahead of every other'}"
-    weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of lesions."
+    weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of {_UNITS[head.answers]}."
+    weakest = weakest if high else f" {head.label} scores 0% on every finding."
     return Answer(question, f"{text}.{weakest if len(scores) > 1 else ''}")
 
 
@@ -564,12 +632,13 @@ def _explained(facts: Facts) -> tuple[str, ...]:
     xs, ys = [point[1] for point in line.points], [point[2] for point in line.points]
     low, high = whole(min(xs)), whole(max(xs))
     span = f"AUROC {low} to {high}" if low != high else f"AUROC {high}"
-    apart = f"{whole(min(ys))}% to {whole(max(ys))}% of lesions"
+    apart = " to ".join(dict.fromkeys((f"{whole(min(ys))}%", f"{whole(max(ys))}%")))
     what = "model" if line.scope == "models" else "finding" if line.independent else "pair"
     alike = max(xs) - min(xs) < 0.05 <= max(ys) - min(ys)
-    text = f"Not here. Every {what} is recognized about equally well ({span}), but the model points at {apart}."
+    text = f"Not here. Every {what} is recognized about equally well ({span}), but the pointing game is {apart}."
     if line.r_squared is None:
-        return (text if alike else f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.",)
+        few = f"{in_words(len(xs)).capitalize()} {what}{' is' if len(xs) == 1 else 's are'} too few to tell"
+        return (text if alike else f"{few}: {span}, pointing game {apart}.",)
     p, points = line.p_in_words.replace(" ", "\u00a0"), f"{in_words(len(xs))} {what}s"
     if not line.independent:
         models = "one model" if line.models == 1 else f"{in_words(line.models)} models"
@@ -585,7 +654,7 @@ def _explained(facts: Facts) -> tuple[str, ...]:
     if line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
         return (f"Too few points to tell. {explains}, which so few points could show by chance.",)
     if line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
-        return "The other way round: where AUROC is higher, the model points at fewer lesions.", f"{explains}."
+        return "The other way round: where AUROC is higher, the pointing game is lower.", f"{explains}."
     how = "Largely" if line.r_squared >= 0.6 else "In part" if line.r_squared >= 0.3 else "Hardly"
     return (f"{how}. {explains}.",)
 
@@ -600,15 +669,13 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
     shares = sorted((elsewhere[label] / count, label) for label, count in recognized.items() if count)
     if not shares:
         return ""
-    (least, first), (most, last) = shares[0], shares[-1]
-    share = f"{100 * most:.1f}%"
-    if least != most:
-        share = f"{100 * least:.1f}% ({first}) to {share} ({last})"
-    nowhere = ", or nowhere," if any(run.run.results.answers and run.quadrants for run in runs) else ""
+    parts = {label: f"{elsewhere[label]:,} of {recognized[label]:,} ({100 * share:.1f}%" for share, label in shares}
+    first, last = shares[0][1], shares[-1][1]
+    missed = f"{parts[last]})" if len(parts) == 1 else f"{parts[first]}, {first}) to {parts[last]}, {last})"
+    nowhere = " or answers nothing" if any(run.run.results.answers and run.quadrants for run in runs) else ""
     return (
-        f"Where {first if len(shares) == 1 else 'a model'} recognizes a finding, it still points more than "
-        f"{100 * NEAR:g}% of the film's width away from the region{nowhere} in {share} of these films, all findings "
-        "together."
+        f"Of the lesions that {first if len(parts) == 1 else 'a model'} recognizes, it misses {missed} by more than "
+        f"{100 * NEAR:g}% of the image's width{nowhere}."
     )
 
 
@@ -622,30 +689,31 @@ def failures(facts: Facts) -> Answer:
         return Answer(question, f"By finding: {best(facts).answer}", guesses)
     count = [sum(run.areas[end].count for run in sized) for end in (0, -1)]
     titles = listed([dataset_title(run.run.dataset) for run in sized])
+    unit = found.head.answers and f"of its {_UNITS[found.head.answers]} on the lesion for"
     text = (
-        f"{_name(found, found.head)} points at {whole(small.value)}% of the {count[0]} smallest lesions and "
-        f"{whole(large.value)}% of the {count[1]} largest{f' on {titles}' if len(facts.analysis.datasets) > 1 else ''}"
+        f"{_name(found, found.head)} {'has' if unit else 'points at'} {whole(small.value)}% {unit or 'of'} the "
+        f"{count[0]} smallest lesions and {whole(large.value)}% {'for' if unit else 'of'} the {count[1]} largest"
+        f"{f' on {titles}' if len(facts.analysis.datasets) > 1 else ''}"
         f"{', averaged over datasets' if len(sized) > 1 else ''}"
     )
-    few, many = (small, large) if small.value <= large.value else (large, small)
     if abs(large.value - small.value) < 0.05:
-        return Answer(question, f"Hardly by size: {text}.", guesses)
-    if few.high is None or many.low is None or few.high >= many.low:
-        return Answer(question, f"Not clearly by size: {text}, and the intervals overlap.", guesses)
-    return Answer(question, f"On {'small' if few is small else 'large'} lesions: {text}.", guesses)
+        return Answer(question, f"Size hardly matters: {text}.", guesses)
+    if not differ(small, large):
+        return Answer(question, f"Size may matter: {text}, but this difference could be chance.", guesses)
+    return Answer(question, f"On {'small' if small.value < large.value else 'large'} lesions: {text}.", guesses)
 
 
 def _guesses(facts: Facts, row: Standing) -> str:
-    """Say on which findings a series points no better than a map that ignores the film; empty if on none."""
+    """Say on which findings a series scores no more than a rule that ignores the image; empty if on none."""
     where, number = [], facts.pointing.number
     for dataset, run in zip(facts.pointing.datasets, row.runs, strict=True):
-        # A floor of the mean would mix findings that the middle of the film hits always with those that it never hits.
+        # A floor of the mean would mix findings that the middle of the image hits always with those it never hits.
         beaten = [one for one in run.findings if _at_most(number_of(run, number, one), floor_of(dataset, number, one))]
         if beaten:
             on = f" (on {facts.analysis.heading(dataset)})" if len(row.runs) > 1 else ""
             where.append(f"{listed(beaten)}{on}")
     name = _name(facts.pointing, row) if row is facts.pointing.head else row.label
-    return f"On {listed(where)} a map that ignores the film does as well as {name}." if where else ""
+    return f"On {listed(where)}, {name} scores no more than a rule that ignores the image." if where else ""
 
 
 def _at_most(score: Estimate, floor: Estimate, slack: float = 0.0) -> bool:
@@ -663,16 +731,17 @@ def thresholds(facts: Facts) -> Answer:
     swept = {run.run.label for run in runs if run.macro["dice_gap"].value is not None}
     row = next((row for row in (found.head, *found.rows) if row.label in swept), None)
     of_label = [run for run in runs if row is not None and run.run.label == row.label]
-    gap, optimism = (macro_mean([run.macro[key].value for run in of_label]) for key in ("dice_gap", "dice_optimism"))
-    if row is None or gap is None:
-        return Answer(question, "There is none to choose: boxes are one mask, and points have no area.")
-    points = count_of(round(100 * gap), "point")
+    keys = ("dice_gap", "dice_optimism", "dice_fixed", "dice_best")
+    gap, optimism, fixed, best = (macro_mean([run.macro[key].value for run in of_label]) for key in keys)
+    if row is None or gap is None or fixed is None or best is None:
+        return Answer(question, "Boxes and points need no threshold.")
     over = f", averaged over {in_words(len(of_label))} datasets" if len(of_label) > 1 else ""
-    cost = f"there {_name(found, row)} loses {points} of Dice against the best threshold of each finding{over}"
-    flatters = "Choosing the best threshold on the very films that are scored overstates Dice by"
+    dice = f"with it, the Dice of {_name(found, row)} is {100 * fixed:.1f}%"
+    verdict = "Not 0.5" if gap >= 0.05 or gap >= 0.2 * best else "0.5 is a fair choice"
+    flatters = "Choosing the best threshold on the same images that are scored overstates Dice by"
     return Answer(
         question,
-        f"{'Not 0.5' if gap >= 0.05 else '0.5 is a fair choice'}: {cost}.",
+        f"{verdict}: {dice}, against {100 * best:.1f}% with the best threshold of each finding{over}.",
         "" if optimism is None else f"{flatters} {100 * optimism:.1f} points.",
     )
 
@@ -704,8 +773,8 @@ def _others(rows: Sequence[Rewording]) -> Sentence:
 
 
 _IN_OTHER_WORDS = {
-    "other": ("asked for another region of the same film", "It follows them", "It does not follow them"),
-    "negation": ("told that it is absent", "A denial counts", "A denial changes nothing"),
+    "other": ("asked for another region of the same image", "It follows them", "It does not follow them"),
+    "negation": ("told that it is absent", "Negation matters", "Negation changes nothing"),
     "name": (
         "with the name of the finding alone",
         "The sentence matters",
@@ -741,6 +810,11 @@ def differences(facts: Facts) -> Answer:
     if not tested:
         return Answer(question, f"No difference {what} could be tested.")
     if len(tested) == 1:
+        (pair,) = (one for one in pairs if one.p_adjusted is not None)
+        both = {pair.first, pair.second}
+        of_both = [one for of in facts.analysis.datasets for one in of.comparisons if {one.first, one.second} == both]
+        if not any(one.difference.value for one in of_both):
+            return Answer(question, f"On the {pair.images:,} images that both scored, their numbers are identical.")
         return Answer(question, f"The one difference {what} is {'' if real else 'not '}significant.")
     which = {0: "None", len(tested): "All"}.get(real, in_words(real).capitalize())
     verb = "is" if real in (0, 1) else "are"
@@ -758,8 +832,10 @@ def answered(analysis: Analysis) -> str:
         return ""
     most, label = max(lost)
     if most == 0:
-        return "Every answer has a box or a point that could be read"
-    return f"{f'{label}: ' if len(lost) > 1 else ''}{whole(most)}% of answers are none, unreadable or broken off"
+        return "Every answer gives a box or a point that could be read"
+    return (
+        f"{f'{label}: ' if len(lost) > 1 else ''}{whole(most)}% of answers give no box, cannot be read, or are cut off"
+    )
 
 
 def order_of_protocols(analysis: Analysis) -> str:
@@ -771,8 +847,8 @@ def order_of_protocols(analysis: Analysis) -> str:
             turned += len({lead > 0 for one in dataset.protocols if (lead := one.lead(*pair))}) > 1
     if turned:
         what = "models" if len({run.run.model for run in analysis.runs}) > 1 else "settings"
-        return f"{count_of(turned, f'pair of {what} changes', f'pairs of {what} change')} order with the protocol"
-    return "All protocols rank them alike" if several else "One model, scored by several rules"
+        return f"{count_of(turned, f'pair of {what} changes', f'pairs of {what} change')} order with the rule"
+    return "All rules rank the models alike" if several else "Scored by other papers' rules"
 
 
 def calibration(tables: Sequence[Table]) -> str:
@@ -811,7 +887,7 @@ def _useless_dice(analysis: Analysis) -> str:
         for run in dataset.runs
         if _at_most(number_of(run, "dice_best"), number_of(floor, "dice_best"), 1e-4)
     ]
-    what = "At the best threshold, Dice is no higher than for marking the whole image, so it is no sign of grounding"
+    what = "At the best threshold, Dice is no higher than for marking the whole image, so it does not show grounding"
     return f"{what}: {listed(where)}." if where else ""
 
 

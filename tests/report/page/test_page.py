@@ -193,7 +193,7 @@ def test_it_does_with_one_run_and_without_maps(tmp_path):
     (tmp_path / "half" / "config.yaml").write_text("")
     _, text = built(tmp_path, tmp_path / "index.html")
     assert Page(text).data["case-data"] == {"pictures": {}, "cases": [], "models": [], "opened": ""}
-    assert "No map was kept" in text and "unfinished" in text and 'id="differences"' not in text
+    assert "No map was saved" in text and "unfinished" in text and 'id="differences"' not in text
 
 
 def test_a_page_is_the_same_every_time(made, three_runs, tmp_path):

@@ -36,7 +36,7 @@ def test_the_paragraph_names_models_data_measures_and_tests(analysis):
     text = methods(analysis)
     assert text.startswith("We evaluated MAVL and KAD without any training of our own.")
     assert "30 images" in text and "AUROC" in text and "pointing game" in text and "5 folds" in text
-    assert "corrected after Holm" in text and "No image was left out." in text
+    assert "Holm's method" in text and "No image was left out." in text
     # Nothing was hidden, nobody was supervised, and no sentence is empty.
     assert "hid the" not in text and "supervised" not in text and ".." not in text.replace("...", "")
 
@@ -44,14 +44,14 @@ def test_the_paragraph_names_models_data_measures_and_tests(analysis):
 def test_a_single_model_was_compared_with_none(analysis):
     alone = replace(analysis.datasets[0], runs=analysis.datasets[0].runs[:1], comparisons=())
     text = methods(replace(analysis, datasets=(alone,)))
-    assert "Holm" not in text and "Intervals are 95%." in text
+    assert "Holm" not in text and "Intervals are 95% confidence intervals." in text
     assert methods(replace(analysis, datasets=())) == ""
     assert not checklist(replace(analysis, datasets=())).rows
 
 
 def test_interventions_and_subsets_are_said_where_they_were_run(analysis):
     text = methods(changed(analysis, data={"interventions": ["mean", "blur", "prompts"], "pairs": 500}))
-    assert "up to 500 pairs of image and finding, in equal shares" in text and "(fills: mean and blur)" in text
+    assert "up to 500 pairs of image and finding, equally many per finding" in text and "(fills: mean and blur)" in text
     without = methods(changed(analysis, data={"interventions": ["prompts"]}))
     assert "hid the" not in without
     assert answers(changed(analysis, data={"limit": 12}))["Subsets of the data"] == "The first 12 images."

@@ -16,8 +16,8 @@ _BOXES = {
     "acc_50": Column("> 0.5", "IoU above"),
     "acc_75": Column("> 0.75", "IoU above"),
     "centre_hit": Column("Center inside", "Of the boxes"),
-    "recall_50": Column("Recall", "Lesions found at 0.5"),
-    "precision_50": Column("Precision", "Lesions found at 0.5"),
+    "recall_50": Column("Recall", "Boxes matched at 0.5"),
+    "precision_50": Column("Precision", "Boxes matched at 0.5"),
     "best_iou": Column("IoU of the best pair", "Flattering"),
     "false_alarm": Column("False alarms", "Without the finding"),
 }
@@ -54,11 +54,13 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         return
     yield table_of(
         "answers_boxes",
-        "What their boxes score",
-        "Means over findings, in percent, without a grid: IoU of all answered with all annotated boxes of a pair; "
-        "share of pairs above a threshold; answered boxes whose center lies in an annotated one; lesions matched one "
-        "to one. No box is a miss. The IoU of the best pair is what papers call IoU where several boxes are given. "
-        "False alarms: share of images without the finding that get a box, if it was asked for there.",
+        "Scores of the boxes",
+        "Means over findings, in percent, computed without a grid. IoU: all answered against all annotated boxes of a "
+        "pair. IoU above: percentage of pairs. Center inside: answered boxes whose center lies in an annotated box. "
+        "Boxes matched at 0.5: answered and annotated boxes matched one to one at an IoU of 0.5, pooled over the "
+        "images with the finding. An answer without a box is a miss. IoU of the best pair: some papers report it as "
+        "IoU if there are several boxes. False alarms: percentage of the images without the finding that get a box, "
+        "if the model was asked about them.",
         ["Dataset", "Model"],
         _BOXES.values(),
         [
@@ -71,18 +73,19 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
             ),
         ],
         [
-            f"{entry.run.label}: {answers.outlined} of {answers.overall['pairs']:.0f} pairs are annotated by outlines "
-            "or masks; their boxes are those around them."
+            f"{entry.run.label}: {answers.outlined} of {answers.overall['pairs']:.0f} pairs are annotated with "
+            "outlines or masks; the boxes around these are used."
             for _, entry, answers in runs
             if answers.outlined
         ],
     )
     yield table_of(
         "answers_rates",
-        "What could be read",
-        "Over all scored pairs, in percent. Abstained: says that there is nothing, or declines. Unparsable: neither "
-        "box nor such a word. Truncated: its end is missing; complete boxes are kept. Suspect: the numbers look like "
-        "another frame than the declared one, by which they were read all the same. Tokens: of queries and answers.",
+        "Answers that could be read",
+        "Over all scored pairs, in percent. Abstained: the answer says that there is nothing, or declines. Unparsable: "
+        "neither a box nor such a word. Truncated: the end of the answer is missing; complete boxes are kept. Suspect: "
+        "the numbers look like another frame than the declared one; they were read in the declared frame anyway. "
+        "Tokens: of queries and answers.",
         ["Dataset", "Model", "Family", "Frame"],
         ["Answers", Column("Boxes", "Per answer"), *_RATES.values(), "Tokens sent", "Tokens received"],
         [
@@ -98,27 +101,27 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
     )
     yield table_of(
         "answers_sensitivity",
-        "What answers without a box do to the numbers",
-        "Means over findings, in percent: the headline, in which whatever has no box is a miss, and what it would be "
-        "otherwise. Models are compared by the headline alone.",
+        "Effect of answers without a box",
+        "Means over findings, in percent. Headline: an answer without a box is a miss. Below: the same numbers under "
+        "other rules. Compare models by the headline only.",
         ["Dataset", "Model", "Counted"],
         ["Answers", "Pointing game", "Dice", "IoU", "IoU of the boxes", "IoU > 0.5"],
         [one for where, entry, answers in runs for one in _sensitivity(where, entry, answers)],
     )
     yield table_of(
         "answers_recognition",
-        "How they were asked whether it is there",
-        "A reply that says neither counts as the worst in recognition. Decisions only: nothing but yes and no, so that "
-        "the ROC curve has one step, and F1 and accuracy say it all. Mass: median share of probability that yes and "
-        "no have at the first token.",
+        "Questions about the presence of findings",
+        "A reply that is neither yes nor no counts as the worst answer in recognition. Decisions only: replies have no "
+        "probability, so the ROC curve has one step; use F1 and accuracy. Mass: median joint probability of yes and no "
+        "as the first token.",
         ["Dataset", "Model", "By", "Kind"],
         ["Asked", "Unreadable", "Bounded", "Mass", Column("AUROC", "Readable only"), Column("F1", "Readable only")],
         [_recognized(where, entry, answers.recognition) for where, entry, answers in runs if answers.recognition],
     )
     yield table_of(
         "answers_examples",
-        "Answers without a box, or not as declared",
-        f"Up to {_EXAMPLES} of each model, of each status in turn; of long ones the end.",
+        "Examples of answers without a box or in a suspect frame",
+        f"Up to {_EXAMPLES} answers per model, alternating between statuses; long answers show only their end.",
         ["Dataset", "Model", "Image", "Finding", "Status", "Answer"],
         [],
         [

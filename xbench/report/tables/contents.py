@@ -63,12 +63,12 @@ _HONEST = {
 }
 _OWN = ("dice_fixed", "dice_best", "iou_fixed", "iou_best")
 _PER_FINDING = {
-    "pointing_game": ("pointing_game", "Pointing game", "Mean over the findings, then each finding, in percent."),
+    "pointing_game": ("pointing_game", "Pointing game", "Mean over findings, then each finding, in percent."),
     "dice_gap": (
         "calibration_gap",
         "Calibration gap",
-        f"{NUMBERS['dice_gap'].meaning} In percentage points. A gap of zero is no merit by itself: a map that is "
-        "useless at every threshold has it too, so nothing is marked as best.",
+        f"{NUMBERS['dice_gap'].meaning} In percentage points. Nothing is marked as best: a map that is useless "
+        "at every threshold also has a gap of zero.",
     ),
 }
 _WORDS = (
@@ -99,10 +99,11 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"},
         "grounding",
         "Grounding",
-        "Means over findings, in percent: pointing game, and Dice and IoU at each finding's best threshold on the very "
-        "images that are scored, as in Table 1 of the XBench paper. Rows below the models, if any, are floors, which a "
-        "map must exceed to be worth anything, and ceilings. With the best threshold a useless map scores as much as "
-        "the whole image.",
+        "Means over findings, in percent: pointing game, and Dice and IoU at each finding's best threshold on the same "
+        "images that are scored, as in Table 1 of the XBench paper. The pointing game of a model with boxes or points "
+        "is the share of their area, or of the points, in the region. Below the models: floors, which a useful model "
+        "must exceed, and ceilings. Whole image: everything is marked; its pointing game is that of a uniformly random "
+        "point. Random: maps of random noise. At the best threshold, a useless map scores as much as the whole image.",
     )
     yield _grounding_honest(analysis)
     yield _own_scale(analysis)
@@ -111,8 +112,8 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"},
         "classification",
         "Recognition",
-        "Means over the findings that some images have and others lack, in percent; F1 and accuracy at probability 0.5 "
-        "and above. Whole image: a rule that finds everything in every image.",
+        "Means over the findings with positive and negative images, in percent; F1 and accuracy at a probability "
+        "threshold of 0.5. Whole image: a rule that finds everything in every image.",
     )
     for key in _PER_FINDING:
         for dataset in analysis.datasets:
@@ -168,16 +169,16 @@ def _words(dataset: DatasetAnalysis) -> Table:
     found = models | {one.title: one.macro for one in dataset.references}
     signed = ("gain", "excess")
     cells = [{label: number(of.get(name), name.endswith(signed)) for label, of in found.items()} for name in _WORDS]
-    titles = [name.replace("_", " ").capitalize().partition(" ") for name in _WORDS]
-    columns = [Column(title.capitalize(), group) for group, _, title in titles]
+    columns = [_column(name) for name in _WORDS]
     flaws: dict[str, list[str]] = {}
     for name in _WORDS:
         flaws.setdefault(flaw_of(name), []).append(name.replace("_", " "))
     caption = (
-        "Means over findings, in percent, of words, and of peaks of maps and boxes by the same rule. Coverage: share "
-        "of lesions whose side is stated; accuracy, opposite: share of these with the correct, the opposite side; "
-        "joint: share stated and correct. Chance: accuracy of texts of other films; prior: of the most common side of "
-        "another run; excess: accuracy beyond chance, as a share of what is possible; gain: accuracy minus prior. "
+        "Means over findings, in percent, for words, and for peaks of maps and boxes by the same rule. Coverage: "
+        "lesions whose side is stated. Accuracy, Opposite: stated sides that are correct, or opposite. Joint: lesions "
+        "whose side is stated and correct. Chance: accuracy of the texts of other images. Prior: accuracy of the most "
+        "common side in another run. Excess: accuracy beyond chance, relative to the largest possible. Gain: accuracy "
+        "minus prior. "
         f"{INTERVALS}"
     )
     notes = [f"{', '.join(names).capitalize()}: {flaw}" for flaw, names in flaws.items()]
@@ -185,17 +186,24 @@ def _words(dataset: DatasetAnalysis) -> Table:
     return table_of("words", "What words say on", caption, ["Model"], columns, rows, notes)
 
 
+def _column(name: str) -> Column:
+    group, _, title = name.replace("_", " ").capitalize().partition(" ")
+    if group in ("False", "Hallucinated"):
+        return Column(f"{group} {title}")
+    return Column("F1, strict" if title == "f1 strict" else title.capitalize(), group)
+
+
 def _protocols(dataset: DatasetAnalysis) -> Table:
     columns = [Column(PROTOCOLS[scores.name].heading, _title(scores)) for scores in dataset.protocols]
     cells = [_with_ranks(scores) for scores in dataset.protocols]
     rows = rows_of_models(_labels_of_protocols(dataset), cells, dataset.references)
     caption = (
-        "Each protocol's headline number in percent, and the model's rank by it; numbers of two columns do not "
-        "compare. *: on our evaluation grid instead of the authors' frame, so no copy of published numbers. Floors and "
-        "ceilings are those that were scored by the protocol too."
+        "Each protocol's headline number in percent, with the model's rank; do not compare numbers of different "
+        "columns. *: not in the authors' image frame, so not comparable with published numbers; the notes name both "
+        "frames. Floors and ceilings: those that were scored by the protocol."
     )
-    notes = [_rule_and_flaw(PROTOCOLS[one.name]) for one in dataset.protocols]
-    return table_of("protocols", "The same maps as others score them on", caption, ["Model"], columns, rows, notes)
+    notes = [_rule_and_flaw(PROTOCOLS[one.name], one.in_frame) for one in dataset.protocols]
+    return table_of("protocols", "Other papers' scoring rules on", caption, ["Model"], columns, rows, notes)
 
 
 def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:
@@ -206,9 +214,10 @@ def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:
     return cells
 
 
-def _rule_and_flaw(protocol: Protocol) -> str:
+def _rule_and_flaw(protocol: Protocol, in_frame: bool = True) -> str:
     rule = f"{protocol.rule[0].upper()}{protocol.rule[1:]}"
-    return f"{protocol.title}: {rule}. Flaw: {protocol.flaw} Source: {protocol.citation}."
+    frame = "" if in_frame else f" Frame: {protocol.our_setting}; the authors': {protocol.setting}."
+    return f"{protocol.title}: {rule}.{frame} Flaw: {protocol.flaw} Source: {protocol.citation}."
 
 
 def _calibration(dataset: DatasetAnalysis) -> Table:
@@ -224,8 +233,8 @@ def _calibration(dataset: DatasetAnalysis) -> Table:
     return table_of(
         f"protocols_{protocol.name}",
         f"{protocol.title} on",
-        "Whether probabilities are as often right as they claim: errors in percent, means over findings; less is "
-        "better. By chance: the expected error of labels that are drawn from the probabilities themselves.",
+        "Difference between predicted probabilities and observed frequencies: errors in percent, means over findings; "
+        "lower is better. By chance: the expected error if labels were drawn with the predicted probabilities.",
         ["Model"],
         columns.values(),
         rows,
@@ -253,12 +262,13 @@ def _turned(dataset: DatasetAnalysis) -> Table:
             p = scores.p.get(lower, {}).get(upper)
             rows.append(row(first, second, _title(scores), ahead, number(Estimate(abs(lead))), p_value(p)))
     caption = (
-        "Pairs of models that one protocol ranks one way and another the other way. Under each: who is ahead, by how "
-        "many percentage points, and the p of a paired test, two-sided, exchanging the models patient by patient, not "
-        "corrected for the number of tests. Where a protocol pools pixels or boxes, the test compares means over pairs."
+        "Pairs of models whose order differs between protocols. For each protocol: which model is ahead, by how many "
+        "percentage points, and the p of a two-sided paired test that exchanges the models by patient (by image where "
+        "patients are unknown), not corrected for the number of tests. Where a protocol pools pixels or boxes, the "
+        "test compares means over pairs."
     )
     text, numbers = ["First", "Second", "Protocol", "Ahead"], ["Difference", "p"]
-    return table_of("protocols_turned", "Order that depends on the protocol on", caption, text, numbers, rows)
+    return table_of("protocols_turned", "Order of models by protocol on", caption, text, numbers, rows)
 
 
 def _grounding_honest(analysis: Analysis) -> Table:
@@ -272,9 +282,10 @@ def _grounding_honest(analysis: Analysis) -> Table:
     return table_of(
         "grounding_honest",
         "Dice and IoU with honest thresholds",
-        "Means over findings, in percent. Best: at the threshold that is best on the same images. Cross-fitted: "
-        f"every image at the threshold best on other images ({analysis.folds} folds, whole patients where known). "
-        "Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5. Marks are by dataset."
+        "Means over findings, in percent. Best: at the threshold that is best on the same images. Cross-fitted: every "
+        f"image at the threshold that is best on other images ({analysis.folds} folds of whole patients, where these "
+        "are known). Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5. Each dataset "
+        "has its own marks."
         f"{marks(rows)} {INTERVALS}",
         ["Dataset", "Model"],
         _HONEST.values(),
@@ -288,9 +299,9 @@ def _own_scale(analysis: Analysis) -> Table:
     return table_of(
         "grounding_own_scale",
         "Dice and IoU on the maps' own scale",
-        "Means over findings, in percent, of models whose maps are logits or probabilities. Own scale: where the "
-        "probability of a pixel reaches one threshold for all images. Stretched: each map by itself to 0 to 1 first, "
-        "as in the other tables. Best: at the threshold that is best for the finding on the same images.",
+        "Means over findings, in percent, for models whose maps are logits or probabilities. Own scale: pixels whose "
+        "probability reaches one threshold for all images. Stretched: each map is first stretched to 0 to 1, as in the "
+        "other tables. Best: at the threshold that is best for the finding on the same images.",
         ["Dataset", "Model", "Maps"],
         [Column(title, group) for group in groups for title in ("At 0.5", "Best")],
         [
@@ -318,9 +329,9 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
     return table_of(
         "best_and_worst_findings",
         "Best and worst findings",
-        "Of each model on each dataset the three findings with the highest and the three with the lowest pointing "
-        "game, in percent; fewer where a dataset has fewer than six. Floor: the highest pointing game on this finding "
-        f"of maps that ignore the image. {INTERVALS}",
+        "For each model and dataset, the three findings with the highest and the three with the lowest pointing game, "
+        "in percent; fewer if a dataset has fewer than six findings. Floor: the highest pointing game on the finding "
+        f"of the rules that ignore the image. {INTERVALS}",
         ["Dataset", "Model", "Place", "Finding"],
         ["Images", "Pointing game", "Floor", *(NUMBERS[key].title for key in numbers)],
         rows,
@@ -340,9 +351,11 @@ def best_and_worst(entry: RunAnalysis) -> list[tuple[str, str]]:
 
 def comparisons(dataset: DatasetAnalysis) -> Table:
     """Return the table of every pair of models, by number."""
-    rows, untested = [], set()
+    rows, untested, boxes = [], set(), _without_thresholds(dataset)
     for entry in dataset.comparisons:
         title, difference = {**NUMBERS, **WORDS}[entry.number].title, number(entry.difference, signed=True)
+        if {entry.first, entry.second} <= boxes:
+            title = title.replace("at 0.5", "of the boxes")
         tests = p_value(entry.p), p_value(entry.p_adjusted)
         rows.append(row(title, entry.first, entry.second, entry.images, difference, *tests))
         if entry.untested:
@@ -352,12 +365,17 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
         "Models compared on",
         "Paired tests on the images that both models scored. Difference: first minus second, in percentage points, "
         "with its 95% interval. Adjusted p: corrected for all comparisons of the number on the dataset"
-        f"{', for sides of both numbers together' * any(one.number in WORDS for one in dataset.comparisons)}.",
+        f"{', and for the two numbers of sides together' * any(one.number in WORDS for one in dataset.comparisons)}.",
         ["Number", "First", "Second"],
         ["Images", "Difference", "p", "Adjusted p"],
         rows,
         sorted(untested),
     )
+
+
+def _without_thresholds(dataset: DatasetAnalysis) -> set[str]:
+    """Return the labels of runs that answer with boxes or points: their Dice at any threshold is that of the boxes."""
+    return {entry.run.label for entry in dataset.runs if entry.run.results.answered}
 
 
 def _quadrants(dataset: DatasetAnalysis) -> Table:
@@ -371,11 +389,12 @@ def _quadrants(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "quadrants",
         "Recognized and grounded on",
-        "Of the images with the finding and its region the share, in percent, by whether the model recognizes the "
-        "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
-        "whether it grounds it (the maximum of the map lies in the region). What is recognized only is a near miss if "
-        f"the maximum lies at most {100 * NEAR:g}% of the film's width from the region; if it lies elsewhere, the "
-        "map does not show what the model recognized it by.",
+        "Among images with the finding and its region, the percentage by whether the model recognizes the finding (its "
+        "probability reaches the threshold, a probability from 0 to 1 with the largest sum of sensitivity and "
+        "specificity) and whether it grounds it (the peak of the map, or at least half of the box area or points, lies "
+        "in the region). A pair that is recognized but not grounded is a near miss if the peak, or the center of the "
+        f"boxes, is at most {100 * NEAR:g}% of the image's width from the region. Elsewhere: farther away, so the "
+        "output does not show what the model recognized the finding by.",
         ["Model", "Finding"],
         ["Images", "Threshold", "Both", "Recognized, near miss", "Recognized, elsewhere", "Grounded only", "Neither"],
         rows,
@@ -383,14 +402,17 @@ def _quadrants(dataset: DatasetAnalysis) -> Table:
 
 
 def _by_area(dataset: DatasetAnalysis) -> Table:
-    keys = ("pointing_game", "dice_fixed", "dice_cross_fitted")
+    keys = ["pointing_game", "dice_fixed", "dice_cross_fitted"]
+    titles = [NUMBERS[key].title for key in keys]
+    if _without_thresholds(dataset) == {*in_order(dataset.runs)}:
+        keys, titles = keys[:2], [titles[0], "Dice of the boxes"]
     return table_of(
         "by_area",
         "Grounding against lesion size on",
-        "Scored pairs of all findings by decile of the area of their region, as a share of the image; mean scores in "
-        f"percent, and what marking the whole image gets on the same pairs. {INTERVALS}",
+        "Scored pairs of all findings in up to ten groups of equal size by the area of their region, in percent of the "
+        f"image; mean scores in percent, and Dice of marking the whole image on the same pairs. {INTERVALS}",
         ["Model"],
-        ["Area from", "Area to", "Pairs", *(NUMBERS[key].title for key in keys), "Dice of the whole image"],
+        ["Area from", "Area to", "Pairs", *titles, "Dice of the whole image"],
         [
             row(entry.run.label, part.low, part.high, part.count, *map(part.scores.get, keys), part.whole_image)
             for entry in in_order(dataset.runs).values()
@@ -406,9 +428,9 @@ def _by_position(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "by_position",
         "Grounding against position on",
-        "Scored pairs of all findings by the ninth of the image that the center of mass of their region lies in; left "
-        "and right are sides of the image. Mean scores in percent. Peaks: share of all maps that are highest there, "
-        f"or of answers whose middle lies there, wherever the region lies. {INTERVALS}",
+        "Scored pairs of all findings by the ninth of the image with the center of mass of their region; left and "
+        "right are sides of the image. Mean scores in percent. Peaks: percentage of all maps with their peak, or of "
+        f"answers with their center, in that ninth, wherever the region is. {INTERVALS}",
         ["Model", "Position"],
         ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
         [
@@ -423,10 +445,10 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "phrases",
         "Phrases on",
-        "The images' own phrases by the finding that they belong to, by number of words, and by whether a word denies "
-        "something (such as no, without, sin). Scored: present and with a region; means over them in percent. Absent: "
-        "phrases that the dataset says do not hold. False alarms: share of these that get a box, of models that answer "
-        f"and were asked. {INTERVALS}",
+        "The images' own phrases by finding, by number of words, and by whether they contain a negation (such as no, "
+        "without, sin). Scored: present and with a region; means over these in percent. Absent: phrases that are false "
+        "for the image. False alarms: percentage of the absent phrases that get a box, if a model answers with boxes "
+        f"and was asked about them. {INTERVALS}",
         ["Model", "Phrases"],
         ["Number", "Scored", *(NUMBERS[key].title for key in SCORES), "Absent", "False alarms"],
         [
@@ -446,16 +468,17 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
 
 
 def _rewordings(dataset: DatasetAnalysis) -> Table:
-    what = {"name": "name of the finding", "phrase": "stock phrase", "negation": "denial", "other": "other region"}
+    what = {"name": "name of the finding", "phrase": "stock phrase", "negation": "negation", "other": "other region"}
     return table_of(
         "rewordings",
         "Phrases in other words on",
-        "The same regions, once with the phrase as it stands and once in other words: the name of its finding, the "
-        "package's phrase for that, the phrase denied, and the phrase of another region of the same film. A map that "
-        "follows the words leaves the region for a denial and for another region. Means over findings in percent, and "
-        f"the other words minus the own; adjusted p: paired test, corrected over the model's rows. {INTERVALS}",
+        "The same regions, with the original phrase and in other words: the name of its finding, the package's phrase "
+        "for the finding, the negated phrase, and the phrase of another region of the same image. A model that follows "
+        "the words leaves the region for a negation and for another region. Means over findings in percent. "
+        "Difference: other words minus the original. Adjusted p: paired test, corrected over the model's rows. "
+        f"{INTERVALS}",
         ["Model", "Words", "Number"],
-        ["Phrases", "As it stands", "In other words", "Difference", "Adjusted p"],
+        ["Phrases", "Original", "In other words", "Difference", "Adjusted p"],
         [
             row(
                 *(one.label, what[one.wording], NUMBERS[one.number].title),
@@ -476,13 +499,13 @@ def _subgroups(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "subgroups",
         "Sex, age and projection on",
-        "Images by what the dataset says about patient and film. Positives: pairs of an image and a finding that is "
-        "present; scored: those of them with a region. Numbers in percent, means over the findings that all groups "
-        f"have: AUROC of those with {LEAST['auroc']} positives and {LEAST['auroc']} negatives in each group, pointing "
-        f"game of groups with {LEAST['pointing_game']} scored pairs. Beneath: the largest minus the smallest in "
-        "percentage points, with an interval that allows for this choice; p of a test that exchanges the groups of "
-        "patients, adjusted for all attributes and numbers of the model. A gap may come from other lesions, diseases "
-        "or devices in a group. We chose the bands of age. "
+        "Images by sex, age and projection as recorded in the dataset. Positives: pairs of an image and a finding that "
+        "is present; scored: those with a region. Numbers in percent, means over findings that count in every group: "
+        f"for AUROC those with {LEAST['auroc']} positives and {LEAST['auroc']} negatives in each group; the pointing "
+        f"game needs {LEAST['pointing_game']} scored pairs in the group. Below the groups: largest minus smallest, in "
+        "percentage points, with the number of findings in the mean and an interval corrected for picking the "
+        "extremes; p of a test that exchanges the groups of patients, adjusted for all attributes and numbers of the "
+        "model. A gap may come from different lesions, diseases or devices in a group. The age bands are ours. "
         f"{INTERVALS}",
         ["Model", "Attribute", "Group"],
         ["Images", "Patients", "Positives", "Scored", *(NUMBERS[key].title for key in LEAST), "p", "Adjusted p"],
@@ -501,9 +524,9 @@ def _correlations(analysis: Analysis) -> Table:
         "correlations",
         "Recognition and grounding",
         "Least-squares line through AUROC and pointing game, both as fractions. A point is a model with its own "
-        "settings, over all datasets its means over them; or a model and finding. p: of a slope of zero; none "
-        "where points are not independent, as findings of several models or on several datasets. Left out: models and "
-        "findings whose probabilities are all alike, so that AUROC is 0.5 by construction.",
+        "settings (for all datasets: its means over them), or a model and finding. p: test of a zero slope; none if "
+        "points are not independent, such as findings of several models or datasets. Left out: models and findings "
+        "with equal probabilities for all images, whose AUROC is 0.5 by construction.",
         ["A point for each", "Dataset"],
         ["Models", "Points", "R\u00b2", "Slope", "Intercept", "p"],
         rows,
@@ -523,9 +546,9 @@ def _studies(analysis: Analysis) -> Iterator[Table]:
         yield table_of(
             f"studies_{study}",
             _STUDIES.get(study, name.capitalize()),
-            f"Scores by {name}, all else equal, in percent. Spread: largest value minus smallest. "
-            "Relative: the spread over the value at the model's own setting. Adjusted p: paired test between the two "
-            f"extremes, corrected over the study. {INTERVALS}",
+            f"Scores by {name}, all else equal, in percent. Spread: largest value minus smallest. Relative: the spread "
+            "divided by the value at the model's own setting. Adjusted p: paired test between the two extremes, "
+            f"corrected over the study. {INTERVALS}",
             ["Model", "Dataset", "Finding", "Number"],
             [*(Column(value, name.capitalize()) for value in values), "Spread", "Relative", "Adjusted p"],
             [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xbench.findings.conditions import LEAST
 from xbench.findings.names import MACRO
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate
 from xbench.report.tables.table import (
@@ -33,7 +34,7 @@ _OTHERS = {
     "follows": "rank correlation with the map when the region is hidden",
     "control_follows": "rank correlation with the map when the control is hidden",
     "sufficiency": "still recognized with everything but the region hidden",
-    "no_image_yes": "recognized with everything hidden",
+    "no_image_yes": "recognized with the whole image hidden",
     "swap_same_agreement": "same decision on another patient's image with the finding",
     "swap_opposite_change": "other decision on another patient's image without it",
     "specificity": "rank correlation with the map in other words",
@@ -61,40 +62,43 @@ def _hidden(dataset: DatasetAnalysis) -> Table:
                 more: list[Cell | int | None] = [None] * 8
                 if finding == MACRO:
                     more = [fill.counts[name] for name in counted]
-                    more += [*(p_value(fill.p_adjusted.get(name)) for name in tested), p_value(fill.p_exact)]
+                    more += [
+                        *(p_value(fill.p_adjusted.get(name)) for name in tested),
+                        p_value(fill.p_exact),
+                    ]
                     more += [_cell(name, fill.recognized.get(name)) for name in tested]
                 if numbers.keys() & _OF_FILLS.keys():
                     rows.append(row(one.label, fill.fill, "all" if finding == MACRO else finding, *cells, *more))
     return table_of(
         "interventions",
         "Regions hidden on",
-        "The region of the finding is hidden, all its parts together, and for comparison an equal patch elsewhere, the "
-        "control. Drop: by how much the score falls, in standard deviations of the score over all images; use: drop "
-        "less control drop, pair by pair. Changed: decisions that change, in percent; premium: those of the region "
-        "less those of the control, in points. All: the mean over the findings with enough pairs. Pairs: of these "
-        "findings, with scores and with decisions; and of all, without a place for a control. Adjusted p: region and "
-        "control exchanged patient by patient, corrected over models and fills. McNemar: exact, of the decisions that "
-        "change for one of the two alone, pair by pair. Recognized only: of the images that the model recognizes as "
-        f"they are. {INTERVALS}",
+        "All regions of the finding are hidden together; for comparison, an equal patch elsewhere (the control). Drop: "
+        "how far the score falls, in standard deviations of the score over all images. Use: drop minus control drop, "
+        "pair by pair. Changed: percentage of decisions that change. Premium: changed minus changed for the control, "
+        f"in points. All: mean over the findings with {LEAST} pairs or more. Scored, Decided: pairs of the findings in "
+        "the mean. No control: pairs of any finding with no place for a control. Adjusted p: region and control "
+        "exchanged by patient (by image where patients are unknown), corrected over models and fills. McNemar: exact "
+        "test on the pairs whose decision changes for only one of the two. Among recognized: only images that the "
+        f"model recognizes unchanged. {INTERVALS}",
         ["Model", "Fill", "Finding"],
         [
             *_OF_FILLS.values(),
             *(Column(title, "Pairs") for title in ("Scored", "Decided", "No control")),
             *(Column(_OF_FILLS[name], "Adjusted p") for name in tested),
             Column("Changed", "McNemar p"),
-            *(Column(_OF_FILLS[name], "Recognized only") for name in tested),
+            *(Column(_OF_FILLS[name], "Among recognized") for name in tested),
         ],
         rows,
     )
 
 
 def _overlap(dataset: DatasetAnalysis) -> Table:
-    words = {"use": "its score falls more than for the control", "flip_rate": "its decision changes"}
+    words = {"use": "the score falls more than for the control", "flip_rate": "the decision changes"}
     return table_of(
         "interventions_overlap",
-        "Overlap by dependence on",
-        "Scored pairs by whether the map's maximum lies in the region, and by whether they depend on it: number of "
-        "pairs and share in percent.",
+        "Pointing and use together on",
+        "Pairs with a control, by whether the map's peak or at least half of the box area lies in the region, and by "
+        "whether the pair depends on the region: number of pairs and percentage.",
         ["Model", "Fill", "A pair depends if"],
         [
             Column(f"{title}{unit}", group)
@@ -122,10 +126,10 @@ def _others(dataset: DatasetAnalysis) -> Table:
                 rows.append(row(one.label, _OTHERS[name], where, _cell(name, value)))
     return table_of(
         "interventions_more",
-        "What else scores and maps depend on, on",
-        "Means over findings: shares of pairs in percent, and correlations and differences from -1 to 1. A model that "
-        "sees the finding and one that sees a marker beside it agree with another patient's image alike: that line "
-        f"alone tells nothing. {INTERVALS}",
+        "Other changes of images and words on",
+        "Means over findings: percentages of pairs, and correlations and differences from -1 to 1. On another "
+        "patient's image with the finding, a model that uses a marker beside the finding agrees with itself as often "
+        f"as one that uses the finding: that row alone proves nothing. {INTERVALS}",
         ["Model", "What", "Fill or words"],
         ["Value"],
         rows,

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from xbench.findings.conditions import FILLS
+from xbench.findings.conditions import FILLS, LEAST
 from xbench.report.names import count_of, listed, model_title, training_of
-from xbench.report.schema import Analysis, RunAnalysis
+from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis
 from xbench.report.tables.table import Table, row, table_of
+from xbench.runs.results import Answers
 from xbench.runtime.yaml_files import load_yaml
 
 _ITEMS = load_yaml(Path(__file__).with_name("checklist.yaml"))
@@ -45,7 +46,7 @@ def checklist(analysis: Analysis) -> Table:
     ]
     caption = (
         "Items of CLAIM 2024 (Tejani et al., Radiology: Artificial Intelligence 6, e240300) and of TRIPOD+AI (Collins "
-        "et al., BMJ 385, e078378) that the runs answer. The other items are about your study."
+        "et al., BMJ 385, e078378) that the runs answer. You must answer the rest yourself."
     )
     return table_of("checklist", "Checklist", caption, ["CLAIM", "TRIPOD+AI", "Topic", "Answer"], [], rows)
 
@@ -60,36 +61,44 @@ def _facts(analysis: Analysis) -> dict[str, str]:
         (entry.run.label, str(count)) for _, entry in of_runs if (count := len(entry.run.results.counts.skipped))
     ]
     shown = [entry for entry in runs if not entry.run.results.in_words]
-    maps, boxes = (any(bool(entry.run.results.answered) is answers for entry in shown) for answers in (False, True))
+    recognized = any(entry.macro["auroc"].value is not None for entry in shown)
+    grounded = [entry for entry in shown if entry.macro["pointing_game"].value is not None]
+    answers = [entry.run.results.answers for entry in grounded if entry.run.results.answers]
+    maps, boxes = len(grounded) > len(answers), any(of.kind == "boxes" for of in answers)
     by = listed(_distinct(entry.clustered_by for entry in runs))
-    interventions = _interventions([*data.values()])
-    thresholds = ["F1 and accuracy are at a probability of 0.5"] + maps * [
-        "Dice and IoU of maps are at 0.5 after min-max normalization, and at the threshold that is best on the other "
-        f"folds ({analysis.folds} folds of {by})"
+    interventions = _interventions(analysis, [*data.values()])
+    thresholds = recognized * ["F1 and accuracy were computed at a probability threshold of 0.5"] + maps * [
+        "Dice and IoU of maps were computed at 0.5 after min-max normalization, and at the threshold that is best on "
+        f"the other folds ({analysis.folds} folds of {by})"
     ]
-    thresholds += boxes * ["Dice and IoU of answers are those of the boxes as they were given"]
-    measures = bool(shown) * [
-        "We measured recognition by AUROC, average precision, F1 and accuracy, and grounding by the pointing game, "
-        "Dice and IoU; means are over findings"
-    ]
-    measures += ["We compared sides and zones that are stated with those of the regions"] * any(of.words for of in runs)
-    compared = f". Models were compared by exchanging their outputs on random {by}; p-values were corrected after Holm"
+    thresholds += boxes * ["Dice and IoU of answers were computed from the boxes as given"]
+    measured = ["recognition by AUROC, average precision, F1 and accuracy"] * recognized
+    measured += [f"grounding by the pointing game{', Dice and IoU' * (maps or boxes)}"] * bool(grounded)
+    measures = [f"We measured {', and '.join(measured)}; means are over findings"] * bool(measured)
+    measures += _of_answers(answers)
+    measures += ["We compared stated sides and zones with those of the regions"] * any(of.words for of in runs)
+    compared = (
+        f". Models were compared by exchanging their outputs on random {by}; p-values were corrected by Holm's method"
+    )
     checked = "by overlap with annotated regions, against floors that ignore the image"
+    explained = listed(["saliency maps"] * maps + _distinct(of.kind for of in answers) or [""])
+    units = [(of, f"the {entry.clustered_by.removesuffix('s')} ({entry.evidence})") for of, entry in of_runs]
     return {
         "models": _models(runs),
         "datasets": "The data were "
         + listed([f"{title} ({_counts(analysis, title)})" for title in map(analysis.heading, analysis.datasets)]),
-        "units": f"Intervals and tests count as independent: {_each([(of, entry.evidence) for of, entry in of_runs])}",
+        "units": f"The unit of analysis for intervals and tests was {_each(units)}",
         "subsets": _each(limits),
         "measures": ". ".join(measures),
         "tables": "Tables grounding and classification of this report" if shown else "Table words of this report",
         "failures": "Tables quadrants, by_area and by_position of this report, and its cases" * bool(shown),
         "thresholds": ". ".join(thresholds) * bool(shown),
-        "uncertainty": "Intervals are 95%" + compared * any(dataset.comparisons for dataset in analysis.datasets),
+        "uncertainty": "Intervals are 95% confidence intervals"
+        + compared * any(dataset.comparisons for dataset in analysis.datasets),
         "interventions": interventions,
-        "explanations": f"{'Saliency maps' if maps else 'Boxes'} were checked {checked}"
+        "explanations": f"{explained.capitalize()} were checked {checked}"
         + ", and by hiding regions" * bool(interventions)
-        if shown
+        if explained
         else "",
         "missing": f"Images that could not be read were left out: {_each(skipped)}"
         if skipped
@@ -98,6 +107,17 @@ def _facts(analysis: Analysis) -> dict[str, str]:
         "attributes": _attributes(analysis),
         "software": "We used " + listed(_distinct(map(_software, runs))),
     }
+
+
+def _of_answers(answers: Sequence[Answers]) -> list[str]:
+    """Say how answers were read and their boxes scored."""
+    boxes = "Boxes were also scored without a grid, by IoU, IoU above 0.5, and precision and recall at an IoU of 0.5"
+    read = []
+    for of in answers:
+        lost = 100 * ((of.overall["unparsable"] or 0.0) + (of.overall["truncated"] or 0.0))
+        read.append(f"in the format of {of.family} ({lost:.1f}% could not be read completely)")
+    said = [boxes] * any(of.kind == "boxes" for of in answers)
+    return [*said, f"Answers were read {listed(_distinct(read))}; one without a box counts as a miss"] if read else said
 
 
 def _models(runs: Sequence[RunAnalysis]) -> str:
@@ -113,10 +133,9 @@ def _models(runs: Sequence[RunAnalysis]) -> str:
 
 def _counts(analysis: Analysis, title: str) -> str:
     (dataset,) = (one for one in analysis.datasets if analysis.heading(one) == title)
-    counts = [entry.run.results.counts for entry in dataset.runs]
-    if not counts:
-        return "references alone"
-    whole = max(counts, key=lambda one: one.images)
+    if not dataset.runs:
+        return "references only"
+    whole = _most_images(dataset).run.results.counts
     positives, scored = (
         sum(vars(of)[name] for of in whole.per_finding.values()) for name in ("positives", "with_region")
     )
@@ -124,6 +143,10 @@ def _counts(analysis: Analysis, title: str) -> str:
         f"split {dataset.split}: {count_of(whole.images, 'image')}, {count_of(len(dataset.findings), 'finding')}, "
         f"{count_of(positives, 'positive')}, {scored:,} with a region"
     )
+
+
+def _most_images(dataset: DatasetAnalysis) -> RunAnalysis:
+    return max(dataset.runs, key=lambda entry: entry.run.results.counts.images)
 
 
 def _readers(analysis: Analysis) -> str:
@@ -140,22 +163,25 @@ def _attributes(analysis: Analysis) -> str:
         (analysis.heading(dataset), f"{one.attribute} {one.name} {one.images:,}")
         for dataset in analysis.datasets
         for one in dataset.subgroups
-        if one.images is not None and one.label == dataset.runs[0].run.label
+        if one.images is not None and one.label == _most_images(dataset).run.label
     ]
     return f"Images by group: {'; '.join(f'{of}: {text}' for of, text in found)}" if found else ""
 
 
-def _interventions(data: Sequence[Mapping[str, Any]]) -> str:
+def _interventions(analysis: Analysis, data: Sequence[Mapping[str, Any]]) -> str:
     """Say how regions were hidden; nothing if no run did so."""
     fills = [name for name in FILLS if any(name in (of.get("interventions") or ()) for of in data)]
     subset = _distinct(count_of(pairs, "pair") for of in data if (pairs := of.get("pairs")))
-    chosen = f"up to {listed(subset)} of image and finding, in equal shares of the findings," if subset else "each pair"
+    chosen = f"up to {listed(subset)} of image and finding, equally many per finding," if subset else "each pair"
+    tested = [one for dataset in analysis.datasets for one in dataset.interventions]
+    few = bool(tested) and all(one.dependence == "too few" for one in tested)
     text = (
-        f"To see whether scores depend on the lesion, we hid the annotated region of {chosen} in the radiograph's own "
-        "pixels, dilated by 2% of the shorter side, and compared the drop of the score with that for a patch of the "
-        "same shape where nothing is annotated"
+        f"To test whether scores depend on the lesion, we hid the annotated region of {chosen} in the original pixels "
+        "of the radiograph, dilated by 2% of the shorter side, and compared the drop of the score with that for a "
+        f"patch of the same shape without annotations (fills: {listed(fills or [''])})"
     )
-    return f"{text} (fills: {listed(fills)})" if fills else ""
+    end = f". No finding had the {LEAST} pairs that a result needs" * few
+    return f"{text}{end}" if fills else ""
 
 
 def _software(entry: RunAnalysis) -> str:

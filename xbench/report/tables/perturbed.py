@@ -9,21 +9,21 @@ from xbench.report.tables.table import INTERVALS, Column, Table, decimal, of_dat
 from xbench.scoring.perturbations import STEPS
 
 _CURVES = (
-    "Area under the probability of the finding while pixels become the mean of the image (deletion), or while they are "
-    "revealed on the blurred image (insertion), 1% at a time: in the order of the map, at random, and with the "
-    "annotated region first. Such images are unlike any radiograph, and areas depend on how saturated probabilities "
-    "are: compare the orders of one model, not models. No verdict."
+    "Area under the probability of the finding while pixels are replaced by the image mean (deletion) or revealed on "
+    "the blurred image (insertion), 1% at a time: in the order of the map, at random, or annotated region first. Such "
+    "images are unlike any radiograph, and areas depend on how saturated probabilities are: compare the orders of one "
+    "model, not models. No verdict."
 )
 _ROAD = (
-    "The first pixels in such an order become what their neighbors suggest. Recognized: share of the images that the "
-    "model recognizes as they are that it still recognizes; probability: mean. With many pixels it measures what the "
-    "smoothed image has left, not the map. No verdict."
+    "The first pixels in the same orders are interpolated from their neighbors. Recognized: percentage of the images "
+    "recognized unchanged that the model still recognizes; probability: mean. With many pixels, ROAD measures what is "
+    "left in the smoothed image, not the map. No verdict."
 )
 _LAYERS = (
-    "How alike a map is to that of the model as it is, from -1 to 1, once a layer is drawn anew (independent) or with "
-    "all above it (cascading), by tower. Other images: maps of the same finding on other images, the level to compare "
-    "with. The level depends on the task, on smoothing, and on how weights are drawn (Yona and Greenfeld 2021, Binder "
-    "et al. 2023); a map that changes can be wrong all the same. No verdict."
+    "Similarity, from -1 to 1, of a map to the unchanged model's map after the weights of one layer (independent) or "
+    "of that layer and all above it (cascading) are drawn at random. Other images: similarity of maps of the finding "
+    "on different images, for comparison. The level depends on the task, on smoothing, and on how weights are drawn "
+    "(Yona and Greenfeld 2021, Binder et al. 2023); a map that changes can still be wrong. No verdict."
 )
 _AREAS = {"deletion": "Deletion", "insertion": "Insertion", "difference": "Insertion minus deletion"}
 _IMPUTED = {
@@ -35,7 +35,7 @@ _LIKENESS = {"spearman": "Rank", "magnitude": "Rank of magnitudes", "structure":
 _TABLES: tuple[tuple[str, str, str, tuple[str, ...], Mapping[str, str | Column]], ...] = (
     ("curves", "Pixels deleted and inserted in the order of maps on", _CURVES, ("Order",), _AREAS),
     ("road", "Pixels imputed in the order of maps (ROAD) on", _ROAD, ("Order",), _IMPUTED),
-    ("layers", "Maps under weights drawn anew on", _LAYERS, ("Drawn", "Layer"), _LIKENESS),
+    ("layers", "Maps with random weights on", _LAYERS, ("Drawn", "Layer"), _LIKENESS),
 )
 
 

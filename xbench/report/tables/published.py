@@ -13,7 +13,7 @@ from xbench.report.tables.table import INTERVALS, Cell, Column, Row, Table, cell
 
 _Beside = tuple[Column, Mapping[str, Cell], Mapping[str, float | None]]
 """A column of our numbers by label, with the published ones by model."""
-_LAYOUT = "Of each model our number, the published one, and the difference, ours minus published, in percent."
+_LAYOUT = "For each model: our number, the published number, and the difference (ours minus published), in percent."
 
 
 def published_tables(analysis: Analysis) -> Iterator[Table]:
@@ -33,7 +33,7 @@ def published_tables(analysis: Analysis) -> Iterator[Table]:
         "published_correlation",
         "Correlation of recognition and grounding, beside the paper's",
         "Coefficient of determination between AUROC and pointing game over models. Ours: each model with its own "
-        "prompts at its means over the datasets of this report.",
+        "prompts, at its means over the datasets of this report.",
         ["Quantity"],
         ["Points", "Ours", "Published", "Difference"],
         rows,

@@ -18,7 +18,7 @@ MISSING = "\u2013"
 TIED = "\u2020"
 """The sign at what is not significantly different from the best; captions of tables that have it say so."""
 
-INTERVALS = "In brackets 95% intervals."
+INTERVALS = "Brackets: 95% intervals."
 
 
 @dataclass(frozen=True)
