@@ -150,7 +150,7 @@ def other_words(truth: Truth, pair: int, condition: str) -> tuple[Query, int | N
 
 
 def plan(data: ChestXrayDataModule, model: SaliencyModel) -> str:
-    """Describe how many pairs interventions change, and the most passes or questions: regions are not known yet."""
+    """Describe the number of pairs, and the maximum of passes or questions, because regions are not known yet."""
     chosen = [len(data.chosen.get(record.image_id, ())) for record in data.records]
     each = 2 * sum(one in FILLS for one in data.interventions) + ("keep" in data.interventions)
     once, words = "no_image" in data.interventions, len(PROMPTS) * ("prompts" in data.interventions)

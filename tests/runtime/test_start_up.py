@@ -84,3 +84,14 @@ def test_what_reads_runs_needs_no_torch(tmp_path, words, heavy):
     words = [sys.executable, "-c", script, *(run if word == "RUN" else word for word in words)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_failed_download_is_reported_once():
+    """The first import of huggingface_hub sets the level of its log."""
+    script = (
+        "import sys\nfrom xbench.commands.run import silence_libraries\n"
+        "assert 'huggingface_hub' not in sys.modules\nsilence_libraries()\n"
+        "from huggingface_hub.utils import logging\nassert logging.get_verbosity() == logging.ERROR\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

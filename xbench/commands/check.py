@@ -111,7 +111,7 @@ class DatasetReport:
 
 
 def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None, progress: bool) -> DatasetReport:
-    """Read the annotations of a module that is not set up, decode and draw everything, try the preprocessing."""
+    """Read annotations, decode images, draw regions and try the preprocessing; `data` is not set up yet."""
     report = DatasetReport()
     data.notes = []
     try:

@@ -29,7 +29,7 @@ _ABSENT = "no entry"
 
 
 class Compared(NamedTuple):
-    """A value at a `place`, such as `results.json / counts / images`: as stored, and as derived or of another run."""
+    """Two values of a `place`, such as `results.json / counts / images`: the stored one, and a derived one."""
 
     place: str
     stored: Any

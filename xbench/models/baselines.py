@@ -40,7 +40,7 @@ _Says = Literal["oracle", "swapped", "shuffled", "prior", "all", "silent"]
 
 
 class Oracle(SaliencyModel):
-    """The ceiling: its map is the region, its probability the label. Below 1 is an error, or the best possible."""
+    """The ceiling: map and probability are region and label. A score below 1 is an error, or the best possible."""
 
     preprocessing = Preprocessing(stretch((224, 224)))
     map_scale = "probability"

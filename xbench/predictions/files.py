@@ -145,7 +145,7 @@ def read_picture(content: bytes) -> NDArray[Any]:
 
 
 def as_map(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Return a map (h, w), leading axes of length 1 dropped, as float32; ValueError if it is none or not finite."""
+    """Return a map (h, w) as float32 without leading axes of length 1; raise a ValueError for other arrays and NaN."""
     while array.ndim > 2 and array.shape[0] == 1:
         array = array[0]
     if array.ndim != 2 or 0 in array.shape:

@@ -42,7 +42,7 @@ _FINAL = re.compile(r"final answer:", re.IGNORECASE)
 
 
 def part_that_counts(text: str) -> tuple[str, bool]:
-    """Return what follows thinking (in `<answer>`, after `Final Answer:`), and whether thinking is unfinished."""
+    """Return the answer, in `<answer>` or after `Final Answer:` or thinking, and whether thinking is unfinished."""
     text = text[_after_last(_CLOSED, text) :]
     trace = _after_last(_OPENED, text)
     if (answer := _after_last(_ANSWER, text)) > trace:
@@ -196,7 +196,7 @@ class _Braces:
 
 
 def _lists(text: str, start: int) -> tuple[list[str], int, bool]:
-    """Return the innermost lists at `start`, their end, and whether they are malformed, which being cut off is not."""
+    """Return the innermost lists at `start`, their end, and whether they are malformed (not if only cut off)."""
     lists: list[str] = []
     opened: list[str] = []
     since = start

@@ -45,7 +45,7 @@ def number(text: str) -> float | None:
 
 
 def numbers(text: str) -> list[float] | None:
-    """Return the numbers of a list without brackets, perhaps none, a comma last; None if an item is not a number."""
+    """Return the numbers of a list without brackets; None if an item is not a number. A comma may come last."""
     values = [number(part) for part in text.strip().removesuffix(",").split(",")] if text.strip() else []
     return None if None in values else [value for value in values if value is not None]
 

@@ -63,7 +63,7 @@ class Names:
         return self._bare.get(bare) or [image for image in below if _without_ending(image).endswith(f"/{bare}")]
 
     def match(self, theirs: Mapping[Pair, Value], option: str) -> tuple[dict[Pair, Value], list[Pair]]:
-        """Return values by pair of the dataset, and other pairs; UserError for an ambiguous name or a pair twice."""
+        """Return values by pair of the dataset, and unknown pairs; refuse ambiguous names and repeated pairs."""
         found: dict[Pair, Value] = {}
         called: dict[Pair, Pair] = {}
         unknown: list[Pair] = []
@@ -260,7 +260,7 @@ def open_source(kind: Kind, path: Path, names: Names, pattern: str, scores: str 
 
 
 def _arrays(name: str, content: bytes) -> dict[str, NDArray[Any]]:
-    """Return arrays by name; `map` if they have none."""
+    """Return the arrays in a file by name; an array without a name is called `map`."""
     match name.lower()[-4:]:
         case ".npz":
             return read_npz(content)

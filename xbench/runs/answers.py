@@ -195,7 +195,7 @@ def answer_rows(shown: Answers, truth: Truth) -> list[AnswerRow]:
 
 
 def read_answers(path: Path, condition: str = "") -> Iterator[AnswerRow]:
-    """Yield the answers of a condition in `predictions.parquet`; errors as of `Table`."""
+    """Yield the answers of a condition in `predictions.parquet`; raise the errors of `Table`."""
     with Table(path) as file:
         # A model with maps has no answers.
         asked = file.read(["asked"])["asked"]

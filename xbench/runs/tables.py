@@ -108,7 +108,7 @@ def read_rows(path: Path, findings: Sequence[str], condition: str = "") -> Rows:
 
 
 def read_conditions(path: Path, findings: Sequence[str], conditions: Sequence[str]) -> dict[str, Rows]:
-    """Read the rows of conditions, by condition; errors as of `Table`, also for a run with other findings."""
+    """Read the rows of some conditions, by condition; raise the errors of `Table`, also for other findings."""
     with Table(path, PAIRS) as file:
         if file.metadata.num_rows > _MAX_ROWS:
             raise ValueError(f"{path.name} claims {file.metadata.num_rows} rows, and {_MAX_ROWS} are read at most")

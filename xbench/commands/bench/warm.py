@@ -19,7 +19,7 @@ from xbench.runtime.processes import end_with_parent
 
 @cache
 def forks() -> bool:
-    """Start the process that forks runs; False on macOS, or if imports fail or touch CUDA."""
+    """Start the process that forks runs; return False on macOS, or if imports fail or touch CUDA."""
     if sys.platform != "linux":
         return False
     names = ["xbench.commands.bench.preload", "xbench.scoring.host", "xbench.scoring.kernel", "pandas"]
