@@ -269,7 +269,7 @@ def silence_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # Failed downloads are reported once, not per retry; the import of the library sets its level from the variable.
+    # Failed downloads are reported once, not per retry; the first use of the library sets its level by the variable.
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     # With a full disk, logging would print a traceback for every line.
