@@ -42,7 +42,7 @@ _MORE = "More"
 
 
 def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
-    """Return the text of `report.md`, with links to the files of tables and figures beside it."""
+    """Return the text of `report.md`."""
     facts = facts_of(analysis)
     reply = answer(facts)
     parts = ["# Report", f"{escaped(reply.question)} **{escaped(reply.answer)}**", *map(escaped, reply.more)]
@@ -71,7 +71,6 @@ def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Draw
 
 
 def _section(name: str, names: Literal[1, 2]) -> str:
-    """Return the section whose tables (1) or figures (2) have names that begin most like this one."""
     fitting = [(len(begin), section[0]) for section in _SECTIONS for begin in section[names] if name.startswith(begin)]
     return max(fitting)[1] if fitting else _MORE
 
@@ -101,17 +100,13 @@ def _points(texts: Sequence[str]) -> str:
 
 
 def write_analysis(path: Path, analysis: Analysis) -> None:
-    """Write an analysis, with attributes' names as keys; of a run, its settings only.
-
-    What does not exist is null; a number that is NaN or infinite is a ValueError.
-    """
+    """Write an analysis as JSON, with runs reduced to their settings; raise ValueError for NaN or infinity."""
     content = {"schema": 1, **vars(analysis)}
     text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False, default=_plain)
     write_whole(path, f"{text}\n")
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has no words for as what it has."""
     if isinstance(value, Run):
         return {
             "label": value.label,

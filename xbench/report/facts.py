@@ -25,9 +25,9 @@ class Floor:
 
 @dataclass(frozen=True)
 class Standing:
-    """A series and its score: the mean over its runs, each a mean over at most `findings` findings.
+    """A series and its score, the mean over its runs; each is a mean over at most `findings` findings.
 
-    `tied` if it is the best or not significantly different from it; `own` if it has the model's own settings.
+    `tied`: the best, or not significantly different from it. `own`: with the model's own settings.
     """
 
     label: str
@@ -55,7 +55,7 @@ class Standing:
 
     @property
     def hits(self) -> float:
-        """How many lesions are pointed at; where places tie, and of boxes, one counts by the share that lies in it."""
+        """Lesions pointed at; ties of the maximum, and boxes, count by their share in the region."""
         return sum(float(rows["pointing_hit"][rows.counts.row].sum()) for rows in (run.run.rows for run in self.runs))
 
 
@@ -77,7 +77,7 @@ class Standings:
 
     @property
     def head(self) -> Standing:
-        """The standing that the report is about: the own settings of one model, the best of several."""
+        """The standing that the report is about: the single model's own settings, or the best model."""
         own = [row for row in self.rows if row.own] if len(self.models) == 1 else []
         return (own or self.rows)[0]
 
@@ -88,7 +88,7 @@ class Standings:
 
     @property
     def too_few_images(self) -> bool:
-        """Whether scores that are far apart are tied: too few images to tell which is best."""
+        """Whether tied scores are far apart."""
         return len(self.tied) > 1 and self.tied[0].value - self.tied[-1].value > FAR_APART
 
     def at_floor(self, row: Standing) -> bool:
@@ -104,7 +104,7 @@ class Standings:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the sentences of a report are made from: the looks of its series, and where they stand by three numbers."""
+    """Input of the sentences: series, and their standings by three numbers."""
 
     analysis: Analysis
     series: Mapping[str, Series]
@@ -125,9 +125,9 @@ def facts_of(analysis: Analysis) -> Facts:
 
 
 def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
-    """Return where the series of a report stand; no rows where no run has the number.
+    """Return the standings of a report's series; no rows if no run has the number.
 
-    Means are over the datasets that all of them were run on; without one, over the dataset that most were run on.
+    Means are over the datasets that all series share, or else over the dataset with the most series.
     """
     parts, shared = parts_of(analysis.datasets), shared_datasets(analysis.datasets, number)
     if not any(dataset.values(number) for dataset in shared):
@@ -159,7 +159,6 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
 
 
 def _floors(datasets: Sequence[DatasetAnalysis], number: str) -> dict[str, float]:
-    """Return the mean over datasets of each floor that all of them have, by title."""
     scores: dict[str, list[float]] = {}
     for dataset in datasets:
         for floor in dataset.references:

@@ -25,17 +25,17 @@ _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 
 
 def model_title(name: str) -> str:
-    """Return a model as its authors spell it; for others' and served models the name that they were given."""
+    """Return a model's title as its authors spell it; other models keep their name."""
     return str(_TITLES["models"].get(name, name.removeprefix(SERVED)))
 
 
 def dataset_title(name: str) -> str:
-    """Return a dataset as its authors spell it, by its name in results.json; the name itself for others' datasets."""
+    """Return a dataset's title as its authors spell it; other datasets keep their name."""
     return str(_TITLES["datasets"].get(name, name))
 
 
 def training_of(trained_on: Sequence[str], *datasets: str) -> str:
-    """Return which labels a supervised model was trained on, and on which datasets it is unfair to compare it."""
+    """Return a supervised model's training data, and the datasets on which comparing it is unfair."""
     collections = {_COLLECTIONS.get(name.casefold(), name.casefold()) for name in trained_on}
     unfair = [dataset_title(name) for name in datasets if _COLLECTIONS.get(name, name) in collections]
     said, why = listed([*map(dataset_title, trained_on)]), "because its training had images of the same collection"
@@ -64,7 +64,7 @@ def count_of(number: int, thing: str, things: str = "") -> str:
 
 
 def mean_over(datasets: int, findings: int) -> str:
-    """Return what a score is a mean over: `eight findings`; empty for a share of one finding's lesions."""
+    """Return what a score averages: `eight findings`; empty for one finding."""
     if datasets > 1:
         return f"{in_words(datasets)} datasets{' and their findings' if findings > 1 else ''}"
     return f"{in_words(findings)} findings" if findings > 1 else ""

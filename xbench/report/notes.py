@@ -17,7 +17,7 @@ labels differ, and on how many others the regions."""
 
 
 def warnings(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
-    """Return what makes a run's numbers doubtful as a whole, as maps that look upside down."""
+    """Return doubts about whole runs, such as maps that look inverted."""
     return tuple(
         f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
         for run in runs
@@ -29,9 +29,9 @@ def warnings(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
 
 
 def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]) -> tuple[str, ...]:
-    """Return what a reader must know before setting the runs of a dataset side by side, and of each run alone.
+    """Return notes on comparing the runs of a dataset and split, and on each run.
 
-    The entries are all runs of one dataset and split, `different` those scored on other labels or regions than most.
+    `different` has the runs that were scored on other labels or regions than most.
     """
     runs = [entry.run for entry in entries]
     images = {run.label: frozenset(run.images.image_ids) for run in runs}
@@ -102,7 +102,6 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
 
 
 def _disagreement(entry: RunAnalysis) -> Iterator[str]:
-    """Say that the run's tables give other numbers than its results.json, if so."""
     results, wrong = entry.run.results, []
     for finding, derived in {"macro": entry.macro, **entry.findings}.items():
         halves = results.grounding.per_class.get(finding), results.classification.per_class.get(finding)
@@ -123,7 +122,7 @@ def _disagreement(entry: RunAnalysis) -> Iterator[str]:
 
 
 def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[str]:
-    """Say which runs have other labels or regions than most, where, and by which options."""
+    """Name runs with other labels or regions than most, the findings, and the options that explain it."""
     notes = []
     for group, usual, images, differ in different:
         where = []
@@ -148,7 +147,6 @@ def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[s
 
 
 def _options(group: Sequence[Run], usual: Sequence[Run]) -> str:
-    """Name the settings of the dataset in which no run of a group agrees with a run of the other."""
     said = []
     for name in sorted({"annotation"}.union(*(run.data_settings for run in (*group, *usual)))):
         mine, theirs = ({run.settings.get(name, "none") for run in runs} for runs in (group, usual))

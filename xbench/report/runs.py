@@ -26,8 +26,8 @@ from xbench.scoring.rows import Rows
 class Run:
     """A finished run.
 
-    Its label is its one name: the title of its model, and how its settings differ from the model's own, such as
-    `CARZero (name prompts)`. Runs of one configuration on several datasets share it.
+    Its label identifies its configuration in a report, also across datasets: the title of the model, and settings
+    that differ from its own, such as `CARZero (name prompts)`.
     """
 
     folder: Path
@@ -65,17 +65,17 @@ class Run:
         return tuple((self.results.provenance.get("model") or {}).get("trained_on") or ())
 
     def but(self, names: Container[str]) -> dict[str, str]:
-        """Return the model and the settings, but for some of these."""
+        """Return the model and the settings without these."""
         return {"model": self.model} | {key: value for key, value in self.settings.items() if key not in names}
 
     def cases(self) -> ScoredPairs | None:
-        """Return what pictures are drawn from; None if the run did not save it, or it is left out."""
+        """Return the saved pairs for pictures; None if not saved or left out."""
         return self.stored.scored_pairs if self.pictured else None
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """A run that the report leaves out, or shows without its pictures, and why."""
+    """A run that the report leaves out or shows without pictures."""
 
     folder: Path
     reason: str
@@ -92,14 +92,12 @@ class Collection:
 def collect(paths: Sequence[Path], damaged: Mapping[Path, str] | None = None) -> Collection:
     """Find the finished runs in folders and below them.
 
-    Of several runs of one model, dataset and settings that were scored on the same labels and regions the newest
-    counts, of those with interventions if there are some; the others are set aside, and so is whatever is unfinished or
-    cannot be read. Predictions, and commands that ended before an image was scored, are not listed. Maps and pictures
-    are read and checked where they are shown; those of runs in the folders `damaged` are left out for the reasons
-    there.
+    Of runs with the same model, dataset, settings, labels and regions, keep the newest, or the newest with
+    interventions. Set aside the others, and unfinished or unreadable runs. Ignore predictions, and commands that ended
+    before the first image. Runs in the folders `damaged` lose their maps and pictures, for the reasons there.
 
     Raises:
-        UserError: A path is no folder, or holds no finished run.
+        UserError: A path is not a folder or holds no finished run.
     """
     folders: set[Path] = set()
     for path in paths:
@@ -157,20 +155,20 @@ def _is_part(run: Run, whole: Run) -> bool:
 
 
 def part_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return the run of the same model and settings on more images, these among them; None without one."""
+    """Return the run of the same model and settings that scored these images and more; None without one."""
     fewer = {"limit", "images", "image_list", "annotation", "split", *_GROUND}
     return next((one for one in runs if one.but(fewer) == run.but(fewer) and _is_part(run, one)), None)
 
 
 def ground(run: Run) -> Hashable:
-    """Return what a run was scored on, equal for runs that were scored on the same."""
+    """Return a key of the labels and regions that a run was scored on."""
     return frozenset(run.results.scored_on.items())
 
 
 def widest(runs: Sequence[Run]) -> Run:
-    """Return the run with the most images; of several one with pictures, then one scored on what most runs were.
+    """Return the run with the most images, then with pictures, then with the most common labels and regions.
 
-    Runs of words alone come last, because no pair of theirs is scored on the grid.
+    Runs of words come last: their pairs are not scored on the grid.
     """
     common = Counter(map(ground, runs))
     return max(
@@ -186,9 +184,8 @@ def _read(folder: Path) -> Run:
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:
-    """Return one run per model: with its official prompts where there are several, and then the smallest size.
-
-    Before that come runs that were scored on the labels and regions that most of the runs were, then on more images.
+    """Return one run per model: on the most common labels and regions, then with the most images, then with official
+    prompts, then with the smallest image size.
     """
     common = Counter(map(ground, runs))
 
@@ -205,14 +202,14 @@ def own_settings(runs: Sequence[Run]) -> dict[str, Run]:
 
 
 def setting_in_words(key: str, value: str) -> str:
-    """Return a setting as labels say it: `320 px`, `name prompts`."""
+    """Return a setting as in labels: `320 px`, `name prompts`."""
     if key == "image_size" and value.isdecimal():
         return f"{value} px"
     return f"{value} prompts" if key == "prompts" else f"{key.replace('_', ' ')} {value}"
 
 
 def _labeled(runs: Sequence[Run]) -> list[Run]:
-    """Label runs with what differs from their model's own settings, of what varies on some one dataset and split."""
+    """Label runs with the settings that differ from their model's own and vary on some dataset and split."""
     groups: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         groups[run.model, run.dataset, run.split].append(run)
@@ -256,7 +253,7 @@ def _labeled(runs: Sequence[Run]) -> list[Run]:
 
 
 def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
-    """Return the models that have several runs on one dataset between which only settings of these names tell."""
+    """Return the models with several runs on one dataset that differ only in these settings."""
     others = Counter((run.model, run.dataset, *sorted(run.but(names).items())) for run in runs)
     return {str(model) for (model, *_), count in others.items() if count > 1}
 
@@ -268,7 +265,7 @@ _GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 
 def _settings(results: Results) -> tuple[dict[str, str], frozenset[str]]:
-    """What tells runs of a model on a dataset apart, as digests if long, and which of it are options of the dataset."""
+    """Return the settings that distinguish runs, long ones as digests, and the names of the dataset's options."""
     provenance = results.provenance
     model, data = provenance.get("model") or {}, provenance.get("data") or {}
     prompts = provenance.get("prompts")

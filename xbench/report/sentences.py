@@ -74,7 +74,7 @@ class Sentence(str):
 
 
 class Answer:
-    """A question, its answer, and what else must be known; texts that are empty are left out."""
+    """A question, its answer, and further sentences; empty texts are left out."""
 
     def __init__(self, question: str, *texts: str) -> None:
         self.question = question
@@ -86,7 +86,7 @@ class Answer:
 
 
 def answer(facts: Facts) -> Answer:
-    """Answer the question of a report for one model or several, one setting or several, on one dataset or several."""
+    """Answer the question of a report."""
     found, models = facts.pointing, facts.shown.models or list({run.run.model for run in facts.analysis.runs})
     if not models:
         text = "No model was run: these are references, which show what a number is worth."
@@ -101,7 +101,7 @@ def answer(facts: Facts) -> Answer:
 
 
 def in_a_line(facts: Facts) -> str:
-    """Return the answer as plain text, with the interval of the score that it is about."""
+    """Return the answer as plain text, with the interval of its score."""
     reply, found = answer(facts), facts.pointing
     if not found.rows or uses(facts) is not None:
         return " ".join(reply.texts[: 3 if found.rows else None])
@@ -134,9 +134,9 @@ _LOCATES = {
 
 
 def uses(facts: Facts) -> Answer | None:
-    """Say whether models use the lesion: whether hiding it matters more than hiding an equal patch elsewhere.
+    """Say whether hiding the lesion matters more than hiding an equal patch, for the models' own settings.
 
-    The models are those with their own settings, as the report opens with; None unless lesions were hidden from one.
+    Return None if no lesion was hidden from them.
     """
     found, groups, measured = facts.pointing, dict[tuple[str, str | None, str], list[str]](), list[str]()
     unused: list[str] = []
@@ -184,7 +184,6 @@ def uses(facts: Facts) -> Answer | None:
 
 
 def _unused(one: InterventionAnalysis) -> list[str]:
-    """Return the findings whose headline number is negligible with every fill, its interval included."""
     ends = [{key: of[one.number].high for key, of in fill.numbers.items() if one.number in of} for fill in one.main]
     findings = [finding for finding in ends[0] if finding != MACRO]
     return [
@@ -195,7 +194,6 @@ def _unused(one: InterventionAnalysis) -> list[str]:
 
 
 def _measured(one: InterventionAnalysis, label: str) -> str:
-    """Give the numbers behind a judgment, of the fill that speaks most against it."""
     name, tested = one.number, [fill for fill in one.main if fill.mean[one.number].value is not None]
     if not tested:
         return f"{label or 'No number'}: too few lesions of each finding"
@@ -268,7 +266,7 @@ def _looks(found: Standings) -> Sentence:
 
 
 def _verdict(row: Standing, where: str, guess: str) -> str:
-    """Judge a score by its interval; `guess` is what scores as much, if anything does."""
+    """Judge a score by its interval; `guess` names a floor that scores as much, if any."""
     low, high = (row.value if end is None else end for end in (row.score.low, row.score.high))
     if guess or low > 0.5:
         return f"No better than {guess}" if guess else f"{'Nearly always' if low > 0.9 else 'Mostly'} {where}"
@@ -280,7 +278,7 @@ _STATE = {"words": ("words", "name"), "maps": ("map", "peaks on"), "boxes": ("bo
 
 
 def said(facts: Facts) -> Answer | None:
-    """Say whether texts name the right side, beside maps or boxes by the same rule; None where none was scored."""
+    """Say whether texts name the correct side, compared with maps or boxes; None if no text was scored."""
     kinds = {row.label: row.runs[0].words[0].kind for row in facts.words.rows}
     if not kinds:
         return None
@@ -329,7 +327,6 @@ def said(facts: Facts) -> Answer | None:
 
 
 def _tie(found: Standings, verdict: str) -> Sentence:
-    """Say that first place is shared, that nothing differs, or that there are too few images to tell."""
     tied, few = found.tied, found.too_few_images
     every = len(tied) == len(found.rows)
     each = len(tied) < 4 and (few or not every)
@@ -347,7 +344,6 @@ def _tie(found: Standings, verdict: str) -> Sentence:
 
 
 def _kind(found: Standings) -> str:
-    """Return what shares first place: `models`, or `settings`."""
     return "models" if len(found.models) == len(found.tied) else "settings"
 
 
@@ -364,7 +360,7 @@ _UNITS = {"": "lesions", "boxes": "box area", "points": "points"}
 
 
 def axis_title(found: Standings) -> str:
-    """Return what the scores of charts are."""
+    """Return the title of the axis of a number."""
     if found.number != "pointing_game":
         return (
             "Lesions whose side is stated correctly, in %"
@@ -379,7 +375,7 @@ def axis_title(found: Standings) -> str:
 
 
 def _located(row: Standing, more: str = "") -> str:
-    """Return what a model does, as `points at 91% on average over eight findings; 243 of 272 lesions`."""
+    """Return the predicate of a score: `points at 91% on average over eight findings; 243 of 272 lesions`."""
     over, percent = mean_over(len(row.runs), row.findings), _percent(row)
     if row.answers:
         mean = f", on average over {over}" if over else ""
@@ -390,7 +386,6 @@ def _located(row: Standing, more: str = "") -> str:
 
 
 def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> str:
-    """Return the rates of several as one text, with the lesions pointed at where all have as many."""
     rates, hits = ([*dict.fromkeys(map(text, rows))] for text in (_percent, _hits))
     over = mean_over(len(rows[0].runs), rows[0].findings)
     kinds = {row.answers for row in rows}
@@ -423,7 +418,7 @@ def _interval(found: Standings) -> Sentence:
 
 
 def _further(facts: Facts) -> Iterator[Sentence]:
-    """Say what else the answer depends on: datasets, models that show nothing or guess, settings, missing tests."""
+    """Name the datasets, models, settings and missing tests that the answer depends on."""
     found, datasets = facts.pointing, facts.analysis.datasets
     alone = len(found.models) == 1
     scored = {label for dataset in datasets for label in dataset.values(found.number)}
@@ -468,7 +463,7 @@ def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
 
 
 def _supervised(facts: Facts) -> Iterator[Sentence]:
-    """Say what supervised models score, what they were trained on, and on which datasets comparing them is unfair."""
+    """Say what supervised models score, their training data, and on which datasets a comparison is unfair."""
     scores = {row.label: f" scores {_percent(row)} and" for row in facts.pointing.rows}
     for label in (label for label, series in facts.series.items() if series.own):
         runs = [run.run for run in facts.analysis.runs if run.run.label == label]
@@ -488,14 +483,13 @@ def _by_dataset(found: Standings) -> Sentence:
 
 
 def _by_title(found: Standings) -> list[tuple[float, str]]:
-    """Return the scores of the head on each dataset with the dataset's title, the lowest first."""
     titles = [dataset_title(dataset.dataset) for dataset in found.datasets]
     scores = [run.macro[found.number].value or 0.0 for run in found.head.runs]
     return sorted(zip(scores, titles, strict=True))
 
 
 def _settings(found: Standings) -> Sentence:
-    """Say which settings change the score of a model's own settings, by the paired tests."""
+    """Say which settings change the score of the model's own settings, by the paired tests."""
     own, lead, texts = found.head, "", []
     tests = [test for dataset in found.datasets for test in dataset.comparisons if test.number == found.number]
     p_of = {frozenset((test.first, test.second)): test.p_adjusted for test in tests}
@@ -552,7 +546,7 @@ def _labels_only(facts: Facts, who: str) -> Answer:
 
 
 def what_was_run(facts: Facts) -> tuple[str, str]:
-    """Return what was run, in two halves; narrow screens show only the second."""
+    """Return models and data of the report; narrow screens show only the second half."""
     analysis = facts.analysis
     models = count_of(len({run.run.model for run in analysis.runs}), "model")
     if len(analysis.datasets) != 1:
@@ -565,14 +559,14 @@ def what_was_run(facts: Facts) -> tuple[str, str]:
 
 
 def averaged(found: Standings) -> str:
-    """Return what the scores are means over, in digits."""
+    """Return what the scores are means over: `8 findings`."""
     if len(found.datasets) > 1:
         return f"{len(found.datasets)} datasets"
     return count_of(found.head.findings if found.number == "side_joint" else len(found.datasets[0].findings), "finding")
 
 
 def own_in_words(runs: Sequence[RunAnalysis]) -> str:
-    """Return the settings that labels leave out, of models that were run with others: `Demo: 224 px`."""
+    """Return the models' own settings that labels leave out: `Demo: 224 px`."""
     told = {run.run.label: [setting_in_words(*one) for one in run.run.told_by.items()] for run in own_settings(runs)}
     return "; ".join(f"{label}: {', '.join(settings)}" for label, settings in told.items() if settings)
 
@@ -581,7 +575,7 @@ def own_in_words(runs: Sequence[RunAnalysis]) -> str:
 
 
 def best(facts: Facts) -> Answer:
-    """Say who grounds best, and on which finding it is weakest; without grounding, what is recognized best."""
+    """Name the best model and its weakest finding."""
     found, head, alone = facts.shown, facts.shown.head, len(facts.shown.rows) == 1
     known = ((number_of(head.runs[0], found.number, finding).value, finding) for finding in head.runs[0].findings)
     scores = sorted((value, finding) for value, finding in known if value is not None)
@@ -621,7 +615,7 @@ def best(facts: Facts) -> Answer:
 
 
 def recognition(facts: Facts) -> Answer:
-    """Say whether recognition predicts grounding, and how often what is recognized is not looked at."""
+    """Say whether recognition predicts grounding, and how often a recognized lesion is missed."""
     explained = _explained(facts)
     return Answer("Does recognition predict grounding?", *explained, _recognised_elsewhere(facts.analysis.runs))
 
@@ -660,7 +654,7 @@ def _explained(facts: Facts) -> tuple[str, ...]:
 
 
 def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
-    """Say how often a model recognizes a finding and looks elsewhere, near misses left out."""
+    """Say how many recognized lesions are missed by more than a near miss."""
     recognized, elsewhere = Counter[str](), Counter[str]()
     for run in runs:
         for of in run.quadrants.values():
@@ -680,7 +674,7 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
 
 
 def failures(facts: Facts) -> Answer:
-    """Say whether small lesions are missed, and which findings nothing points at better than a guess."""
+    """Compare the smallest with the largest lesions, and name the findings at the floor."""
     question, found = "Where does it fail?", facts.pointing
     guesses = _guesses(facts, found.head)
     sized = [run for run in found.head.runs if len(run.areas) > 1]
@@ -704,7 +698,7 @@ def failures(facts: Facts) -> Answer:
 
 
 def _guesses(facts: Facts, row: Standing) -> str:
-    """Say on which findings a series scores no more than a rule that ignores the image; empty if on none."""
+    """Name the findings on which a series scores no more than a rule that ignores the image."""
     where, number = [], facts.pointing.number
     for dataset, run in zip(facts.pointing.datasets, row.runs, strict=True):
         # A floor of the mean would mix findings that the middle of the image hits always with those it never hits.
@@ -721,12 +715,11 @@ def _at_most(score: Estimate, floor: Estimate, slack: float = 0.0) -> bool:
 
 
 def _name(found: Standings, row: Standing) -> str:
-    """Return the title of a single model, the label of one of several."""
     return model_title(row.model) if len(found.models) == 1 else row.label
 
 
 def thresholds(facts: Facts) -> Answer:
-    """Say what the fixed threshold costs, and by how much the best one flatters."""
+    """Compare Dice at 0.5 with Dice at the best threshold, and give the optimism of the latter."""
     question, found, runs = "Can the thresholds be trusted?", facts.pointing, facts.analysis.runs
     swept = {run.run.label for run in runs if run.macro["dice_gap"].value is not None}
     row = next((row for row in (found.head, *found.rows) if row.label in swept), None)
@@ -747,7 +740,7 @@ def thresholds(facts: Facts) -> Answer:
 
 
 def follows_words(facts: Facts) -> Answer | None:
-    """Say whether the map of the model that the report is about follows the words; None unless these were changed."""
+    """Say whether the head model follows the words; None unless they were changed."""
     label = facts.shown.head.label if facts.shown.rows else ""
     for dataset in facts.shown.datasets:
         own = [row for row in dataset.rewordings if (row.label, row.number) == (label, "pointing_game")]
@@ -763,7 +756,6 @@ def follows_words(facts: Facts) -> Answer | None:
 
 
 def _others(rows: Sequence[Rewording]) -> Sentence:
-    """Say which of the other models leave a region when they are asked for another one."""
     moved = [row for row in rows if row.p_adjusted is not None and row.p_adjusted <= SIGNIFICANT]
     leave = [row.label for row in moved if (row.difference.value or 0.0) < 0]
     stay = [row.label for row in rows if row.label not in leave]
@@ -785,7 +777,7 @@ _IN_OTHER_WORDS = {
 
 
 def _reworded(row: Rewording, what: str, changed: str, same: str) -> Sentence:
-    """Compare phrases in other words with the phrases as they stand, or say that they are too few to tell."""
+    """Compare the original phrases with the same phrases in other words."""
     difference, p = row.difference.value or 0.0, row.p_adjusted
     if p is not None and p <= SIGNIFICANT:
         # A model that points better at a region when it is told another one does not follow.
@@ -798,7 +790,7 @@ def _reworded(row: Rewording, what: str, changed: str, same: str) -> Sentence:
 
 
 def differences(facts: Facts) -> Answer:
-    """Say how many of the paired differences in the pointing game are significant."""
+    """Count the significant paired differences."""
     number = facts.words.number if facts.shown is facts.words else "pointing_game"
     question, what = (
         "Are the differences real?",
@@ -822,7 +814,7 @@ def differences(facts: Facts) -> Answer:
 
 
 def answered(analysis: Analysis) -> str:
-    """Say of how many answers something could be scored, of the model that lost most; empty without answers."""
+    """Return the share of answers without a usable box of the worst model; empty without answers."""
     lost = [
         (1 - (answers.overall["answered"] or 0.0), run.run.label)
         for run in analysis.runs
@@ -839,7 +831,7 @@ def answered(analysis: Analysis) -> str:
 
 
 def order_of_protocols(analysis: Analysis) -> str:
-    """Say how many pairs of models change their order from one protocol to another."""
+    """Count the pairs of models whose order depends on the protocol."""
     turned, several = 0, False
     for dataset in analysis.datasets:
         several = several or any(len(one.values) > 1 for one in dataset.protocols)
@@ -852,7 +844,7 @@ def order_of_protocols(analysis: Analysis) -> str:
 
 
 def calibration(tables: Sequence[Table]) -> str:
-    """Name the smallest calibration error, beside what chance alone would give; empty where none was computed."""
+    """Name the smallest calibration error, with that expected by chance; empty if not computed."""
     rows = [(table, row.cells) for table in tables if table.name.startswith("protocols_cal") for row in table.rows]
     if not rows:
         return ""
@@ -865,7 +857,7 @@ def calibration(tables: Sequence[Table]) -> str:
 
 
 def in_short(facts: Facts) -> tuple[str, ...]:
-    """Return the findings of the sections, each with its question, as plain text."""
+    """Return question and sentences of each section as plain text."""
     found, sections = facts.pointing, [best(facts)] if facts.shown.rows else []
     guesses: list[str] = []
     if found.rows:
@@ -892,7 +884,7 @@ def _useless_dice(analysis: Analysis) -> str:
 
 
 def on_dataset(analysis: Analysis, dataset: DatasetAnalysis) -> tuple[str, ...]:
-    """Return what was found on one dataset of several, and the notes of a dataset, as plain text."""
+    """Return the sentences about one dataset of several, and its notes."""
     texts: list[str] = []
     if len(analysis.datasets) > 1:
         scopes: tuple[Literal["models", "findings"], ...] = ("models", "findings")

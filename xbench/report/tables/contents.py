@@ -81,12 +81,11 @@ _STUDIES = {"prompts": "Other wordings of the findings", "image_size": "Other in
 
 
 def all_tables(analysis: Analysis) -> tuple[Table, ...]:
-    """Return every table of a report that has a row, the most looked for first."""
+    """Return every table of a report with a number."""
     return tuple(table for table in _tables(analysis) if _has_numbers(table))
 
 
 def _has_numbers(table: Table) -> bool:
-    """Tell whether a table has rows, and one of a model has a number if columns are of numbers."""
     places = [place for place, column in enumerate(table.columns) if column.numeric]
     cells = [row.cells[place] for row in table.rows for place in places if row.kind == "model"]
     return any(cell.value is not None for cell in cells) if cells else bool(table.rows)
@@ -124,6 +123,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
     for per_dataset in (
         _words,
         _protocols,
+        _protocol_numbers,
         _turned,
         _calibration,
         comparisons,
@@ -204,6 +204,22 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
     )
     notes = [_rule_and_flaw(PROTOCOLS[one.name], one.in_frame) for one in dataset.protocols]
     return table_of("protocols", "Other papers' scoring rules on", caption, ["Model"], columns, rows, notes)
+
+
+def _protocol_numbers(dataset: DatasetAnalysis) -> Table:
+    rows = []
+    for name in dict.fromkeys(scores.name for scores in dataset.protocols):
+        for label, entry in in_order(dataset.runs).items():
+            numbers = read_protocol(entry.run.folder, name)["numbers"] if label in _scored_by(dataset, name) else {}
+            values = ((key, number["value"]) for key, number in numbers.items() if number["value"] is not None)
+            rows += [row(PROTOCOLS[name].title, label, key, decimal(float(value), 4)) for key, value in values]
+    caption = "Every number of each protocol as in its file, not in percent."
+    text = ["Protocol", "Model", "Number"]
+    return table_of("protocols_numbers", "All numbers of other papers' rules on", caption, text, ["Value"], rows)
+
+
+def _scored_by(dataset: DatasetAnalysis, name: str) -> set[str]:
+    return {label for scores in dataset.protocols if scores.name == name for label in scores.values}
 
 
 def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:
@@ -339,7 +355,7 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
 
 
 def best_and_worst(entry: RunAnalysis) -> list[tuple[str, str]]:
-    """Return up to three best and three worst findings by pointing game, each as place and name."""
+    """Return up to three best and three worst findings by pointing game, as place and name."""
     scores = {finding: numbers["pointing_game"].value for finding, numbers in entry.findings.items()}
     known = {finding: score for finding, score in scores.items() if score is not None}
     ranked = sorted(known, key=lambda finding: -known[finding])

@@ -31,10 +31,9 @@ _LATEX = {
 
 
 def to_latex(table: Table) -> str:
-    """Write a table as LaTeX that needs the packages booktabs and graphicx.
+    """Write a table as LaTeX for the packages booktabs and graphicx.
 
-    Best bold, second underlined, intervals below the values. A table that is wider than the text is shrunk to its
-    width. More than 8 columns of numbers, or more than 24 rows, continue in further floats under the same number.
+    Tables wider than the text are shrunk; more than 8 columns of numbers or 24 rows continue in further floats.
     """
     title, text = _latex(table.title), _latex(" ".join((table.caption, *table.notes)))
     head = f"\\caption{{\\textbf{{{title}.}} {text}}}\n\\label{{tab:{table.name}}}"
@@ -105,7 +104,7 @@ def _value(cell: Cell) -> str:
 
 
 def _interval(cell: Cell) -> str:
-    """Return an interval with one decimal, which is all that its own accuracy is worth."""
+    """Return an interval with one decimal; more would exceed its accuracy."""
     return cell.limits(1).replace("-", "$-$")
 
 

@@ -52,7 +52,7 @@ def checklist(analysis: Analysis) -> Table:
 
 
 def _facts(analysis: Analysis) -> dict[str, str]:
-    """Return sentences without their full stop by name; what is not known, or does not apply, is empty."""
+    """Return sentences without their period, by name; empty if unknown or not applicable."""
     runs = analysis.runs
     of_runs = [(analysis.heading(dataset), entry) for dataset in analysis.datasets for entry in dataset.runs]
     data = {entry.run.label: entry.run.results.provenance.get("data") or {} for entry in runs}
@@ -110,7 +110,6 @@ def _facts(analysis: Analysis) -> dict[str, str]:
 
 
 def _of_answers(answers: Sequence[Answers]) -> list[str]:
-    """Say how answers were read and their boxes scored."""
     boxes = "Boxes were also scored without a grid, by IoU, IoU above 0.5, and precision and recall at an IoU of 0.5"
     read = []
     for of in answers:
@@ -169,7 +168,6 @@ def _attributes(analysis: Analysis) -> str:
 
 
 def _interventions(analysis: Analysis, data: Sequence[Mapping[str, Any]]) -> str:
-    """Say how regions were hidden; nothing if no run did so."""
     fills = [name for name in FILLS if any(name in (of.get("interventions") or ()) for of in data)]
     subset = _distinct(count_of(pairs, "pair") for of in data if (pairs := of.get("pairs")))
     chosen = f"up to {listed(subset)} of image and finding, equally many per finding," if subset else "each pair"
@@ -196,6 +194,6 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 
 
 def _each(facts: Sequence[tuple[str, str]]) -> str:
-    """Return facts with what each is about; what all have in common once."""
+    """Return facts with their subjects, or once if all are equal."""
     texts = _distinct(text for _, text in facts)
     return texts[0] if len(texts) == 1 else "; ".join(_distinct(f"{about}: {text}" for about, text in facts))

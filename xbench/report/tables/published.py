@@ -94,7 +94,6 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
 
 
 def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
-    """Yield how many images are behind the number of each finding: ours, and what the published digits imply."""
     numbers = {
         tuple(entry.run.results.grounding.per_class[finding].count for finding in dataset.findings)
         for entry in dataset.runs
@@ -138,7 +137,6 @@ def _signed(ours: float | None, published: float | None) -> Cell:
 
 
 def _rows(runs: Sequence[RunAnalysis], columns: Sequence[_Beside]) -> list[Row]:
-    """Return our numbers, the published ones and the differences of each model that the paper has."""
     rows = []
     for label, model in _published_models(runs).items():
         ours = [cells.get(label, number(None)) for _, cells, _ in columns]
@@ -154,5 +152,4 @@ def _rows(runs: Sequence[RunAnalysis], columns: Sequence[_Beside]) -> list[Row]:
 
 
 def _published_models(runs: Sequence[RunAnalysis]) -> dict[str, str]:
-    """Return the models that the paper has, by label."""
     return {label: entry.run.model for label, entry in in_order(runs).items() if entry.run.model in paper()["dice_gap"]}

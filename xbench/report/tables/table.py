@@ -23,7 +23,7 @@ INTERVALS = "Brackets: 95% intervals."
 
 @dataclass(frozen=True)
 class Column:
-    """A column, with the heading above it and its neighbors, if any; it sorts by value or, unless numeric, by text."""
+    """A column under an optional group heading; numeric columns sort by value."""
 
     title: str
     group: str = ""
@@ -97,7 +97,7 @@ def spans(columns: Iterable[Column]) -> list[tuple[str, int]]:
 
 
 def each_note_once(tables: Iterable[Table], shown: Iterable[str] = ()) -> list[Table]:
-    """Return tables that are shown together, with each note under the first that has it; none of those in `shown`."""
+    """Return tables with each note only under the first that has it, and without the notes in `shown`."""
     seen, found = set(shown), []
     for table in tables:
         found.append(replace(table, notes=tuple(note for note in table.notes if note not in seen)))
@@ -120,7 +120,7 @@ def _fixed(value: float, digits: int, sign: str = "") -> str:
 
 
 def row(*entries: Cell | Estimate | str | float | None, kind: Kind = "model") -> Row:
-    """Return a row: words as they are, whole numbers as counts, fractions in percent, with their intervals."""
+    """Return a row: text as is, integers as counts, fractions in percent with their intervals."""
     return Row(tuple(map(_cell, entries)), kind)
 
 
@@ -142,7 +142,7 @@ def number(estimate: Estimate | None, signed: bool = False) -> Cell:
 
 
 def decimal(value: Estimate | float | None, digits: int) -> Cell:
-    """Return a cell with a number as it is, rounded to so many digits, and its interval."""
+    """Return a cell with a rounded number and its interval, not in percent."""
     found = value if isinstance(value, Estimate) else Estimate(value)
     text = MISSING if found.value is None else _fixed(found.value, digits)
     return Cell(text, found.value, found.low, found.high, plain=found.low is not None)
@@ -186,10 +186,10 @@ def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
 
 
 def cells_of(dataset: DatasetAnalysis, key: str, finding: str | None = None, ranked: bool = True) -> dict[str, Cell]:
-    """Return a number of a finding, or its means over findings, by label of the run and by title of the reference.
+    """Return a number of a finding, or its macro mean, by label of the run and title of the reference.
 
-    Of the runs the best, the second and ties with the best are marked, if they are to be `ranked` and every run was
-    tested against the best one. What is printed alike is marked alike, and where all are alike none is best.
+    If `ranked` and all runs were tested against the best, mark the best, the second and ties with the best. Equal
+    printed values get equal marks; if all are equal, none is marked.
     """
     cells = {entry.run.label: number(number_of(entry, key, finding)) for entry in dataset.runs}
     printed = {label: float(cell.text) for label, cell in cells.items() if cell.value is not None}
@@ -206,7 +206,7 @@ def cells_of(dataset: DatasetAnalysis, key: str, finding: str | None = None, ran
 def rows_of_models(
     labels: Iterable[str], columns: Sequence[Mapping[str, Cell]], references: Iterable[Reference] = ()
 ) -> list[Row]:
-    """Return a row per model, then a row per floor and ceiling that has at least one of the numbers."""
+    """Return a row per model, then one per reference that has at least one of the numbers."""
     kinds = {reference.title: reference.kind for reference in references}
     rows = [row(label, *(cells.get(label) for cells in columns)) for label in labels]
     for title in sorted(kinds, key=lambda title: kinds[title] == "ceiling"):
@@ -216,17 +216,16 @@ def rows_of_models(
 
 
 def marks(rows: Iterable[Row]) -> str:
-    """Return what a caption says of the marks in a table, with a space before it; nothing where there are none."""
+    """Return the explanation of a table's marks with a leading space; empty without marks."""
     cells = [cell for row in rows for cell in row.cells]
     tied = f"; {TIED}: not significantly different from the best (paired test)" if any(c.tied for c in cells) else ""
     return f" Best bold, second underlined{tied}." if any(cell.mark for cell in cells) else ""
 
 
 def to_rows(table: Table) -> list[list[Any]]:
-    """Return a table for machines: every number as a fraction in full precision, its interval in columns of its own.
+    """Return a table for machines: full-precision fractions, intervals in separate columns, None for missing values.
 
-    The first row names the columns; the first of these, `kind`, says whose a row is: `model`, `floor`, `ceiling`,
-    `published`, `difference`, `count`. A value that does not exist is None.
+    The first row names the columns; the column `kind` has each row's `Kind`.
     """
     columns: dict[str, list[object]] = {"kind": [row.kind for row in table.rows]}
     for position, column in enumerate(table.columns):
@@ -247,7 +246,7 @@ def to_csv(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Write a table as GitHub shows it: best bold, second underlined, intervals in small print beneath the values."""
+    """Write a table as Markdown: best bold, second underlined, intervals in small print below the values."""
     headings = [
         f"{escaped(column.group)}<br>{escaped(column.title)}" if column.group else escaped(column.title)
         for column in table.columns
