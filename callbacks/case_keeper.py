@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.runs.answers import answer_rows, answers_table
@@ -62,7 +63,7 @@ def tables_of(outputs: Prediction | None, batch: Batch) -> dict[str, pa.Table]:
     tables = {IMAGES: table_of(IMAGES, sorted(rows + lost))}
     if outputs is not None and not isinstance(outputs.shown, Answers):
         given = zip(("logit", "probability"), outputs.scores(len(truth.queries)), strict=True)
-        scores = {name: values.double().cpu().numpy() for name, values in given}
+        scores = {name: values.to("cpu", torch.float64).numpy() for name, values in given}
         maps = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
         tables[PREDICTIONS] = predictions_table(truth, maps, scores, batch.condition)
         if words := answer_rows(Answers([], outputs.texts), truth):

@@ -26,7 +26,7 @@ from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, Table, reading
-from xbench.scoring.rows import column_of, nulls
+from xbench.scoring.rows import column_of, nulls, texts_column
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import View
@@ -96,10 +96,10 @@ def predictions_table(
     """Return `predictions.parquet` of the pairs of `truth`: maps (P, h, w), NaN where missing, and scores (P,)."""
     columns: dict[str, Any] = {
         "index": column_of(truth.index[truth.image], pa.int64()),
-        "image_id": [truth.image_ids[image] for image in truth.image],
-        "query": [query.name for query in truth.queries],
-        "finding": [query.finding for query in truth.queries],
-        "condition": [condition] * len(truth.queries),
+        "image_id": texts_column(tuple([truth.image_ids[image] for image in truth.image])),
+        "query": texts_column(tuple([query.name for query in truth.queries])),
+        "finding": texts_column(tuple([query.finding for query in truth.queries])),
+        "condition": texts_column((condition,) * len(truth.queries)),
         **{name: column_of(values.ravel(), pa.float64()) for name, values in scores.items()},
     }
     if maps is not None:

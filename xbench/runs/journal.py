@@ -99,7 +99,9 @@ def _intact(path: Path) -> bytes | None:
 
 def encoded(table: pa.Table) -> pa.Buffer | bytes:
     """Encode a table without its schema, which takes longer than a batch's rows; empty tables become empty."""
-    batches = table.combine_chunks().to_batches()
+    batches = table.to_batches()
+    if len(batches) > 1:
+        batches = table.combine_chunks().to_batches()
     return batches[0].serialize() if batches else b""
 
 

@@ -19,11 +19,12 @@ from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
 from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.scoring.numbers import dice, iou
-from xbench.scoring.rows import SCHEMA, column_of, nulls
+from xbench.scoring.rows import SCHEMA, column_of, float_columns, nulls, texts_column
 from xbench.scoring.sweep import own_thresholds
 from xbench.types import Answers, Maps, Prediction, Rules, Truth
 
 _KINDS = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
+_FLOATS = frozenset(name for name, kind in _KINDS.items() if kind == pa.float64())
 _nulls = lru_cache(maxsize=8)(partial(nulls, SCHEMA))
 Check = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]], None]
 
@@ -80,13 +81,16 @@ def measure(
         **dict(zip(("region_area", "region_x", "region_y"), truth.places.T, strict=True)),
         **dict(zip(("reader_dice", "reader_iou"), truth.agreement.T, strict=True)),
     }
-    columns = _nulls(pairs) | {name: pa.array(column, pa.string()) for name, column in texts.items()}
+    columns = _nulls(pairs) | {name: texts_column(tuple(column)) for name, column in texts.items()}
+    floats = {}
     for name, column in (numbers | values | pixels).items():
-        kind = _KINDS[name]
         if isinstance(column, list):
-            columns[name] = pa.array(column, kind, from_pandas=True)
+            columns[name] = pa.array(column, _KINDS[name], from_pandas=True)
+        elif name in _FLOATS:
+            floats[name] = column
         else:
-            columns[name] = column_of(column, kind, None if name in numbers else scored)
+            columns[name] = column_of(column, _KINDS[name], None if name in numbers else scored)
+    columns |= float_columns(floats, scored)
     return pa.Table.from_arrays([*columns.values()], schema=SCHEMA)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -222,6 +222,24 @@ def column_of(values: NDArray[Any], kind: pa.DataType, there: NDArray[np.bool_] 
     return pa.Array.from_buffers(
         kind, rows, [_bits(known), _bits(content) if content.dtype == np.bool_ else pa.py_buffer(content)]
     )
+
+
+def float_columns(values: Mapping[str, NDArray[Any]], there: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """Return numbers of the R rows or of those `there` as columns of float64, all at once, which is faster."""
+    table = np.full((len(values), len(there)), np.nan)
+    for row, column in zip(table, values.values(), strict=True):
+        row[there if len(column) < len(row) else ...] = column
+    known = np.packbits(~np.isnan(table), axis=1, bitorder="little")
+    return {
+        name: pa.Array.from_buffers(pa.float64(), len(row), [pa.py_buffer(bits), pa.py_buffer(row)])
+        for name, bits, row in zip(values, known, table, strict=True)
+    }
+
+
+@lru_cache(maxsize=64)
+def texts_column(values: tuple[str | None, ...]) -> pa.Array:
+    """Return texts as a column; cached because the tables of a batch, and of the next, share most of them."""
+    return pa.array(values, pa.string())
 
 
 def _bits(values: NDArray[np.bool_] | None) -> pa.Buffer | None:
