@@ -21,7 +21,7 @@ from xbench.models.base import SaliencyModel
 from xbench.report.tiles import file_names, film_tile, map_tile, sheet, shown
 from xbench.runs.files import IMAGES, PARTS, PREDICTIONS
 from xbench.runs.folder import open_run_folder
-from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
+from xbench.runs.journal import BatchRecord, all_batches, append_record
 from xbench.runs.provenance import collect_outputs
 from xbench.runs.tables import about_tables, write_tables
 from xbench.runtime.errors import UsageError
@@ -111,8 +111,7 @@ class PredictionWriter(Callback):
         notes = {*data.notes}
 
         def tables() -> Iterator[Mapping[str, pa.Table]]:
-            for path in all_batches(self._parts, -(-len(data.records) // data.batch_size)):
-                record = read_record(path)
+            for record in all_batches(self._parts, -(-len(data.records) // data.batch_size)):
                 skipped.extend(record.failures)
                 notes.update(record.notes)
                 yield record.tables

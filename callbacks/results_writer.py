@@ -110,7 +110,7 @@ class ResultsWriter(Callback):
         batches = all_batches(self._run.journal, -(-len(data.records) // data.batch_size))
         # Here, because it would delay each next batch.
         about = [record.attributes for record in data.records]
-        tables = (with_attributes(read_record(path).tables, about) for path in batches)
+        tables = (with_attributes(record.tables, about) for record in batches)
         alone = [PAIRS, PREDICTIONS] if results.answered else [PAIRS]
         names = [name for name in SCHEMAS if name != PERTURBATIONS] if find(trainer, CaseKeeper) else alone
         if (perturbed := find(trainer, Perturbations)) and perturbed.kinds:

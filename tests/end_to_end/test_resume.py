@@ -236,7 +236,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
     append_record(tmp_path, record(0, draw))
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left on device"):
-        patch.setattr(Path, "replace", full)
+        patch.setattr("os.replace", full)
         append_record(tmp_path, record(1, draw))
     assert not [*tmp_path.glob("*.partial")]
     assert [*finished_batches(tmp_path)] == [0]

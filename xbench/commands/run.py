@@ -11,7 +11,7 @@ import sys
 import warnings
 from argparse import Namespace as Arguments
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,7 @@ from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -201,9 +202,13 @@ def _build_trainer(options: Namespace, resolved: SaveConfigCallback) -> Trainer:
     if _progress_wanted(options) and not any(isinstance(callback, ProgressBar) for callback in callbacks):
         callbacks.append(RunProgressBar())
     try:
-        return Trainer(**{**options, "callbacks": [*callbacks, resolved]})
+        trainer = Trainer(**{**options, "callbacks": [*callbacks, resolved]})
     except (TypeError, ValueError) as error:
         raise UsageError(f"The trainer's options do not fit together: {error}") from error
+    if isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
+        # Lightning's generator takes time in each of the 60 hooks of a batch, even if it measures none.
+        trainer.profiler.profile = nullcontext  # type: ignore[assignment,attr-defined,method-assign]
+    return trainer
 
 
 def _progress_wanted(options: Namespace) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,15 +52,19 @@ def finished_batches(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def all_batches(folder: Path, expected: int) -> list[Path]:
-    """Return the files of all batches in order, or raise a UserError if any is missing."""
-    finished = finished_batches(folder)
+def all_batches(folder: Path, expected: int) -> Iterator[BatchRecord]:
+    """Yield all batches in order; raise a UserError at the end if any is missing."""
+    finished = set[int]()
+    # Longer numbers are larger. Repeated batches are equal.
+    for path in sorted(folder.glob("*.arrow"), key=lambda path: (len(path.name), path.name)):
+        if (content := _intact(path)) is not None and (record := _decode(content)).batch not in finished:
+            finished.add(record.batch)
+            yield record
     if len(finished) != expected:
         raise UserError(
             f"{folder} holds {len(finished)} of {expected} finished batches, because other processes wrote to another "
             "disk: --trainer.default_root_dir must be a folder that all nodes share."
         )
-    return [*finished.values()]
 
 
 def read_record(path: Path) -> BatchRecord:
@@ -68,6 +72,10 @@ def read_record(path: Path) -> BatchRecord:
     content = _intact(path)
     if content is None:
         raise ValueError(f"{path} changed while it was read")
+    return _decode(content)
+
+
+def _decode(content: bytes) -> BatchRecord:
     from xbench.types import Failure, Note
 
     end = content.index(b"\n") + 1

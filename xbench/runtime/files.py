@@ -29,16 +29,18 @@ def atomic_writer(path: Path, shared: bool = False, forced: bool = True) -> Iter
     A `shared` file may have several writers; the last one wins. Unless `forced` to disk, it may be torn by a crash.
     """
     # A single writer always uses one partial name, so that the next attempt replaces leftovers.
-    partial = path.with_name(f".{path.name}{f'.{uuid4().hex}' if shared else ''}.partial")
+    folder, name = os.path.split(path)
+    # As text, because making paths takes as long as writing a small file.
+    partial = os.path.join(folder, f".{name}{f'.{uuid4().hex}' if shared else ''}.partial")
     try:
-        with partial.open("wb") as file:
+        with open(partial, "wb") as file:
             yield file
             if forced:
                 file.flush()
                 os.fsync(file.fileno())
-        partial.replace(path)
+        os.replace(partial, path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        Path(partial).unlink(missing_ok=True)
         raise
 
 
