@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -240,8 +241,10 @@ class Batch:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # One storage for all tensors: a worker passes each through a file descriptor, slowly, and about 1,000 at most.
-        places = [place for place, region in enumerate(self.truth.regions) if region is not None]
-        drawn = [region for region in self.truth.regions if region is not None]
+        regions = {place: region.numpy() for place, region in enumerate(self.truth.regions) if region is not None}
+        # As bits, because the first access to each page of shared memory is slow.
+        drawn = [torch.from_numpy(np.packbits(region)) for region in regions.values()]
+        shapes = {place: region.shape for place, region in regions.items()}
         # Pixels of changes may be floats. They go first because only their position in the storage matters.
         changed = [torch.from_numpy(change.pixels) for change in self.changes]
         tensors = [self.images, *changed, *self.display, *self.radiographs, *self.kept.values(), *drawn]
@@ -251,7 +254,7 @@ class Batch:
         content = torch.cat(parts, out=torch.empty(0, dtype=torch.uint8).set_(shared))
         if len(content) <= _SMALL:
             _handed_over.append(content)
-        truth = {one.name: getattr(self.truth, one.name) for one in fields(Truth)} | {"regions": places}
+        truth = {one.name: getattr(self.truth, one.name) for one in fields(Truth)} | {"regions": shapes}
         rest = {one.name: getattr(self, one.name) for one in fields(self)} | {"images": 1, "truth": truth}
         counts = {"display": len(self.display), "radiographs": len(self.radiographs), "kept": [*self.kept]}
         rest["changes"] = [replace(change, pixels=np.zeros((0, 0), np.uint8)) for change in self.changes]
@@ -345,6 +348,9 @@ def _unpacked(content: Tensor, runs: Sequence[tuple[torch.dtype, torch.Size, int
     rest["changes"] = [replace(change, pixels=next(taken).numpy()) for change in rest["changes"]]
     rest |= {name: [*islice(taken, rest[name])] for name in ("display", "radiographs")}
     rest["kept"] = {name: next(taken) for name in rest["kept"]}
-    regions = dict(zip(truth["regions"], taken, strict=True))
+    regions = dict[int, Tensor]()
+    for (place, shape), bits in zip(truth["regions"].items(), taken, strict=True):
+        pixels = np.unpackbits(bits.numpy(), count=math.prod(shape)).reshape(shape)
+        regions[place] = torch.from_numpy(pixels.view(np.bool_))
     truth["regions"] = [regions.get(place) for place in range(len(truth["queries"]))]
     return Batch(**rest | {"truth": Truth(**truth)})
