@@ -48,7 +48,8 @@ HOMES: dict[str, tuple[Callable[..., VLM], Any, str, str]] = {
     "cxrclip": (models.CXRCLIP, cxrclip, "image_projection.projection.bias", "CXR-CLIP"),
 }
 SIZE = 448
-SIZED = pytest.mark.parametrize("model", [name for name in MODELS if name not in FIXED], scope="module")
+# Indirect: with a `model` beside the fixture's, `build` and `network` would not notice that the model changes.
+SIZED = pytest.mark.parametrize("model", [name for name in MODELS if name not in FIXED], indirect=True)
 # Sides of the squares that their cells stand for.
 STRIDES = dict.fromkeys(MODELS, 16) | {"radzero": 14}
 STRIDES |= dict.fromkeys(("clip", "kad", "chexzero", "biovil", "biovilt", "cxrclip"), 32)
@@ -224,7 +225,7 @@ def test_the_file_of_another_model_is_recognized(model: str, build: Callable[...
         build(checkpoint=file)
 
 
-@pytest.mark.parametrize("model", DECODERS, scope="module")
+@pytest.mark.parametrize("model", DECODERS, indirect=True)
 class TestDecoders:
     def test_no_checkpoint(self, model: str) -> None:
         with pytest.raises(UsageError, match=r"give --model\.checkpoint FILE") as caught:

@@ -61,6 +61,10 @@ class RunParser(LightningArgumentParser):
         config = self.parse_args([*first, *check_options(self.command, composed, class_arguments)])
         if config.trainer.use_distributed_sampler:
             raise UsageError("--trainer.use_distributed_sampler true would score some images twice: omit it.")
+        for option in ("limit_test_batches", "limit_predict_batches"):
+            # The value may be wrong: typing caches unions in any order, so jsonargparse can read 1 as 1.0.
+            if config.trainer[option] is not None:
+                raise UsageError(f"--trainer.{option} would omit images: use --data.limit N for the first N images.")
         return config
 
     def resolve(self, words: Sequence[str]) -> dict[str, Any]:
