@@ -122,7 +122,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]
 
 @pytest.fixture(scope="session")
 def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with finished runs of CLIP, KAD and CARZero on ChestX-ray14, from the least skilled to the most."""
     from synthetic import write_run
 
     root = tmp_path_factory.mktemp("three_runs")

@@ -191,7 +191,6 @@ def test_bytes_that_are_no_text_are_refused_before_anything_is_done(command, toy
 
 
 def written_to(kind: str):
-    """What a shell makes standard output."""
     if kind == "a full disk":
         return open("/dev/full", "w")
     if kind == "a closed pipe":
@@ -221,7 +220,6 @@ def test_a_run_does_not_fail_over_what_it_prints(toy_config, tmp_path, monkeypat
 
 @pytest.mark.parametrize(("shell", "status"), [("list > /dev/full", 1), ("list | head -1", 0), ("list >&-", 0)])
 def test_printing_that_fails_leaves_no_traceback(tmp_path, shell, status):
-    """Nor does the interpreter have something to say when it ends."""
     script = f"set -o pipefail; {sys.executable} -m xbench.cli {shell}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == status
@@ -230,7 +228,6 @@ def test_printing_that_fails_leaves_no_traceback(tmp_path, shell, status):
 
 @pytest.fixture
 def parts(tmp_path, monkeypatch):
-    """A model of one's own, a dataset of one's own, and configurations that name them in all ways."""
     own.write_coco(own.write_images(tmp_path / "mine"))
     (tmp_path / "my.py").write_text(
         "from xbench.models import CenterPrior\n\n\nclass MyVLM(CenterPrior):\n"
@@ -295,8 +292,6 @@ def test_parts_make_a_benchmark(parts):
 
 
 class Heavy(Brightness):
-    """Weights that take minutes to load."""
-
     def __init__(self) -> None:
         raise AssertionError("the model was built before the data were looked at")
 

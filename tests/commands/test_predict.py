@@ -15,7 +15,6 @@ QUIET = ("--data.num_workers", "0", "--trainer.enable_progress_bar", "false", "-
 
 @pytest.fixture
 def films(tmp_path):
-    """Four phantoms in a folder, higher than wide."""
     root = tmp_path / "films"
     for number, place in enumerate(PLACES):
         (root / place).parent.mkdir(parents=True, exist_ok=True)

@@ -145,7 +145,6 @@ def test_bad_input(command, pictures_config, options, status, message):
 
 
 def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):
-    """SIGKILL leaves no chance to tidy up."""
     options = ["--config", str(pictures_config), "--data.cache", str(tmp_path / "cache")]
     slow = [*options, "--data.seconds", "0.1", "--data.num_workers", "1"]
     process = start(["prepare", *slow], tmp_path)

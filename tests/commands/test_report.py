@@ -28,7 +28,6 @@ from xbench.report.tables.table import escaped, to_csv, to_markdown
 
 @pytest.fixture(scope="module")
 def runs(three_runs, tmp_path_factory) -> Path:
-    """The three runs, an older one of the same configuration, and one that did not finish."""
     root = tmp_path_factory.mktemp("runs")
     shutil.copytree(three_runs, root, dirs_exist_ok=True)
     write_run(root, "kad", skill=0.1, stamp="2025-01-01_00-00-00")
@@ -39,7 +38,6 @@ def runs(three_runs, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(runs, tmp_path_factory) -> tuple[Path, str]:
-    """Folder of a report over an earlier one, and what the screen showed."""
     out = tmp_path_factory.mktemp("written")
     (out / "tables").mkdir()
     (out / "analysis.json").write_text("{}")

@@ -138,7 +138,6 @@ def test_thresholds_are_tuned_on_another_run(run, stored, tmp_path, command):
 
 
 def tuning_files(folder, *rows):
-    """The two files of CheXlocalize's authors, for the findings of `write_run`."""
     (folder / "tuning.csv").write_text("threshold,task\n" + "".join(f"{t},{name}\n" for t, name in rows))
     each = [f"{k / 10},{0.5 if k in (4, 6) else 0.1},{name}\n" for _, name in rows for k in range(9)]
     (folder / "cutoffs.csv").write_text("prob_threshold,mIoU,task\n" + "".join(each))
@@ -244,7 +243,6 @@ def test_alarms_are_those_of_a_count_by_hand(run, tmp_path, command, tuned):
 
 
 def rename_images(folder):
-    """The same run, of images with other names."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

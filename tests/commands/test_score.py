@@ -371,7 +371,6 @@ def test_a_table_of_probabilities_that_does_not_fit_is_refused(command, made, tm
 
 
 def human(official, folder):
-    """The files of CheXlocalize's human benchmark: masks moved a little, and points in pixels, of which some miss."""
     masks, points, draw = {}, {}, np.random.default_rng(0)
     for film, of in official.masks.items():
         for finding, region in of.items():

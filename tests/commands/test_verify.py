@@ -42,7 +42,6 @@ def answers(answered, tmp_path):
 
 @pytest.fixture
 def toy(command, toy_config, tmp_path):
-    """A run with images left out, notes and unknown labels; only a few thresholds."""
     path = rules(tmp_path / "rules.yaml", 7)
 
     def run(*options):
@@ -53,7 +52,6 @@ def toy(command, toy_config, tmp_path):
 
 
 def found(folder, deep=False) -> bool:
-    """Whether `verify` says that something is wrong, in one line."""
     try:
         wrong = disagreements(folder, deep)
     except UserError as error:
@@ -89,7 +87,6 @@ def with_other_cell(table, column, row):
 
 
 def replace_table(folder, name, table):
-    """Write a table over that of a run, and its SHA-256 into the results, as a forger would."""
     pq.write_table(table, folder / name, write_page_checksum=True)
     content = json.loads((folder / "results.json").read_text())
     content["tables"][name] = sha256((folder / name).read_bytes()).hexdigest()
@@ -178,7 +175,6 @@ def places(tree, place=()):
 
 
 def other_values(value):
-    """Values of the same kind, and one of another."""
     match value:
         case int():
             return [value + 1, None]

@@ -58,7 +58,6 @@ def jpeg(height: int, width: int) -> bytes:
 
 
 def dicom(path: Path, encoding: str = "native", frame: bytes | None = None, **tags: object) -> None:
-    """A small DICOM file, with what it says of itself changed behind its back."""
     write_dicom(path, GRAY, "jpeg" if encoding == "jpeg-ls" else encoding)
     dataset = dcmread(path)
     if encoding == "jpeg-ls":

@@ -94,7 +94,6 @@ def test_phrases_give_the_same_bytes_in_any_number_of_processes(tmp_path):
 
 
 def test_new_interpreters_give_the_same_bytes(alone, tmp_path):
-    """As users start several processes, by Lightning's launcher."""
     done = run(*words(tmp_path, "demo", *DEMO_OPTIONS, "--trainer.devices", "2"), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read(tmp_path) == alone["demo", DEMO_OPTIONS]

@@ -132,6 +132,5 @@ def test_a_key_that_the_server_echoes_is_in_no_file(address, tmp_path, capsys, m
 
 
 def parts(request: dict) -> tuple[str, str]:
-    """The image and the question of a request."""
     image, text = request["body"]["messages"][-1]["content"]
     return image["image_url"]["url"], text["text"]

@@ -25,8 +25,6 @@ def known():
 
 @pytest.fixture
 def run_of(command, toy_config, known, tmp_path_factory):
-    """Runs the configuration with options, once for all tests that only look at what came out."""
-
     def run(*options):
         if options not in known:
             run = command("test", "--config", toy_config, *options)

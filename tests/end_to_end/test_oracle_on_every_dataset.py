@@ -105,7 +105,6 @@ def test_the_oracle_scores_one_on_phrases_of_ones_own(command, tmp_path, name):
 
 
 def assert_phrases(command, run, phrases, regions) -> None:
-    """Assert that each phrase has a row with its text, and that every number is 1; labels are by image and phrase."""
     assert run.status == 0, run.errors
     rows = {(row["image_id"], row["query"]): row for row in run.rows}
     assert len(rows) == len(run.rows) == sum(map(len, phrases.values()))
@@ -126,7 +125,6 @@ def assert_phrases(command, run, phrases, regions) -> None:
 
 
 def assert_ceiling(run, official: Official, images: list[str], findings: list[str]) -> None:
-    """Assert that every number is 1, and that images, labels and regions are those that were written."""
     assert run.status == 0, run.errors
     results = run.results
     assert (results["counts"]["images"], results["counts"]["skipped"]) == (len(images), [])

@@ -77,8 +77,6 @@ def test_phrases_go_all_the_way(model, mirrored, tmp_path):
 
 
 class Compared(Brightness):
-    """A model whose scores depend on what else is asked."""
-
     def forward(self, images, queries):
         output = super().forward(images, queries)
         return replace(output, logits=output.logits + len(queries), saliency=output.saliency + len(queries))
@@ -115,8 +113,6 @@ def test_a_batch_is_scored_with_each_of_its_texts_once(monkeypatch):
 
 
 class Layered(NamedTuple):
-    """What a model with a decoder needs of a class."""
-
     sentence: torch.Tensor
     memory: list[tuple[torch.Tensor, ...]]
 

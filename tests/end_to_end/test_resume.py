@@ -26,7 +26,6 @@ from xbench.types import Failure, Note, Query
 
 
 def begin(folder: Path, dies: str) -> tuple[int, str]:
-    """Run in a process of its own until it dies; return its exit status and what it said."""
     process = start(words(folder), folder, MORTAL_DIES=dies, MORTAL_LOG=folder / "first.log")
     return process.wait(), process.said
 
@@ -39,7 +38,6 @@ def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was killed at its fourth scored batch."""
     folder = tmp_path_factory.mktemp("killed")
     status, said = begin(folder, "SIGKILL 3 0")
     assert status == -9, said
@@ -49,7 +47,6 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broken(killed: Path, tmp_path: Path) -> Path:
-    """A copy of it, to go on with."""
     # Paths are part of what must not change, so the copy goes on in the place of the original.
     aside = tmp_path / "aside"
     shutil.copytree(killed, aside)
@@ -97,7 +94,6 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, unbroken, monkeypatch, command):
 
 
 def test_ctrl_c_over_several_processes(tmp_path, unbroken, monkeypatch):
-    """A terminal sends it to all of them."""
     two = words(tmp_path, "--trainer.devices", "2", "--oversubscribe", "true")
     ranks = start_ranks(2, two, tmp_path, MORTAL_WAITS="0 0.3")
     until(lambda: [*tmp_path.glob("runs/*/*/journal/*.arrow")])

@@ -35,8 +35,6 @@ Runs = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Run a model once, however many tests look at it, and return the folder."""
-
     @cache
     def once(*options: str) -> Path:
         root = tmp_path_factory.mktemp("run")

@@ -36,7 +36,6 @@ def phantoms(folder: Path, *given: str) -> list[str]:
 
 
 def scored(folder: Path, rows: list[dict[str, Any]], family: str, *given: str) -> int:
-    """Score texts of a file as the model `said`; return the exit status."""
     (folder / "said.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     words = ["--predictions", str(folder / "said.jsonl"), "--name", "said", "--family", family, *given]
     return main(["score", "--config", "phantom", *words, *phantoms(folder)])
@@ -164,7 +163,6 @@ def test_maira2_writes_a_report(tmp_path_factory, tmp_path, monkeypatch, capsys)
 
 
 def change(folder: Path, file: str, column: str, numbers: Path) -> None:
-    """Change the first filled cell of a column, and the digest of the table with it."""
     table = pq.read_table(folder / file)
     cells = table[column].to_pylist()
     filled = next(row for row, cell in enumerate(cells) if cell is not None)

@@ -50,7 +50,6 @@ GEOMETRIES = {
 
 
 def grown(mask: np.ndarray, pixels: tuple[float, float]) -> np.ndarray:
-    """The mask with a margin of so many pixels, rounded up, down and across."""
     height, width = (2 * math.ceil(side) + 1 for side in pixels)
     return cv2.dilate(mask.astype(np.uint8), np.ones((height, width), np.uint8)) > 0
 

@@ -16,8 +16,6 @@ SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
 def shares(region: np.ndarray, size: tuple[int, int]) -> list[list[Fraction]]:
-    """Share of each grid pixel that a region covers, by fractions of overlapping rectangles."""
-
     def overlap(pixel: int, pixels: int, cell: int, cells: int) -> Fraction:
         low = max(Fraction(pixel, pixels), Fraction(cell, cells))
         high = min(Fraction(pixel + 1, pixels), Fraction(cell + 1, cells))

@@ -129,8 +129,6 @@ def test_batches_constants_and_nothing(mode: Upsampling) -> None:
 
 
 class Enlarged(Coarse):
-    """Maps of 7 x 7, so that it matters how they are enlarged."""
-
     def __init__(self, saliency_upsample: Upsampling = "bilinear", crop: bool = False) -> None:
         super().__init__(crop=crop)
         self.saliency_upsample = saliency_upsample

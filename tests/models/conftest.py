@@ -33,7 +33,6 @@ def text() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def decoder() -> nn.Module:
-    """KAD's decoder, rebuilt plainly."""
     torch.manual_seed(1)
     return varied(Decoder())
 

@@ -15,8 +15,6 @@ from xbench.types import Batch
 
 
 class Parrot(AnsweringModel):
-    """Says the same to everybody, and remembers what it was asked."""
-
     replies: tuple[Reply, ...] = (Reply('{"boxes": [{"box": [100, 200, 300, 400]}]}', "stop"),)
 
     def ask(self, batch, queries):
@@ -25,7 +23,6 @@ class Parrot(AnsweringModel):
 
 
 def asked(model: AnsweringModel, images: int = 4, widths=(64, 200)):
-    """What a model outputs for a batch of toy images of several sizes."""
     data = Squares(num_workers=0, images=images, widths=widths)
     data.setup("test")
     model.findings = data.findings

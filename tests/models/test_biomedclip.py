@@ -57,7 +57,6 @@ def test_configuration_of_the_authors(configured: dict[str, Any], tmp_path: Path
 
 
 def copy_of(folder: Path, to: Path, *names: str, **text_cfg: str) -> Path:
-    """Copy the configuration, changed, and link files."""
     config = json.loads((folder / "open_clip_config.json").read_text())
     config["model_cfg"]["text_cfg"] |= text_cfg
     to.mkdir(exist_ok=True)
@@ -132,7 +131,6 @@ def test_tokeniser_of_another_model(bert_folder: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the small model for the authors'."""
     config = json.loads((bert_folder / "open_clip_config.json").read_text())
     monkeypatch.setattr(biomedclip, "_MODEL", config["model_cfg"])
 

@@ -39,7 +39,6 @@ def pieces_of(prompt: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Write the authors' checkpoint and a tokeniser; return the options that name them."""
     return write_checkpoint("carzero", tmp_path_factory.mktemp("carzero"))
 
 
@@ -55,7 +54,6 @@ def model(small: None, files: dict[str, str]) -> CARZero:
 
 
 def built(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch, **options: Any) -> CARZero:
-    """Build a model from tensors as if a file held them."""
     monkeypatch.setattr(carzero, "locate", lambda checkpoint, *_: Path(checkpoint))
     monkeypatch.setattr(carzero, "read_tensors", lambda path: weights)
     model = CARZero("memory.ckpt", **options)
@@ -216,7 +214,6 @@ def test_tokenisers_that_do_not_fit(files: dict[str, str], tmp_path: Path, monke
 
 
 def plain_canvas(image: np.ndarray, size: int) -> np.ndarray:
-    """What the authors' script does, written down step by step."""
     height, width = image.shape
     if height >= width:
         resized = cv2.resize(image, (int(width * (size / height)), size), interpolation=cv2.INTER_AREA)

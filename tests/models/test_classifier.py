@@ -43,7 +43,6 @@ ALL, NIH, LARGE = "densenet121-res224-all", "densenet121-res224-nih", "resnet50-
 
 @pytest.fixture(scope="module")
 def file_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Writes weights of a network of timm or torchvision with one output for each class, or of torchxrayvision."""
     folder = tmp_path_factory.mktemp("weights")
 
     def write(architecture: str) -> Path:

@@ -62,7 +62,6 @@ def once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def lead(logits: np.ndarray) -> Tensor:
-    """How far present leads over absent."""
     return torch.from_numpy(logits[..., 1] - logits[..., 0])
 
 
@@ -119,7 +118,6 @@ def test_biomedclip(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_chexzero(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two checkpoints, each alone and both together."""
     case = case_of("chexzero", "a")
     with torch.device("meta"):
         network = open_clip.create_model("ViT-B-32-quickgelu", device="meta")

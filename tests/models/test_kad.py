@@ -159,7 +159,6 @@ OFFICIAL = (
 
 @pytest.fixture
 def asking(content: dict[str, Any], tmp_path: Path) -> Callable[..., KAD]:
-    """Make a KAD with its own tokeniser that asks as it is told."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(" ".join(OFFICIAL).split())]
     write_tokeniser(tmp_path, words)
     checkpoint = write(tmp_path, content)

@@ -55,7 +55,6 @@ def queries(kind="locate", rows=(0, 1, 2), texts=QUESTIONS):
 
 
 def shown(model, pixels, text):
-    """What a network gets of one question about an image."""
     return model._inputs(model._picture(pixels.numpy()), queries(rows=[0], texts=[text]))
 
 

@@ -32,7 +32,6 @@ def queries(rows=(0, 1, 2)):
 
 
 def seen(radiograph):
-    """What the network is shown, from the published steps."""
     gray = radiograph.numpy().astype(np.float64)
     gray = np.trunc((gray - gray.min()) / (gray.max() - gray.min()) * 255 + 1e-4).astype(np.uint8)
     side, (height, width) = tiny_maira2.SIDE, gray.shape

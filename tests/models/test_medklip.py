@@ -28,13 +28,11 @@ ENTRIES = [*wordings("normal"), *wordings("findings")]
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, Tensor]:
-    """Those of MAVL."""
     return official_weights("mavl", quick_weight)
 
 
 @pytest.fixture(scope="module")
 def medklip(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Write the files of MedKLIP; return the options that name them."""
     folder = tmp_path_factory.mktemp("medklip")
     checkpoint = write_official(official_weights("medklip", quick_weight), folder)
     return {"checkpoint": checkpoint, "text_encoder": write_small_bert(folder)}
@@ -73,7 +71,6 @@ def test_prompts_become_tokens(medklip: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["medklip", "mavl"])
 def test_own_book(request: pytest.FixtureRequest, name: str) -> None:
-    """All its entries are asked, and the dataset's findings are scored."""
     files = request.getfixturevalue(name)
     texts = (lambda finding: texts_of(finding)[:1]) if name == "medklip" else texts_of
     model = attached(MedKLIP(**files) if name == "medklip" else MAVL(**files, mode="text"), "Nodule", "COVID-19")

@@ -107,8 +107,6 @@ class Regions(ChestXrayDataModule):
 
 
 class Shown(SaliencyModel):
-    """Its map is its input."""
-
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.preprocessing = preprocessing

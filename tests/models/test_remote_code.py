@@ -46,7 +46,6 @@ def hostile(bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def tokens_of(architecture: str) -> object:
-    """The tokeniser of a CLIP, without its towers."""
     return CLIP._tokenizer.func(SimpleNamespace(architecture=architecture))
 
 

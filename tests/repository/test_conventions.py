@@ -111,7 +111,6 @@ def test_containers_copy_what_there_is():
 
 @pytest.mark.parametrize("index", ["", "https://wheels.example/cpu"])
 def test_a_container_installs_the_pinned_libraries(tmp_path, index):
-    """With a pip that only notes what it is asked for."""
     for name in ("constraints.txt", "hashes.txt", "setup.cfg", "containers/install.sh", "containers/requirements.py"):
         (tmp_path / Path(name).name).write_text((ROOT / name).read_text())
     program = tmp_path / "bin/python"

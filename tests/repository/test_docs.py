@@ -104,7 +104,6 @@ def workplace(tmp_path, monkeypatch) -> Iterator[Path]:
 
 
 def test_commands_are_understood(workplace, resolvers):
-    """Options are parsed, nothing runs."""
     seen = set()
     # Parsing a run's options takes a while, so those of one configuration are parsed together.
     runs: dict[str, dict[tuple[str, ...], list[str]]] = {"test": {}, "predict": {}}
@@ -132,7 +131,6 @@ def test_commands_are_understood(workplace, resolvers):
 
 
 def with_configs_apart(options: Sequence[str], runs: dict[tuple[str, ...], list[str]]) -> None:
-    """Add options to those of a run with the same `--config`s."""
     parser = ArgumentParser(allow_abbrev=False)
     parser.add_argument("--config", action="append", default=[])
     given, others = parser.parse_known_args(options)
@@ -252,7 +250,6 @@ def example(tmp_path_factory) -> Path:
 
 
 def table(page: str, heading: str) -> list[list[str]]:
-    """Rows of a section's tables whose first cell begins with `code`."""
     section = f"\n{PAGES[page]}".partition(f"\n{heading}\n")[2]
     section = re.split(rf"\n#{{1,{max(2, heading.index(' '))}}} ", section)[0]
     lines = re.findall(r"^\| (\[?`.+) \|$", section, re.M)
@@ -308,7 +305,6 @@ def test_python_sessions_of_the_pages_run():
 
 
 def names_in(page: str, heading: str) -> set[str]:
-    """Names in the first cells of the tables of a section."""
     return {name for row in table(page, heading) for name in re.findall(r"`([\w.]+)`", row[0])}
 
 
@@ -328,14 +324,12 @@ FOUR_IMAGES = ("--data.images", "4", "--data.num_workers", "0", "--trainer.logge
 
 
 def test_a_metric_of_ones_own_runs(workplace, command):
-    """The callback that `docs/adding.md` shows, on four images."""
     run = command("test", "--config", "demo", "--config", "my_metric.yaml", *FOUR_IMAGES)
     assert run.status == 0, run.errors
     assert 0 < float(re.findall(r"Peak distance: ([\d.]+)", run.output)[0]) < 1.5
 
 
 def test_a_model_of_ones_own_that_answers_runs(workplace, command):
-    """The model that `docs/adding.md` shows, on four images."""
     words = ("--model", "my_talker.MyTalker", "--model.recognise", "true", "--data", "xbench.data.PhantomCXR")
     run = command("test", *words, *FOUR_IMAGES)
     assert run.status == 0, run.errors
@@ -344,7 +338,6 @@ def test_a_model_of_ones_own_that_answers_runs(workplace, command):
 
 
 def test_boxes_of_the_page_are_scored(workplace, command):
-    """The table and the command that `docs/score.md` shows."""
     ((_, boxes),) = [found for found in blocks("") if found[1].startswith("image,finding,x0")]
     (workplace / "boxes.csv").write_text(boxes)
     (words,) = [words for words in ours() if "boxes.csv" in words]

@@ -205,7 +205,6 @@ def intervened(tmp_path):
 
 
 def rewrite(folder, path, value):
-    """Change an entry of results.json, or delete it."""
     content = json.loads((folder / "results.json").read_text())
     *parents, last = path
     part = content

@@ -200,8 +200,6 @@ def test_a_region_is_digested_as_documented(region):
 
 @given(st.data(), st.permutations(range(4)))
 def test_digests_are_equal_just_where_labels_and_regions_are(data, order):
-    """By comparing what is digested itself."""
-
     def digests_of(labels, regions, names):
         drawn = regions.any(2)
         digests = np.zeros(labels.shape, "U16")

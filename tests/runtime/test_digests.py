@@ -14,7 +14,6 @@ from xbench.runtime import digests
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A copy of the package's code, and a function that gives its digest."""
     for name in ("xbench", "callbacks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(digests, "_PACKAGE", tmp_path / "xbench")

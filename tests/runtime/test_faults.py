@@ -21,7 +21,6 @@ RESUME = ("--resume", "true")
 
 
 def words(folder: Path, *options: str, command: str = "test") -> list[str]:
-    """Write the configuration and the files of the dataset; return the command that runs it in a folder."""
     # One folder of files for all tests, for it is part of what must not change between attempts.
     config = configure(folder / "hostile.yaml", folder.parent / "files", num_workers=0)
     runs = ("--trainer.default_root_dir", str(folder / "runs"))
@@ -34,7 +33,6 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 def processes_about(folder: Path) -> list[str]:
-    """Processes whose command names a folder, forks of them too."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         # Some end while we look.
@@ -53,7 +51,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]):
-    """What was said on stderr, as one line."""
     return lambda: " ".join(capsys.readouterr().err.split())
 
 

@@ -186,7 +186,6 @@ def test_numbers_are_means_of_values_whatever_the_order_of_rows(seed: int, answe
 
 
 def mass(table: list[Row], fill: str = "mean") -> dict[str, Any]:
-    """Return the numbers of the only finding of a run."""
     return numbers_of(table, ("Mass",))["all_pairs"][fill]["per_class"]["Mass"]
 
 

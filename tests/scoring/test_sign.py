@@ -14,7 +14,6 @@ from xbench.scoring.numbers import sign_tests
 
 
 def signs_of(hits, minima, patients):
-    """The sign tests of hits and minima (N, C), NaN where a pair is not scored."""
     labels = np.where(np.isnan(hits), 0, 1).astype(np.int8)
     names = [None if isinstance(patient, int) else patient for patient in patients]
     findings = [f"finding {column}" for column in range(hits.shape[1])]

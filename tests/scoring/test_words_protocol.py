@@ -53,7 +53,6 @@ def numbers(*pairs, tuned=None):
 
 
 def values(text):
-    """Names of numbers with fractions; None for a dash."""
     words = text.split()
     return {name: None if of == "-" else float(Fraction(of)) for name, of in zip(words[::2], words[1::2], strict=True)}
 

@@ -69,7 +69,6 @@ def gray(seed: str, height: int, width: int) -> np.ndarray:
 
 
 def radiograph(seed: str, height: int, width: int) -> np.ndarray:
-    """Draw squares with noise that do not use all gray values."""
     state = random_state(f"grey/{seed}")
     coarse = state.randint(20, 200, (-(-height // 16), -(-width // 16))).repeat(16, 0).repeat(16, 1)[:height, :width]
     return (coarse + state.randint(0, 31, (height, width))).astype(np.uint8)

@@ -143,7 +143,6 @@ def records_of(data: DownloadedDataset) -> dict[str, Record]:
 
 
 def notes_of(data: DownloadedDataset) -> dict[str, list[str]]:
-    """Images by what the annotation files say that is odd about them."""
     notes: dict[str, list[str]] = {}
     for text, image_id in sorted(data.notes):
         notes.setdefault(text, []).append(image_id)

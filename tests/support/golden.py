@@ -72,7 +72,6 @@ class Case:
         return tokens_of(**self.about["tokens"])
 
     def off(self, name: str, ours: Tensor) -> float:
-        """Return the largest deviation from the array of a name, or from one of the same form."""
         found = ours.detach()[SLICES.get(name, ...)]
         expected = torch.from_numpy(self.arrays[name])
         assert found.shape == expected.shape

@@ -27,7 +27,6 @@ def fill(folder: Path) -> None:
 
 
 def configure(path: Path, files: Path, **options: object) -> Path:
-    """Write the configuration of a run on 19 images, whose files are in a folder and are not dated anew."""
     files.mkdir(exist_ok=True)
     for index in range(19):
         (files / f"square-{index:03d}.png").open("a").close()

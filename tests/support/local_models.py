@@ -34,13 +34,11 @@ def speak(monkeypatch: pytest.MonkeyPatch, model: Any, tokens: list[int]) -> Non
 
 
 def spoil(folder: Path, file: str, **values: Any) -> None:
-    """Change values of a JSON file; None takes one out."""
     content = json.loads((folder / file).read_text()) | values
     (folder / file).write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
 def spoil_weights(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
-    """Change the tensors of a checkpoint in one file, or of each file of one in several."""
     files = sorted(folder.glob("*.safetensors"))
     places = {}
     for path in files:

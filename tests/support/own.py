@@ -38,7 +38,6 @@ def truth() -> dict[str, dict[str, Mask]]:
 
 
 def box_of(mask: Mask) -> tuple[int, int, int, int]:
-    """x, y, width and height of the smallest box around a mask."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     return int(columns[0]), int(rows[0]), int(np.ptp(columns)) + 1, int(np.ptp(rows)) + 1
 

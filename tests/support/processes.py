@@ -40,7 +40,6 @@ def environment(**more: object) -> dict[str, str]:
 
 
 def run(*words: object, folder: Path, **variables: object) -> subprocess.CompletedProcess[str]:
-    """Run `python -m xbench.cli WORDS` in a folder, in a new interpreter."""
     command = [sys.executable, "-m", "xbench.cli", *map(str, words)]
     env = environment(**variables)
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
@@ -118,7 +117,6 @@ def _command(command: Callable, words: Sequence[str], folder: Path, name: str, v
 
 
 def free_port(candidates: Iterable[int] = (0,)) -> int:
-    """Return the first of these ports that nobody uses; any, if none are given."""
     for port in candidates:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -148,7 +146,6 @@ def held(lock: Path, inherited: bool = True) -> Iterator[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, though nobody may have asked for its status yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

@@ -20,7 +20,6 @@ QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer
 
 
 def run_in(root: Path) -> Path:
-    """Folder of the one finished run below `root`."""
     (results,) = root.rglob("results.json")
     return results.parent
 
@@ -42,7 +41,6 @@ def check_gone_on(run: Callable[..., Path], whole: Path, folder: Path, *options:
 
 
 def check_rescored(whole: Path, out: Path) -> None:
-    """Its tables give all that the run has, again."""
     assert main(["rescore", str(whole), "--out", str(out), "--workers", "0"]) == 0
     assert files_of(out) == files_of(whole)
     assert disagreements(whole, deep=True) == []
@@ -63,7 +61,6 @@ def read(folder: Path) -> dict[str, bytes | str]:
 
 
 def files_of(run: Path) -> dict[str, bytes | str]:
-    """Files of a run, the provenance taken out."""
     results = json.loads((run / "results.json").read_text())
     del results["provenance"]
     return {"results.json": json.dumps(results)} | {

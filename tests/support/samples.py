@@ -40,7 +40,6 @@ def random_sample(
 
 
 def scored_by_another(sample: Sample, seed: int) -> Sample:
-    """Return the images, labels and pairs of `sample` with other scores."""
     draw = np.random.default_rng(seed)
     dice = draw.integers(0, 9, sample.dice.shape) / 8
     return replace(

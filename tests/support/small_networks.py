@@ -51,6 +51,5 @@ def score(model: VLM, images: Tensor) -> Any:
 
 
 def largest(ours: Tensor, expected: Any) -> float:
-    """The largest deviation; of arrays of different shapes there is none."""
     assert tuple(ours.shape) == tuple(np.shape(expected))
     return float((ours - torch.as_tensor(np.asarray(expected))).abs().max())

@@ -25,7 +25,6 @@ PAIRS = {f"{model}_{dataset}" for model in MODELS for dataset in DATASETS}
 
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A working directory with bench.yaml, and what the configuration of the paper expects of the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XBENCH_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XBENCH_WEIGHTS", str(tmp_path / "weights"))
@@ -43,7 +42,6 @@ def jobs(*words: str):
 
 
 def options_of(job) -> dict[str, str]:
-    """The options of a job by name, as the command line has them: the last one counts."""
     assert job.options[0] == "--config"
     return dict(word.removeprefix("--").split("=", 1) for word in job.options[2:])
 

@@ -167,7 +167,6 @@ def test_all_runs_once_one_after_another_then_the_report(bench: Bench):
 
 @pytest.fixture(scope="module")
 def pinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working directory with a finished run of what can be changed, made for real."""
     folder = tmp_path_factory.mktemp("pinned")
     write_pinned(folder)
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:

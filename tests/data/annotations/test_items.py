@@ -18,7 +18,6 @@ SIDES = st.integers(1, 24)
 
 
 def plain_coco(counts: str, height: int, width: int) -> np.ndarray | None:
-    """Decode one character after the other; None if the text is malformed."""
     runs: list[int] = []
     digits: list[int] = []
     for character in counts:

@@ -46,7 +46,6 @@ def test_any_text_is_read(sex, age, projection):
 
 
 def checked(data):
-    """Records by name as a run takes them."""
     return {record.image_id: record for record in data.checked_records(annotated=True)}
 
 

@@ -69,7 +69,6 @@ def lines(*rows: str) -> str:
 
 
 def labels_of(path: str = "test/patient1/study1/view1_frontal.jpg", header=LABELS, **given: str) -> str:
-    """A row of CheXpert's table of labels after its header."""
     return lines(",".join(["Path", *header]), ",".join([path, *(given.get(name, "0.0") for name in header)]))
 
 
@@ -80,7 +79,6 @@ def entry(**change: object) -> dict[str, object]:
 
 
 def labelme(**change: object) -> dict[str, object]:
-    """A LabelMe file, with a change of its only shape, or of itself."""
     shape = {"label": "consolidation", "shape_type": "polygon", "points": [[0, 0], [9, 0], [9, 9]]}
     own = {key: value for key, value in change.items() if key.startswith("image")}
     changed = {key: value for key, value in (shape | change).items() if key not in own and value is not None}
@@ -228,7 +226,6 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("name", "file", "content", "said"), MALFORMED)
 def test_malformed_files(tmp_path, name, file, content, said):
-    """Found before a single image is looked for."""
     for path, text in (SOUND.get(name, {}) | {file: content}).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text if isinstance(text, str) else json.dumps(text))

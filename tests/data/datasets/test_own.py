@@ -38,7 +38,6 @@ def regions_of(data) -> dict[str, dict[str, np.ndarray]]:
 
 
 def assert_reads(data, boxed: bool) -> None:
-    """Assert that labels, patients and regions are those of the phantoms."""
     truth = own.truth()
     records = records_of(data)
     assert list(records) == sorted(truth)
@@ -108,7 +107,6 @@ def test_one_finding_needs_no_folder_for_it(root):
 
 
 def named(finding: str) -> str:
-    """An image that has the finding."""
     return next(image for image, regions in own.truth().items() if finding in regions)
 
 
@@ -265,7 +263,6 @@ def refusal(data, says: str) -> None:
 
 
 def changed(part="annotations", kind="rle", add=(), **change):
-    """COCO's JSON with a change to the first entry of a part, and entries added."""
     content = own.coco_content(kind)
     content[part][0] |= change
     for where, entry in add:
@@ -274,7 +271,6 @@ def changed(part="annotations", kind="rle", add=(), **change):
 
 
 def with_corners(kind="boxes", **change):
-    """COCO's JSON with corners in `bbox`."""
     content = own.coco_content(kind)
     for annotation in content["annotations"]:
         x, y, width, height = annotation["bbox"]
@@ -327,7 +323,6 @@ JSON = st.recursive(
 @settings(max_examples=50)
 @given(st.data())
 def test_any_change_of_the_json(images, tmp_path_factory, data):
-    """Each is read, or refused in a paragraph."""
     part = content = own.coco_content(data.draw(st.sampled_from([*BOXES, *OUTLINES])))
     while data.draw(st.integers(0, 4)) and isinstance(part, dict | list) and part:
         inside, key = part, data.draw(st.sampled_from([*part] if isinstance(part, dict) else range(len(part))))
@@ -383,7 +378,6 @@ TABLES = {
 @settings(max_examples=60)
 @given(st.data())
 def test_any_change_of_the_tables(images, tmp_path_factory, data):
-    """Each is read, or refused in a paragraph."""
     tables = {"labels": own.label_rows(), "boxes": own.box_rows()}
     row = data.draw(st.sampled_from(tables[data.draw(st.sampled_from([*tables]))]))
     content = st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["nod", "p1/view1.png", 0, 1, -1])

@@ -20,7 +20,6 @@ SMALLER = "an image of another size than its annotation file states; shapes are 
 
 
 def replaced(path, size):
-    """Put a copy of an image in its place."""
     with Image.open(path) as picture:
         copy = picture.resize(size)
     path.unlink()

@@ -26,7 +26,6 @@ def official(downloads: Downloads) -> Official:
 
 
 def small(root: Path, *rows: str, files: tuple[str, ...] = ("a", "b"), header: str = "ImageId, EncodedPixels") -> Path:
-    """A stage-2 download of small images; one of another size than the masks' frame is allowed."""
     (root / "stage_2_images").mkdir(parents=True)
     for name in files:
         write_dicom(root / "stage_2_images" / f"{name}.dcm", GRAY)

@@ -107,7 +107,6 @@ def test_other_classes_with_the_columns_of_kaggle(tmp_path):
 
 
 def convert(official, suffix, size=1.0):
-    """Put pictures in the place of the DICOM files of the split `test`."""
     for name in official.splits["test"]:
         picture = Image.fromarray(official.images[name])
         official.files[name].unlink()

@@ -318,7 +318,6 @@ def test_an_image_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatc
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Record, bytes, PreparedImage]:
-    """A record, the content of its file in the store, and its image."""
     data = pictures(tmp_path_factory.mktemp("whole"), count=1, grid=12)
     prepare(data, GEOMETRY, progress=False)
     (file,) = data.store_for(GEOMETRY).folder.glob("*.image")

@@ -126,8 +126,6 @@ def test_time_in_which_a_job_is_stopped_does_not_count():
 
 
 class Odd(Exception):
-    """Cannot be unpickled."""
-
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
 
@@ -188,8 +186,6 @@ def test_random_numbers_are_those_of_the_worker():
 
 
 class Slow(Dataset):
-    """Images that take longer than anybody waits."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 

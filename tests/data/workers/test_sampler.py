@@ -81,7 +81,6 @@ def words(folder: Path, command: str, *options: str) -> list[str]:
 
 
 def read(parent: Path) -> dict[str, bytes | str]:
-    """Files of the one run in a folder, the provenance and the options taken out."""
     (config,) = parent.glob("runs/*/*/config.yaml")
     folder = config.parent
     files = {
@@ -115,7 +114,6 @@ def test_a_fast_process_takes_more_and_the_results_stay(command, workers, more, 
 
 
 def evaluate_twice_and_predict(words: Sequence[str]) -> None:
-    """A run from Python: three loops in the same processes."""
     data, model = Squares(num_workers=2, images=24, batch_size=2), Mortal()
     common = dict(accelerator="cpu", devices=2, logger=False, enable_checkpointing=False, use_distributed_sampler=False)
     evaluation = Evaluation()

@@ -108,8 +108,6 @@ def test_settings_beside_the_weights_are_left_aside(tmp_path: Path, monkeypatch:
 
 
 class Trap:
-    """Unpickled without care, it calls something."""
-
     def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
         self.call, self.arguments = call, arguments
 

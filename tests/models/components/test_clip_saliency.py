@@ -152,7 +152,6 @@ class Plain:
         ]
 
     def attention(self, block: int, x: Tensor) -> list[Tensor]:
-        """The weights (N, N) of every head."""
         return [softmax(q @ k.T / math.sqrt(q.shape[1])) for q, k, _ in self.heads_of(block, x)]
 
     def out(self, block: int, per_head: list[Tensor]) -> Tensor:

@@ -97,7 +97,6 @@ def _contours(key: str, finding: str, size: tuple[int, int], number: int) -> lis
 
 
 def encoded(mask: NDArray[np.bool_]) -> dict[str, object]:
-    """A mask in COCO's compressed run lengths."""
     rle = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
     return {"size": list(mask.shape), "counts": rle["counts"].decode()}
 

@@ -65,7 +65,6 @@ def write_mavl_list(official: Official, path: Path) -> list[str]:
 
 
 def enlarge(pixels: NDArray[Any]) -> NDArray[Any]:
-    """Make every pixel of a drawing 8 x 8, which is quicker than to draw at full size."""
     return pixels.repeat(8, axis=0).repeat(8, axis=1)
 
 

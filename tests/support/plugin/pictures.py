@@ -52,7 +52,6 @@ class Pictures(ChestXrayDataModule):
 
 
 def write_pictures(root: Path, count: int, size: tuple[int, int] = (80, 64)) -> Path:
-    """Write pictures of noise, each a pixel wider than the one before."""
     root.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         gray = np.random.default_rng(number).integers(0, 256, (size[0], size[1] + number), dtype=np.uint8)
