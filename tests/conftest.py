@@ -167,18 +167,19 @@ def toy_config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Run]:
-    """Runs a command in this process, in an empty working directory, without any W&B account."""
+    """Runs a command in this process, in an empty folder, without a W&B account; `status` is how it must end."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NETRC", str(tmp_path / "no_netrc"))
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(*words: str) -> Run:
+    def run(*words: object, status: int | None = None) -> Run:
         before = {path.parent for path in tmp_path.glob("runs/*/*/config.yaml")}
         capsys.readouterr()
-        status = main([str(word) for word in words])
+        ended = main([str(word) for word in words])
         output, errors = capsys.readouterr()
+        assert status in (None, ended), errors
         new = {path.parent for path in tmp_path.glob("runs/*/*/config.yaml")} - before
-        return Run(status, output, errors, new.pop() if new else None)
+        return Run(ended, output, errors, new.pop() if new else None)
 
     return run

@@ -18,6 +18,7 @@ from xbench.data import ChestXDet10
 from xbench.findings.published import paper
 from xbench.geometry.shapes import Shape
 
+CHECK = ("check", "--config", "oracle_chestxdet10", "--data.num_workers", "0", "--data.root")
 OUTLINE = (255, 196, 0)
 SHARED = SHARED / "data"
 
@@ -33,8 +34,7 @@ def row_of(output: str, finding: str) -> list[str]:
 
 
 def test_counts_stand_beside_the_published_ones(command, det10):
-    run = command("check", "--config", "oracle_chestxdet10", "--data.root", det10.root, "--data.num_workers", "0")
-    assert run.status == 0, run.errors
+    run = command(*CHECK, det10.root, status=0)
     assert "No problems found." in run.output
     names = det10.splits["test"]
     for finding in ChestXDet10.findings:
@@ -47,7 +47,7 @@ def test_counts_stand_beside_the_published_ones(command, det10):
 
 
 def test_the_contact_sheet_outlines_every_finding(command, det10, tmp_path):
-    command("check", "--config", "oracle_chestxdet10", "--data.root", det10.root, "--data.num_workers", "0")
+    command(*CHECK, det10.root)
     sheet = np.array(Image.open(tmp_path / "runs" / "check" / "chestxdet10" / "contact_sheet.png").convert("RGB"))
     # Tiles are 448 wide and, with their captions, 478 high, 10 pixels apart.
     drawn = (sheet == OUTLINE).all(axis=2)[10:-30, 10:]
@@ -83,11 +83,7 @@ def test_every_problem_is_reported_at_once(command, det10, downloads, tmp_path):
     content = broken.files[cut].read_bytes()
     broken.files[cut].unlink()
     broken.files[cut].write_bytes(content[: len(content) // 2])
-    run = command(
-        *("check", "--config", "clip_chestxdet10", "--data.root", broken.root, "--data.num_workers", "0"),
-        *("--model.checkpoint", tmp_path / "no.safetensors"),
-    )
-    assert run.status == 1
+    run = command(*CHECK, broken.root, "--config", "clip", "--model.checkpoint", tmp_path / "no.safetensors", status=1)
     assert "Traceback" not in run.output + run.errors
     assert "no.safetensors" in run.output
     assert f"1 annotated image without a file ({gone})" in run.output
@@ -102,10 +98,7 @@ def test_every_problem_is_reported_at_once(command, det10, downloads, tmp_path):
 
 
 def test_published_counts_stand_beside_their_own_split_alone(command, det10):
-    run = command(
-        *("check", "--config", "oracle_chestxdet10", "--data.root", det10.root, "--data.num_workers", "0"),
-        *("--data.split", "train"),
-    )
+    run = command(*CHECK, det10.root, "--data.split", "train")
     assert "publ." not in run.output
     assert len(row_of(run.output, "Mass")) == 5
     assert "Published counts are for the split test only." in run.output
@@ -115,7 +108,7 @@ def test_a_list_of_old_problems_goes_when_they_are_gone(command, det10, tmp_path
     listing = tmp_path / "runs" / "check" / "chestxdet10" / "problems.txt"
     listing.parent.mkdir(parents=True)
     listing.write_text("an old one\n")
-    assert command("check", "--config", "oracle_chestxdet10", "--data.root", det10.root).status == 0
+    command(*CHECK, det10.root, status=0)
     assert not listing.exists()
 
 
@@ -134,8 +127,7 @@ class Sliced(Squares):
 def test_a_positive_annotation_that_leaves_no_region_is_named(command, toy_config, tmp_path):
     toy_config.write_text(toy_config.read_text().replace("toys.Squares", f"{__name__}.Sliced"))
     sliced = ("--config", toy_config, "--data.images", "8")
-    run = command("check", *sliced)
-    assert run.status == 1
+    run = command("check", *sliced, status=1)
     assert "3 problems" in run.errors
     listed = (tmp_path / "runs" / "check" / "sliced" / "problems.txt").read_text().splitlines()
     named = [("003", "Square"), ("003", "Hole"), ("006", "Hole")]
@@ -143,8 +135,7 @@ def test_a_positive_annotation_that_leaves_no_region_is_named(command, toy_confi
         [pair] for pair in named
     ]
     # A run goes on without these pairs, and its results say so; an empty mask of what is absent is nothing odd.
-    run = command("test", *sliced)
-    assert run.status == 0
+    run = command("test", *sliced, status=0)
     notes = {note["note"].split()[3]: (note["count"], note["first"]) for note in run.results["counts"]["notes"]}
     assert notes == {"Square": (1, ["square-003"]), "Hole": (2, ["square-003", "square-006"])}
 
@@ -195,8 +186,7 @@ def test_real_rows_without_images(command, tmp_path):
     root.mkdir()
     for name in ("BBox_List_2017", "Data_Entry_2017_v2020"):
         shutil.copy(SHARED / "nih_chestxray14" / f"{name}_excerpt.csv", root / f"{name}.csv")
-    run = command("check", "--config", "oracle_chestxray14", "--data.root", root)
-    assert run.status == 1
+    run = command("check", "--config", "oracle_chestxray14", "--data.root", root, status=1)
     assert "34 annotated images without a file" in run.output
     findings = ("Atelectasis", "Cardiomegaly", "Pleural Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia")
     assert sum(int(row_of(run.output, finding)[1]) for finding in (*findings, "Pneumothorax")) == 48

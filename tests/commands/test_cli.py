@@ -125,8 +125,7 @@ def test_options_win_wherever_they_stand(command, toy_config):
 def test_a_second_configuration_of_the_same_class_edits_the_first(command, toy_config, tmp_path):
     overlay = tmp_path / "overlay.yaml"
     overlay.write_text("data: {init_args: {limit: 6}}\nmodel: {class_path: toys.Brightness}\n")
-    run = command("test", "--config", toy_config, "--config", overlay)
-    assert run.status == 0, run.errors
+    run = command("test", "--config", toy_config, "--config", overlay, status=0)
     assert run.results["counts"]["images"] == 6
 
 
@@ -179,8 +178,7 @@ def test_a_compiled_model_is_evaluated(command, monkeypatch):
     # Compiling takes long; what is told from a compiled model is that its first layer cannot be looked at.
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     options = ("--data.limit", "2", "--model.compile", "true", "--trainer.logger", "false")
-    run = command("test", "--config", "demo", *options)
-    assert run.status == 0, run.errors
+    command("test", "--config", "demo", *options, status=0)
 
 
 @pytest.mark.parametrize("words", [("bench", "--out", "caf\udce9"), ("caf\udce9",)])
@@ -276,8 +274,7 @@ def test_parts_are_put_together(parts, words, model, data):
 @pytest.mark.parametrize("word", ["test", "predict", "check", "prepare"])
 def test_a_model_of_ones_own_on_data_of_ones_own(parts, command, word, monkeypatch):
     monkeypatch.setenv("XBENCH_CACHE", str(parts / "cache"))
-    run = command(word, *_MINE, *_COCO, "--trainer.logger=false")
-    assert run.status == 0, run.errors
+    command(word, *_MINE, *_COCO, "--trainer.logger=false", status=0)
     if word == "test":
         (results,) = parts.glob("runs/*/*/results.json")
         assert json.loads(results.read_text())["findings"] == [*own.LABELS.values()]
@@ -302,6 +299,5 @@ def test_data_are_looked_at_before_weights_are_loaded(command, tmp_path, word):
     # It is there, so the first look, which imports no class, has nothing to say.
     (tmp_path / "films" / "stage_2_train_labels.csv").write_text("patientId,Target\n")
     config = json.dumps({"model": {"class_path": f"{__name__}.Heavy"}})
-    run = command(word, "--config", config, "--config", "rsna", "--data.root", tmp_path / "films")
-    assert run.status == 1
+    run = command(word, "--config", config, "--config", "rsna", "--data.root", tmp_path / "films", status=1)
     assert ("no image" if word == "predict" else "stage_2_train_labels.csv") in run.errors

@@ -43,12 +43,10 @@ def tiny() -> Iterator[tuple[Path, Path]]:
 def test_clip_of_another_architecture(tiny: tuple[Path, Path], command, tmp_path: Path) -> None:
     quick, plain = tiny
     given, clean = quick / "weights.safetensors", tmp_path / "clean" / "clip.safetensors"
-    run = command("convert", "clip", given, clean)
-    assert run.status == 1
+    run = command("convert", "clip", given, clean, status=1)
     assert "do not fit ViT-B-16-quickgelu" in run.errors
     assert not clean.exists()
-    run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{quick}")
-    assert run.status == 0, run.errors
+    run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{quick}", status=0)
     assert str(clean) in run.output
     tensors, before = load_file(clean), load_file(given)
     assert tensors.keys() == before.keys()
@@ -58,8 +56,7 @@ def test_clip_of_another_architecture(tiny: tuple[Path, Path], command, tmp_path
     # What nothing in the given file tells, the converted one does.
     with pytest.raises(UserError, match="trained with the activation QuickGELU"):
         CLIP(f"local-dir:{plain}", checkpoint=str(clean))
-    run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{plain}")
-    assert run.status == 0, run.errors
+    run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{plain}", status=0)
     CLIP(f"local-dir:{plain}", checkpoint=str(clean))
     with pytest.raises(UserError, match=r"trained with the activation GELU, .* uses QuickGELU.*quick_gelu in"):
         CLIP(f"local-dir:{quick}", checkpoint=str(clean))
@@ -74,8 +71,9 @@ def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pyt
     given, clean = tmp_path / "mine.pt", tmp_path / "devide.safetensors"
     torch.save({"eyes": content["image_encoder"], "words": content["text_encoder"], "model": content["model"]}, given)
     key_map = {"eyes.": "image_encoder.", "words.": "text_encoder."}
-    run = command("convert", "devide", given, clean, "--model.key_map", json.dumps(key_map), "--model.decoder_heads=8")
-    assert run.status == 0, run.errors
+    command(
+        "convert", "devide", given, clean, "--model.key_map", json.dumps(key_map), "--model.decoder_heads=8", status=0
+    )
     models = [DeViDe(str(given), key_map=key_map, decoder_heads=8), DeViDe(str(clean), decoder_heads=8)]
     # Those of timm, which the names in the converted file are, have another epsilon.
     assert [model.design["image_encoder_eps"] for model in models] == [1e-12, 1e-12]
@@ -103,8 +101,7 @@ def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_wrong_arguments(words: list[str], named: str, command) -> None:
-    run = command("convert", *words)
-    assert run.status == 2
+    run = command("convert", *words, status=2)
     assert named in run.errors
     assert run.errors.count("\n") == 1
 

@@ -44,8 +44,7 @@ def test_runs_with_and_without_are_the_same(command, siim, tmp_path, monkeypatch
     assert without.results["provenance"]["prepared"] is None
     assert without.results["grounding"]["macro"]["dice_best"] == 1
 
-    prepared = command("prepare", *options, "--data.num_workers", "2")
-    assert prepared.status == 0, prepared.errors
+    prepared = command("prepare", *options, "--data.num_workers", "2", status=0)
     assert said(prepared.output) == {"prepared": 6}
     (store,) = (tmp_path / "cache").iterdir()
     assert str(store) in prepared.output
@@ -76,8 +75,7 @@ def test_nothing_is_decoded_that_is_prepared(command, pictures_config, tmp_path,
         raise AssertionError(f"{record.image_id} is decoded")
 
     monkeypatch.setattr(Pictures, "load", load)
-    run = command("test", *options)
-    assert run.status == 0, run.errors
+    run = command("test", *options, status=0)
     assert run.results["provenance"]["prepared"]["images"] == 12
     assert files_of(run.folder) == files_of(expected.folder)
     # Records without their annotations are the same here, for the regions are known from the place in the folder.
@@ -113,15 +111,13 @@ def test_unreadable_images_are_named_and_the_rest_prepared(command, pictures_con
     options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
     (tmp_path / "pictures" / "picture-003.png").write_bytes(b"no picture")
     for expected in ({"prepared": 11, "unreadable": 1}, {"already there": 11, "unreadable": 1}):
-        run = command("prepare", *options)
-        assert run.status == 1
+        run = command("prepare", *options, status=1)
         assert said(run.output) == expected
         paragraph = run.errors.strip().splitlines()[-1]
         assert paragraph.startswith("error: pictures: 1 of 12 images")
         assert "picture-003" in paragraph
         assert "--data.on_error skip" in paragraph
-    run = command("prepare", *options, "--data.on_error", "skip")
-    assert run.status == 0
+    run = command("prepare", *options, "--data.on_error", "skip", status=0)
     assert "picture-003" in run.output
 
 
@@ -157,8 +153,7 @@ def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):
     # As if the kill had come within a write.
     (folder / f"{0:064x}.partial").write_bytes(b"torn")
 
-    resumed = command("prepare", *slow, *QUIET)
-    assert resumed.status == 0, resumed.errors
+    resumed = command("prepare", *slow, *QUIET, status=0)
     assert said(resumed.output) == {"already there": survived, "prepared": 12 - survived}
     whole = command("prepare", *slow, *QUIET, "--data.cache", tmp_path / "whole")
     assert said(whole.output) == {"prepared": 12}

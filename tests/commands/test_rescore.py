@@ -43,8 +43,7 @@ def test_other_rules_give_what_a_run_by_them_gives(command, toy_config, tmp_path
     thresholds, ties, gamma = by
     options = (*TOYS, "--data.grid", grid, "--model.crop", str(view == "crop").lower())
     run = command("test", "--config", toy_config, *options)
-    again = command("rescore", run.folder, "--thresholds", thresholds, "--ties", ties, "--gamma", gamma)
-    assert again.status == 0, again.errors
+    again = command("rescore", run.folder, "--thresholds", thresholds, "--ties", ties, "--gamma", gamma, status=0)
     expected = command(
         *("test", "--config", toy_config, "--config", rules(tmp_path / "rules.yaml", thresholds, ties)),
         *(*options, "--data.gamma", str(gamma)),
@@ -71,8 +70,9 @@ def test_a_rescored_run_can_be_scored_again_and_reproduced(command, toy_config, 
 def test_chosen_images_give_what_a_run_on_them_gives(command, toy_config, tmp_path):
     run = command("test", "--config", toy_config)
     (tmp_path / "first.txt").write_text("\n".join(f"square-{index:03d}" for index in reversed(range(7))) + "\n\n")
-    again = command("rescore", run.folder, "--images", tmp_path / "first.txt", "--out", tmp_path / "runs" / "x" / "y")
-    assert again.status == 0, again.errors
+    again = command(
+        "rescore", run.folder, "--images", tmp_path / "first.txt", "--out", tmp_path / "runs" / "x" / "y", status=0
+    )
     expected = command("test", "--config", toy_config, "--data.limit", "7")
     assert again.results["split"] == "first"
     refused = command("reproduce", again.folder)
@@ -104,8 +104,7 @@ def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
 def test_the_number_of_processes_changes_nothing(command, toy_config):
     run = command("test", "--config", toy_config, *TOYS)
     for workers in (0, 1, 3):
-        again = command("rescore", run.folder, "--workers", str(workers))
-        assert again.status == 0, again.errors
+        again = command("rescore", run.folder, "--workers", str(workers), status=0)
         assert files_of(run.folder) == files_of(again.folder)
         assert "+0.0000" in again.output and "rescored" in again.output.lower()
 

@@ -82,8 +82,7 @@ def test_any_way_to_the_same_run(command, made, tmp_path):
     shutil.copy(predicted.folder / "images.parquet", elsewhere)
     shutil.copy(predicted.folder / "predictions.parquet", renamed := elsewhere / "mine.parquet")
     for stored in (predicted.folder, renamed, tested.folder):
-        own = command(*start, "--predictions", stored)
-        assert own.status == 0, own.errors
+        own = command(*start, "--predictions", stored, status=0)
         same_run(tested, own)
         assert own.results["provenance"]["model"]["map_scale"] == tested.results["provenance"]["model"]["map_scale"]
     with zipfile.ZipFile(tmp_path / "maps.zip", "w") as archive:
@@ -92,8 +91,7 @@ def test_any_way_to_the_same_run(command, made, tmp_path):
     with tarfile.open(tmp_path / "maps.tar", "w") as archive:
         archive.add(tmp_path / "maps", ".")
     for place in ("maps", "maps.zip", "maps.tar"):
-        run = command(*start, "--predictions", place, "--scores", "scores.csv", "--frame", "whole")
-        assert run.status == 0, run.errors
+        run = command(*start, "--predictions", place, "--scores", "scores.csv", "--frame", "whole", status=0)
         same_run(tested, run)
         assert len(run.results["provenance"]["model"]["predictions_sha256"]) == 64
     assert command("verify", run.folder).status == 0
@@ -126,13 +124,11 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     refused(*whole, said=f"Nodule.npy (image {first.name}, finding Nodule) cannot be read: it holds NaN")
     (first / "Nodule.npy").unlink()
     refused(*whole, said=f"no map for 1 ({first.name}, Nodule)")
-    skipped = command(*whole, "--missing", "skip")
-    assert skipped.status == 0, skipped.errors
+    skipped = command(*whole, "--missing", "skip", status=0)
     assert [one["image_id"] for one in skipped.results["counts"]["skipped"]] == [first.name]
     assert skipped.results["counts"]["images"] == 4
     assert command("verify", skipped.folder).status == 0
-    flat = command(*whole, "--missing", "flat")
-    assert flat.status == 0, flat.errors
+    flat = command(*whole, "--missing", "flat", status=0)
     assert any("map of Nodule is missing" in str(note) for note in flat.results["counts"]["notes"])
     assert flat.results["counts"]["images"] == 5
     assert len(FINDINGS) == len(flat.results["findings"])
@@ -165,8 +161,7 @@ def test_a_map_that_nobody_drew_is_a_miss_by_every_rule(command, made, tmp_path)
     # The model's own map that is the same everywhere stays what it is.
     np.save(tmp_path / "maps" / flat[0] / f"{flat[1].replace(' ', '_')}.npy", np.ones((28, 28)))
     words = ("--scores", "scores.csv", "--frame", "whole", "--map-scale", "probability", "--missing", "flat")
-    run = command(*SCORE, "--predictions", "maps", *words)
-    assert run.status == 0, run.errors
+    run = command(*SCORE, "--predictions", "maps", *words, status=0)
     assert run.results["counts"]["constant_maps"]["count"] == 1
     notes = [note["count"] for note in run.results["counts"]["notes"] if "counts as a miss" in note["note"]]
     assert sum(notes) == len(gone)
@@ -212,8 +207,7 @@ def test_a_map_that_nobody_drew_is_a_miss_by_every_rule(command, made, tmp_path)
 
 def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
     tested, _ = made
-    run = command(*SCORE, "--predictions", "maps", "--frame", "whole", "--scores", "none")
-    assert run.status == 0, run.errors
+    run = command(*SCORE, "--predictions", "maps", "--frame", "whole", "--scores", "none", status=0)
     assert {*run.results["classification"]["macro"].values()} == {None}
     for scores in run.results["classification"]["per_class"].values():
         assert (scores["auroc"], scores["average_precision"], scores["f1"], scores["accuracy"]) == (None,) * 4
@@ -287,18 +281,15 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
 def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made, tmp_path):
     tested, _ = made
     table = tmp_path / "scores.csv"
-    run = command(*SCORE, "--predictions", table)
-    assert run.status == 0, run.errors
+    run = command(*SCORE, "--predictions", table, status=0)
     assert run.results["classification"] == tested.results["classification"]
     counts = [finding["count"] for finding in run.results["grounding"]["per_class"].values()]
     macro = [*run.results["grounding"]["macro"].values()]
     assert {*counts} == {0} and {*macro} == {None} and run.results["counts"]["images"] == 5
     assert command("verify", run.folder).status == 0
-    again = command("rescore", run.folder, "--out", tmp_path / "again", "--workers", "0")
-    assert again.status == 0, again.errors
+    command("rescore", run.folder, "--out", tmp_path / "again", "--workers", "0", status=0)
     assert (tmp_path / "again" / PAIRS).read_bytes() == (run.folder / PAIRS).read_bytes()
-    calibrated = command("rescore", run.folder, "--protocol", "all", "--workers", "0")
-    assert calibrated.status == 0, calibrated.errors
+    command("rescore", run.folder, "--protocol", "all", "--workers", "0", status=0)
     assert read_protocol(run.folder, "calibration")["numbers"]["brier"]["value"] > 0
     # An empty mask is not a specific one.
     assert [path.stem for path in (run.folder / "protocols").glob("*.json")] == ["calibration"]
@@ -327,8 +318,7 @@ def test_a_table_of_probabilities_needs_no_pixel(command, tmp_path):
     (tmp_path / "scores.csv").write_text("\n".join(table))
     (tmp_path / "own.yaml").write_text(json.dumps({"data": {"root": str(root), "findings": own.LABELS}}))
     words = ("score", "--config", "csv", "--config", "own.yaml", "--name", "mine", *QUIET[2:])
-    run = command(*words, "--data.on_error", "skip", "--predictions", "scores.csv")
-    assert run.status == 0, run.errors
+    run = command(*words, "--data.on_error", "skip", "--predictions", "scores.csv", status=0)
     (skipped,) = run.results["counts"]["skipped"]
     assert skipped["image_id"] == "p0/view0" and skipped["reason"].startswith("The image p0/view0 has no file")
     found = {(row["image_id"], row["query"]): row["label"] for row in run.rows}
@@ -459,8 +449,7 @@ def test_the_recipe_of_the_page_runs_on_own_data(command, tmp_path, monkeypatch,
     assert len(scores) == 1 + len(drawn)
     where = ("--config", kind, "--config", "own.yaml", "--data.batch_size", "4", *QUIET[2:])
     words = ("--predictions", "maps", "--scores", "scores.csv", "--name", "mine", "--frame", "whole")
-    run = command("score", *where, *words)
-    assert run.status == 0, run.errors
+    run = command("score", *where, *words, status=0)
     macro = run.results["grounding"]["macro"] | run.results["classification"]["macro"]
     assert macro["auroc"] == 1 and macro["pointing_game"] == 1 and macro["dice_best"] > 0.5
     alone = command("score", *where, "--predictions", "scores.csv", "--name", "table")
@@ -486,8 +475,7 @@ def test_what_looks_wrong_is_said_on_the_console_and_in_a_report(command, tmp_pa
                 table.write(f"{image},{finding},{score},{-score if said and finding == 'Nodule' else score}\n")
     where = ("--config", "csv", "--config", "own.yaml", "--data.batch_size", "4", *QUIET[2:], "--name", "mine")
     words = ("--predictions", "maps", "--scores", "scores.csv", "--frame", frame)
-    run = command("score", *where, *words)
-    assert run.status == 0, run.errors
+    run = command("score", *where, *words, status=0)
     alone = command("score", *where, "--predictions", "scores.csv")
     assert alone.status == 0 and command("verify", run.folder).status == 0, alone.errors
     expected = ["logits of Nodule order 100% of the pairs of images differently from its probabilities"] if said else []
@@ -498,8 +486,7 @@ def test_what_looks_wrong_is_said_on_the_console_and_in_a_report(command, tmp_pa
     warned = {str(one.message) for one in recwarn}
     assert {f"mine: {note}." for note in notes} <= warned and bool(notes) == any("look wrong" in one for one in warned)
     if "exchanged" in said:
-        reported = command("report", tmp_path / "runs", "--out", tmp_path / "page")
-        assert reported.status == 0, reported.errors
+        command("report", tmp_path / "runs", "--out", tmp_path / "page", status=0)
         text = json.loads((tmp_path / "page" / "analysis.json").read_text())
         assert all(note in json.dumps(text) for note in notes)
 

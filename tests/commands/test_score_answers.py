@@ -64,8 +64,7 @@ def write(kind, path, boxes, sizes):
 @pytest.mark.parametrize("kind", ["csv", "json", "jsonl", "answers.jsonl"])
 def test_true_boxes_score_what_boxes_can(command, truth, tmp_path, kind):
     path = tmp_path / f"mine.{kind}"
-    run = command(*SCORE, "--predictions", path, *write(kind, path, *truth))
-    assert run.status == 0, run.errors
+    run = command(*SCORE, "--predictions", path, *write(kind, path, *truth), status=0)
     answers = run.results["answers"]
     assert answers["kind"] == "boxes" and answers["macro"]["box_iou"] == pytest.approx(1, abs=1e-9)
     assert set(run.results["classification"]["macro"].values()) == {None}
@@ -88,8 +87,7 @@ def test_no_box_is_a_miss_and_a_box_on_a_negative_an_alarm(command, truth, tmp_p
     absent = next(one for one in truth[1] if (one, finding) not in truth[0])
     path = tmp_path / "mine.csv"
     options = write("csv", path, boxes | {(absent, finding): lost}, truth[1])
-    run = command(*SCORE, "--predictions", path, *options)
-    assert run.status == 0, run.errors
+    run = command(*SCORE, "--predictions", path, *options, status=0)
     rows = {(row.image_id, row.finding): row for rows in FinishedRun.open(run.folder).answers.values() for row in rows}
     assert rows[image, finding].status == "abstained" and rows[absent, finding].status == "answered"
     assert run.results["answers"]["per_class"][finding]["false_alarm"] > 0
@@ -140,8 +138,7 @@ def test_a_file_that_is_cut_off_is_said(command, truth, tmp_path):
     boxes, sizes = truth
     path = tmp_path / "mine.csv"
     options = write("csv", path, dict([*boxes.items()][: len(boxes) // 2]), sizes)
-    run = command(*SCORE, "--predictions", path, *options)
-    assert run.status == 0, run.errors
+    run = command(*SCORE, "--predictions", path, *options, status=0)
     unnamed = [*boxes][len(boxes) // 2 :]
     silent = {image for image, _ in unnamed} - {image for image, _ in [*boxes][: len(boxes) // 2]}
     (note,) = (one for one in run.results["counts"]["notes"] if "incomplete" in one["note"])

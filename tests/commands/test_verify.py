@@ -256,8 +256,7 @@ def test_a_table_whose_digest_was_taken_out_is_found(answers, name):
 
 
 def test_reproduce_gives_the_same_numbers(run, command, tmp_path):
-    said = command("reproduce", str(run), "--out", str(tmp_path / "again"))
-    assert said.status == 0, said.errors
+    said = command("reproduce", str(run), "--out", str(tmp_path / "again"), status=0)
     assert "to the last bit" in said.output and "The provenance of the two runs does not differ" in said.output
     (again,) = (tmp_path / "again").glob("*/*")
     assert (again / "pairs.parquet").read_bytes() == (run / "pairs.parquet").read_bytes()
@@ -267,8 +266,7 @@ def test_reproduce_says_what_drifted_and_why(run, command, monkeypatch):
     # In this process, which has done its imports.
     here = SimpleNamespace(run=lambda words: SimpleNamespace(returncode=main(words[3:])))
     monkeypatch.setattr("xbench.commands.reproduce.subprocess", here)
-    said = command("reproduce", str(run), "--model.seed", "5", "--data.gamma", "0.9")
-    assert said.status == 0, said.errors
+    said = command("reproduce", str(run), "--model.seed", "5", "--data.gamma", "0.9", status=0)
     assert "numbers differ" in said.output and "First difference: model.seed is 5 and was 0" in said.output
 
 

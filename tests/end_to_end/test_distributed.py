@@ -1,7 +1,4 @@
-"""One answer for any number of processes: the same command, run for real with gloo on the CPU.
-
-The processes are forks, told what torchrun tells its own, but for one test with Lightning's launcher.
-"""
+"""One answer for any number of processes: the same command, run with gloo on the CPU, mostly in forks."""
 
 from __future__ import annotations
 

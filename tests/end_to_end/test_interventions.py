@@ -243,13 +243,15 @@ def test_wrong_options_are_refused(tmp_path: Path, capsys, options: tuple[str, .
     assert reason in capsys.readouterr().err
 
 
-def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path], tmp_path: Path, capsys) -> None:
-    config = tmp_path / "regions.yaml"
-    options = {"num_workers": 0, "images": IMAGES, "interventions": ["mean"]}
-    config.write_text(json.dumps({"data": {"class_path": "hidden.Regions", "init_args": options}}))
+@pytest.mark.parametrize(
+    ("data", "option", "kind"), [("hidden.Regions", "interventions", "mean"), ("phrases.Pairs", "wordings", "other")]
+)
+def test_predictions_without_a_model_cannot_be_asked_again(runs, tmp_path, capsys, data, option, kind) -> None:
+    config, options = tmp_path / "asked.yaml", {"num_workers": 0, "images": IMAGES, option: [kind]}
+    config.write_text(json.dumps({"data": {"class_path": data, "init_args": options}}))
     given = ("--config", str(config), "--predictions", str(runs["test maps"]), "--name", "again", "--missing", "skip")
     assert main(["score", *given, *QUIET, "--trainer.default_root_dir", str(tmp_path)]) == 2
-    assert "--data.interventions runs the model" in capsys.readouterr().err
+    assert f"--data.{option} runs the model" in capsys.readouterr().err
 
 
 def samples(preprocessing: Preprocessing, **options: object) -> Samples:

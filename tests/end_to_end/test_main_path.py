@@ -131,8 +131,7 @@ def test_text_is_encoded_once(command, toy_config, monkeypatch):
 
 def test_other_grid_and_thresholds(command, toy_config, tmp_path):
     overlay = rules(tmp_path / "eleven.yaml", 11, "any")
-    run = command("test", "--config", toy_config, "--config", overlay, "--data.grid", "[80, 64]")
-    assert run.status == 0, run.errors
+    run = command("test", "--config", toy_config, "--config", overlay, "--data.grid", "[80, 64]", status=0)
     results = run.results
     assert results["grounding"]["thresholds"] == [k / 10 for k in range(11)]
     # At native resolution the region is exactly the 12 x 10 square that was drawn.
@@ -143,8 +142,7 @@ def test_other_grid_and_thresholds(command, toy_config, tmp_path):
 def test_skipped_images_are_counted_and_named(command, toy_config):
     # Positions 4 to 7 are a whole batch.
     options = ("--data.unreadable", "[1, 4, 5, 6, 7]", "--data.on_error", "skip")
-    run = command("test", "--config", toy_config, *options)
-    assert run.status == 0
+    run = command("test", "--config", toy_config, *options, status=0)
     skipped = run.results["counts"]["skipped"]
     assert [entry["image_id"] for entry in skipped] == [f"square-00{i}" for i in (1, 4, 5, 6, 7)]
     assert "broken" in skipped[0]["reason"]
@@ -155,8 +153,7 @@ def test_skipped_images_are_counted_and_named(command, toy_config):
 @pytest.mark.parametrize("grid", ["224", "native"])
 def test_nothing_to_ground(grid, command, toy_config):
     options = ("--data.grid", grid, "--data.unreadable", "[0, 1]", "--data.limit", "3", "--data.on_error", "skip")
-    run = command("test", "--config", toy_config, *options)
-    assert run.status == 0, run.errors
+    run = command("test", "--config", toy_config, *options, status=0)
     assert set(run.results["grounding"]["macro"].values()) == {None}
     assert [row["region_area"] for row in run.rows] == [None] * 3
 
@@ -167,8 +164,7 @@ def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, comm
     widths = [64, 90, 48]
     options = ("--data.widths", str(widths), "--data.batch_size", "7", "--data.grid", grid)
     options += ("--model.crop", "true")
-    run = command("test", "--config", toy_config, *options)
-    assert run.status == 0, run.errors
+    run = command("test", "--config", toy_config, *options, status=0)
     data, model = Squares(num_workers=0, widths=widths), Brightness(crop=True)
     data.setup("test")
     queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in data.findings])
@@ -221,8 +217,7 @@ def test_notes_count_images_whatever_the_batches(command, toy_config, run_of):
         {"note": "an annotation is odd", "count": 4, "first": ["square-001", "square-003", "square-009", "square-015"]},
     ]
     for batch_size in ("1", "7"):
-        run = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size)
-        assert run.status == 0, run.errors
+        run = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size, status=0)
         assert run.results["counts"]["notes"] == expected
         lines = " ".join(run.output.split())
         assert "2 images: a row without an image (first: square-998)." in lines
@@ -236,8 +231,7 @@ def test_notes_count_images_whatever_the_batches(command, toy_config, run_of):
 
 
 def test_predict_needs_no_annotations(command, toy_config, expected):
-    run = command("predict", "--config", toy_config, "--data.unreadable", "[3]", "--data.on_error", "skip")
-    assert run.status == 0, run.errors
+    run = command("predict", "--config", toy_config, "--data.unreadable", "[3]", "--data.on_error", "skip", status=0)
     assert "square-003" in run.output
     rows = pq.read_table(run.folder / "predictions.parquet").to_pylist()
     assert len(rows) == 57
@@ -253,8 +247,7 @@ def test_predict_needs_no_annotations(command, toy_config, expected):
 def test_the_precision_of_the_model_does_not_touch_the_metrics(precision, command, toy_config, run_of, tmp_path):
     oracle = tmp_path / "oracle_toy.yaml"
     oracle.write_text(toy_config.read_text().replace("toys.Brightness", "xbench.models.Oracle"))
-    run = command("test", "--config", oracle, "--trainer.precision", precision)
-    assert run.status == 0, run.errors
+    run = command("test", "--config", oracle, "--trainer.precision", precision, status=0)
     macro = run.results["grounding"]["macro"]
     assert set(macro.values()) == {1.0}
     assert run.results["provenance"]["precision"] == precision

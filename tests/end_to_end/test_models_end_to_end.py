@@ -57,8 +57,8 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
     shrink(monkeypatch)
     arguments = write_checkpoint(model, folder)
     data = ("--data.root", downloads("vindr").root, "--data.limit", "3", "--data.num_workers", "0")
-    run = command("test", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET)
-    assert run.status == 0, run.errors
+    words = ("--config", f"{model}_vindr", *data, *QUIET)
+    run = command("test", *words, *options_of(arguments), status=0)
     results = run.results
     assert (results["model"], results["dataset"], results["counts"]["images"]) == (model, "vindr", 3)
     assert results["counts"]["constant_maps"]["count"] == 0
@@ -79,13 +79,9 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
     assert list(provenance["prompts"]) == list(FINDINGS["vindr"])
 
     # What `predict` writes gives `score` the same run without the model: crops, padding and enlarging included.
-    predicted = command(
-        "predict", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET, "--overlays", "false"
-    )
-    assert predicted.status == 0, predicted.errors
+    predicted = command("predict", *words, *options_of(arguments), "--overlays", "false", status=0)
     outside = ("--predictions", predicted.folder, "--name", model, "--extra", "ignore")
-    scored = command("score", "--config", "vindr", *data, *outside, *QUIET)
-    assert scored.status == 0, scored.errors
+    scored = command("score", "--config", "vindr", *data, *outside, *QUIET, status=0)
     for name in (PAIRS, IMAGES, TRUTH, PICTURES):
         assert (scored.folder / name).read_bytes() == (run.folder / name).read_bytes(), name
     assert {**scored.results, "provenance": None, "tables": None} == {**results, "provenance": None, "tables": None}
@@ -99,8 +95,7 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
         checkpoint.unlink()
         if not given.is_dir():
             arguments["checkpoint"] = str(clean)
-        again = command("test", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET)
-        assert again.status == 0, again.errors
+        again = command("test", *words, *options_of(arguments), status=0)
         assert again.folder != run.folder
         tables = [pq.read_table(one.folder / PAIRS) for one in (run, again)]
         assert tables[0].equals(tables[1])

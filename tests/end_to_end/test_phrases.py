@@ -160,26 +160,19 @@ def test_boxes_elsewhere_are_those_of_the_finding_of_a_phrase():
     assert (found.x1 - found.x0, found.y1 - found.y0) == (0.5, 0.25)
 
 
-@pytest.mark.parametrize("findings", [("Square",), (PHRASES,)])
-def test_nothing_is_called_as_the_group_of_phrases(findings):
-    data = Phrases(images=4, num_workers=0)
-    data.findings = findings
-    records = [Record("a", {PHRASES: 1}, queries=(Query(PHRASES, None, "a dark hole"),))]
-    data.read_records = lambda annotated: records
-    with pytest.raises(UserError, match=PHRASES):
-        data.setup("test")
-
-
 @pytest.mark.parametrize(
-    ("query", "problem"),
+    ("findings", "query", "problem"),
     [
-        (Query("a", None, "two\nlines"), "printable"),
-        (Query("a", None, "dark", "\n"), "language"),
-        (Query("Square", "Square", "dark"), "neither"),
+        (("Square",), Query(PHRASES, None, "a dark hole"), PHRASES),
+        ((PHRASES,), Query("a", None, "a dark hole"), PHRASES),
+        (("Square",), Query("a", None, "two\nlines"), "printable"),
+        (("Square",), Query("a", None, "dark", "\n"), "language"),
+        (("Square",), Query("Square", "Square", "dark"), "neither"),
     ],
 )
-def test_a_phrase_is_one_line_with_the_tag_of_its_language(query, problem):
+def test_names_and_texts_of_phrases_that_are_refused(findings, query, problem):
     data = Phrases(images=4, num_workers=0)
-    data.read_records = lambda annotated: [Record("a", {}, queries=(query,))]
+    data.findings = findings
+    data.read_records = lambda annotated: [Record("a", {query.name: 1}, queries=(query,))]
     with pytest.raises(UserError, match=problem):
         data.setup("test")

@@ -103,14 +103,6 @@ def test_conditions_go_through_resume_rescore_and_verify(runs, tmp_path, unsaved
     assert "It follows them" in page and "Phrases in other words on" in page
 
 
-def test_predictions_without_a_model_cannot_be_asked_again(runs: dict[str, Path], tmp_path: Path, capsys) -> None:
-    config = tmp_path / "pairs.yaml"
-    config.write_text("data: {class_path: phrases.Pairs, init_args: {num_workers: 0, wordings: [other]}}")
-    words = ("--config", str(config), "--predictions", str(runs["deaf"]), "--name", "again", *QUIET)
-    assert main(["score", *words, "--trainer.default_root_dir", str(tmp_path)]) == 2
-    assert "--data.wordings runs the model" in capsys.readouterr().err
-
-
 def test_groups_of_phrases_are_means_over_their_rows(runs: dict[str, Path]) -> None:
     run_, analysis = FinishedRun.open(runs["deaf"]), analyze(collect([runs["deaf"]]))
     (table,) = (to_rows(table) for table in all_tables(analysis) if table.name.startswith("phrases"))

@@ -131,11 +131,7 @@ def pixels_on_edge(region: NDArray[np.bool_]) -> int:
 
 @CASE
 def test_a_region_comes_back_to_its_place(name: str) -> None:
-    """Pointing game 1. Dice 1 up to resampling: at most the stated share of the pixels on the edge is wrong.
-
-    Of a region that the model's crop cuts, the part shown comes back, and the rest is missed: S pixels of N give
-    2 S / (S + N).
-    """
+    """Compare Dice up to resampling. Where the crop shows S pixels of a region of N, it is 2 S / (S + N)."""
     case = CASES[name]
     preprocessing, evaluation = case.build(), Evaluation()
     data = Regions(num_workers=0, cache=False)

@@ -324,15 +324,13 @@ FOUR_IMAGES = ("--data.images", "4", "--data.num_workers", "0", "--trainer.logge
 
 
 def test_a_metric_of_ones_own_runs(workplace, command):
-    run = command("test", "--config", "demo", "--config", "my_metric.yaml", *FOUR_IMAGES)
-    assert run.status == 0, run.errors
+    run = command("test", "--config", "demo", "--config", "my_metric.yaml", *FOUR_IMAGES, status=0)
     assert 0 < float(re.findall(r"Peak distance: ([\d.]+)", run.output)[0]) < 1.5
 
 
 def test_a_model_of_ones_own_that_answers_runs(workplace, command):
     words = ("--model", "my_talker.MyTalker", "--model.recognise", "true", "--data", "xbench.data.PhantomCXR")
-    run = command("test", *words, *FOUR_IMAGES)
-    assert run.status == 0, run.errors
+    run = command("test", *words, *FOUR_IMAGES, status=0)
     assert run.results["answers"]["overall"]["answered"] == 1
     assert run.results["answers"]["recognition"]["decisions_only"]
 
@@ -341,8 +339,7 @@ def test_boxes_of_the_page_are_scored(workplace, command):
     ((_, boxes),) = [found for found in blocks("") if found[1].startswith("image,finding,x0")]
     (workplace / "boxes.csv").write_text(boxes)
     (words,) = [words for words in ours() if "boxes.csv" in words]
-    run = command(*words, "--data.num_workers", "0", "--trainer.logger", "false")
-    assert run.status == 0, run.errors
+    run = command(*words, "--data.num_workers", "0", "--trainer.logger", "false", status=0)
     hits = {name: of["pointing_game"] for name, of in run.results["grounding"]["per_class"].items()}
     assert hits["Cardiomegaly"] > 0.5 and hits["Fracture"] == 0
 
@@ -365,8 +362,7 @@ def my_data(workplace) -> Path:
 
 
 def test_model_and_dataset_outside_the_package(my_data, command):
-    run = command("test", "--config", "my_pair.yaml", "--trainer.logger", "false", "--data.num_workers", "0")
-    assert run.status == 0, run.errors
+    run = command("test", "--config", "my_pair.yaml", "--trainer.logger", "false", "--data.num_workers", "0", status=0)
     results = run.results
     assert (results["model"], results["dataset"]) == ("myvlm", "mydata")
     assert results["counts"]["images"] == 12

@@ -1,7 +1,4 @@
-"""Maps measured by numba against plain loops, and by the kernel under Triton's interpreter against numba, bit for bit.
-
-And what is done about a kernel that fails or errs, and about compiled functions that cannot be stored or read.
-"""
+"""Maps measured by numba against plain loops, and by the kernel (Triton's interpreter) against numba, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Quantus 0.6.0, another implementation of map metrics, on the same maps; where it differs, the test says how.
+"""Quantus 0.6.0, another implementation of map metrics, on the same maps.
 
-Its spelling of the area under a curve, `np.trapz`, is gone from NumPy, so curves are compared point by point.
+It calls `np.trapz`, which NumPy dropped, so curves are compared point by point.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The files of the models in the layouts of their authors, with weights that depend on their names alone.
-
-Their networks are small, or of the released size and drawn by the rule of the golden vectors.
-"""
+"""Checkpoints in the layouts of the models' authors, with weights that depend on their names alone."""
 
 from __future__ import annotations
 
@@ -52,10 +49,7 @@ SMALL_CLIP: dict[str, Any] = {
 
 
 def write_checkpoint(model: str, folder: Path, full: bool = False) -> dict[str, str]:
-    """Write a model's checkpoint and what goes with it, and return the constructor's arguments that name them.
-
-    Unless it is `full`, in the released size, some models take it only after `small_networks.shrink`.
-    """
+    """Return constructor arguments. Unless `full` (released size), some models need `small_networks.shrink`."""
     return _WRITERS[model](folder, full)
 
 

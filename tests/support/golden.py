@@ -53,12 +53,7 @@ SLICES: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One set of inputs, and what the authors' code made of it.
-
-    Attributes:
-        about: What the inputs were drawn from.
-        arrays: What is kept, by name.
-    """
+    """One set of inputs (`about` what they were drawn from) and the authors' results, `arrays` by name."""
 
     about: dict[str, Any]
     arrays: dict[str, np.ndarray]

@@ -32,10 +32,7 @@ def falls(by: float, elsewhere: float = 0.0, noise: float = 0.1) -> Effect:
 
 
 def intervene(folder: Path, effect: Effect, fills: tuple[str, ...] = ("mean", "blur"), words: bool = True) -> Path:
-    """Add what a run scores under interventions to its files, and return its folder.
-
-    Maps of hidden regions are turned upside down, those in other words left to right; the others are as they were.
-    """
+    """Add scores under interventions to a run's files. Changed maps are flipped."""
     random = np.random.default_rng(len(fills))
     conditions = [f"{kind}: {fill}" for fill in fills for kind in ("hide", "control")] + ["keep", "no image"]
     conditions += PROMPTS if words else ()

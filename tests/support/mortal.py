@@ -33,12 +33,10 @@ def logged(path: Path) -> list[str]:
 
 
 class Mortal(Brightness):
-    """Brightness, mortal.
+    """Brightness with faults from the environment, so that the configuration stays the same.
 
-    MORTAL_LOG names a file that gets a line per image; `{rank}` in it stands for the process. MORTAL_DIES, such as
-    `SIGKILL 3 1`, ends process 1 by that signal when it is asked about its batch number 3, counted from 0. MORTAL_WAITS
-    are seconds that it takes for each batch, one number for all processes or, such as `0 0.3`, one for each. All come
-    from the environment, so that the configuration of a run that dies is that of one that does not.
+    MORTAL_LOG names a file that gets a line per image; `{rank}` stands for the process. MORTAL_DIES `SIGKILL 3 1` ends
+    process 1 by that signal at its batch 3, counted from 0. MORTAL_WAITS are seconds per batch, for all or for each.
     """
 
     name = "mortal"

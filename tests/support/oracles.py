@@ -55,11 +55,7 @@ class Shown(SaliencyModel):
 
 
 class Told(AnsweringModel):
-    """Answers with the true boxes, their middles as points, or in words alone.
-
-    Args:
-        what: `boxes`, `points` or `words`.
-    """
+    """Answers with the true `boxes`, their middles as `points`, or in `words` alone."""
 
     def __init__(self, what: Literal["boxes", "points", "words"]) -> None:
         super().__init__("qwen3vl", recognise=True, ask_negatives=True)

@@ -1,7 +1,4 @@
-"""Commands in processes of their own: new interpreters, and forks where only signals or several ranks matter.
-
-A new interpreter imports for about six seconds before it does anything, a fork for none.
-"""
+"""Commands in new interpreters, which import for six seconds, and in forks where only signals or ranks matter."""
 
 from __future__ import annotations
 

@@ -31,10 +31,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def as_pytorch_2_14(cells: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Enlarge cells as `F.interpolate` of PyTorch 2.14 does on a CPU with fused multiply-adds, to the bit.
-
-    The official scorers were given such maps. Other builds of PyTorch round differently, so none is asked here.
-    """
+    """Enlarge cells bit for bit as `F.interpolate` of PyTorch 2.14 with fused multiply-adds, as the scorers' maps."""
     if (cells == cells.flat[0]).all():
         return np.full(size, cells.flat[0])
 

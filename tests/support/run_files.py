@@ -82,10 +82,7 @@ def change(folder: Path, **entries: object) -> None:
 
 
 def rows_of(labels: np.ndarray, findings: Sequence[str] = ("Square", "Disc"), **columns: object) -> Rows:
-    """Rows of images with `labels` (N, C), drawn where present; columns (N, C) that are not given have no value.
-
-    `image_ids` and `patient_ids` have an entry per image.
-    """
+    """Rows of images with `labels` (N, C), drawn where present; columns (N, C) that are not given have no value."""
     images, classes = labels.shape
     ids, patients = columns.pop("image_ids", None), columns.pop("patient_ids", [None] * images)
     image = np.repeat(np.arange(images), classes)

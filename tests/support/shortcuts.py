@@ -31,12 +31,7 @@ LETTER = np.kron([[0, 1, 1, 0], [0, 1, 0, 1], [0, 1, 1, 0], [0, 1, 0, 0]], np.fu
 
 
 class Marked(ChestXrayDataModule):
-    """Images whose positives have a lesion and a marker.
-
-    Args:
-        patients: Number of patients; of four, one has two positive images, one two negative ones, and two one of each.
-        both: Draw the lesion on the other side, too, where nothing is annotated.
-    """
+    """Positives have a lesion and a marker; `both` draws the lesion on the other side, unannotated, too."""
 
     findings = ("Lesion",)
 

@@ -1,7 +1,4 @@
-"""Commands that meet disks that are full or read-only; to be run in a mount namespace of its own.
-
-Prints a line of JSON for each: its name, the exit status, and what was said on stderr.
-"""
+"""Print a line of JSON (name, exit status, stderr) for commands on full or read-only disks, in a mount namespace."""
 
 from __future__ import annotations
 

@@ -71,13 +71,7 @@ def _labels(index: int) -> dict[str, int]:
 
 
 class Brightness(VLM):
-    """Looks for bright or dark places, as the prompt says. The 30 lines that a model of one's own takes.
-
-    Args:
-        gain: Multiplies the logits.
-        fault: Makes the model misbehave, for tests.
-        crop: Look at the central square alone instead of at the whole image, stretched.
-    """
+    """Looks for bright or dark places, as the prompt says: the 30 lines of a model of one's own, with faults."""
 
     map_scale = "logit"
 

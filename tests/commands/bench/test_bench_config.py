@@ -176,8 +176,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path, text, fragments):
     ],
 )
 def test_wrong_words(command, words, fragment):
-    run = command("bench", *words)
-    assert run.status == 2
+    run = command("bench", *words, status=2)
     assert fragment in run.errors
     assert len(run.errors.splitlines()) == 1
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -343,18 +344,13 @@ def test_wrong_coco(root, content):
     refusal(lambda: CocoDataset(str(root), own.LABELS), COCO[content][1])
 
 
-def labels_with(*cells, row=1, column=2):
-    rows = own.label_rows()
+def table_with(*cells, name="labels", row=1, column=2):
+    rows = own.label_rows() if name == "labels" else own.box_rows()
     rows[row][column : column + len(cells)] = cells
-    return {"labels": rows}
+    return {name: rows}
 
 
-def boxes_with(*cells, row=1, column=2):
-    rows = own.box_rows()
-    rows[row][column : column + len(cells)] = cells
-    return {"boxes": rows}
-
-
+labels_with, boxes_with = table_with, partial(table_with, name="boxes")
 FIRST = own.box_rows()[1]
 HEALTHY = 1 + [*own.truth().values()].index({})
 TABLES = {

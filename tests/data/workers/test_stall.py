@@ -23,12 +23,10 @@ def configuration(tmp_path):
 
 def test_the_run_ends_and_goes_on_once_the_files_are_back(command, configuration, monkeypatch):
     monkeypatch.setenv("FAULTS", " ".join(f"hang:{index}" for index in range(7, 12)))
-    stopped = command("test", "--config", configuration, "--data.timeout", "0.3")
-    assert stopped.status == 1
+    stopped = command("test", "--config", configuration, "--data.timeout", "0.3", status=1)
     assert "5 images in a row (last: square-011) took longer than --data.timeout" in " ".join(stopped.errors.split())
     monkeypatch.delenv("FAULTS")
-    again = command("test", "--config", configuration, "--resume", "true")
-    assert again.status == 0, again.errors
+    again = command("test", "--config", configuration, "--resume", "true", status=0)
     (results,) = configuration.parent.glob("runs/*/*/results.json")
     assert '"batches_of_earlier_attempts": 5' in results.read_text()
     # What was skipped before the run was ended stays so, and is named.

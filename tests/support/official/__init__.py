@@ -1,5 +1,5 @@
-"""Pictures written to disk the way each dataset is published, with what must come back when they are read.
+"""Pictures on disk the way each dataset is published, with what must come back when they are read.
 
-One module a dataset, each with a function `write_<dataset>(root) -> Official`. Nothing here reads `xbench.data` or the
-table of findings: spellings and rules are written down a second time on purpose.
+Each module has a `write_<dataset>(root) -> Official`; with `outside`, an annotation reaches beyond the frame. Nothing
+here reads `xbench.data` or the table of findings: spellings and rules are written a second time on purpose.
 """

@@ -38,10 +38,7 @@ _NEW = ("Cardiomegaly", "Diffuse Nodule", "Pleural Thickening")
 
 
 def write_chexdet(root: Path, outside: bool = False, polygons: bool = False) -> Official:
-    """Write the same images with outlines in their boxes, and one more with the new findings.
-
-    With `polygons`, these outlines are the regions.
-    """
+    """Write the same images, the outlines of their boxes (with `polygons`, the regions) and one more image."""
     return write_chestxdet10(root, outside, {"36300": [*_NEW, "Nodule"]}, "ChestX_Det_{}", polygons)
 
 
@@ -52,11 +49,7 @@ def write_chestxdet10(
     table: str = "{}",
     polygons: bool | None = None,
 ) -> Official:
-    """Write ten test images, three of them with empty lists, and two training images.
-
-    Every class has one to three positive test images. Several boxes of one class overlap. With `outside`, a box of the
-    first test image reaches beyond the frame.
-    """
+    """Write ten test images, three with empty lists, and two training images. Boxes of one class overlap."""
     official = Official(root)
     findings = [*CANONICAL.values(), *(_NEW if more else ())]
     spelled = {finding: spelling for spelling, finding in CANONICAL.items()}

@@ -35,11 +35,9 @@ _RGBA, _WITH_BOX_OUTSIDE = "00000061_002", "00000080_005"
 
 
 def write_chestxray14(root: Path, outside: bool = False) -> Official:
-    """Write eight test images with one to four boxes, two without, two of train_val and one that no list names.
+    """Write eight test images with boxes (split `boxes`), two without, two of train_val and one in no list.
 
-    The eight are the split `boxes`, and in `test` as well. `Official.labels` covers the eight classes that
-    have boxes: a label without a box is 1 without a mask. With `outside`, the last box of the file reaches beyond the
-    frame.
+    `Official.labels` covers the eight classes that have boxes: a label without a box is 1 without a mask.
     """
     official = Official(root)
     rows: list[tuple[str, str]] = []

@@ -45,11 +45,9 @@ _VAL: dict[str, tuple[tuple[int, int], dict[str, int]]] = {
 
 
 def write_chexlocalize(root: Path, masks_for_all: bool = False, outside: bool = False) -> Official:
-    """Write twelve test views of ten patients and three validation views.
+    """Write twelve test views of ten patients and three validation views; two negative views are in no JSON.
 
-    Two test views are negative, and in no JSON; neither are two positive ones without any mask. A contour of several
-    overlaps or touches the one before. With `masks_for_all`, the three findings that are said to have labels only have
-    masks as well; with `outside`, a contour of the first view reaches beyond the frame.
+    With `masks_for_all`, the three findings for recognition only have masks as well.
     """
     official = Official(root, tolerance=6)
     segmented = [finding for finding in LABELS if masks_for_all or finding not in WITHOUT_MASKS]

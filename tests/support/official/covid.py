@@ -35,10 +35,8 @@ _NEVER_ANNOTATED = "16407010_05-09-2020"
 def write_covid(root: Path, lungs_in_masks: bool = False, outside: bool = False) -> Official:
     """Write six images with opacities, four without, and one that was never annotated, under `covid_rural_annot`.
 
-    Two positive and two negative images have no mask file; two negative ones have an empty one. One label of an outline
-    is not among the usual ones, and its outline is part of the region. Predictions lie about all of them. With
-    `lungs_in_masks`, mask files are 1 in the lung fields and 2 in the opacities, not 0 and 1 as the authors say; with
-    `outside`, an outline of the second image reaches beyond the frame.
+    Two positive and two negative images have no mask file; two negative ones have an empty one. One outline has another
+    label. With `lungs_in_masks`, mask files are 1 in the lung fields and 2 in the opacities.
     """
     official = Official(root, tolerance=6)
     base = root / "covid_rural_annot"

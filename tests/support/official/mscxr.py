@@ -23,10 +23,7 @@ _IMAGES = (
 
 
 def write_mscxr(root: Path, outside: bool = False) -> Official:
-    """Write six images of five patients. A row of a phrase may be in capitals and have more space than another one.
-
-    With `outside`, a box of the first image reaches beyond the frame.
-    """
+    """Write six images of five patients. Rows of a phrase may differ in capitals and space."""
     official = Official(root, tolerance=6)
     rows: list[tuple[int, list[object]]] = []
     for number, (patient, size, split, phrases) in enumerate(_IMAGES):

@@ -35,11 +35,7 @@ _IMAGES: tuple[tuple[str, tuple[int, int], list[_Sentence]], ...] = (
 
 
 def write_padchestgr(root: Path, outside: bool = False, language: str = "en", readers: str = "main") -> Official:
-    """Write eight images; the last two are of one patient. One is an earlier image of another, too.
-
-    With `outside`, a box of the first image reaches beyond the frame. Queries, labels and masks are those of the
-    language and the readers.
-    """
+    """Write eight images, the last two of one patient; one is also an earlier image of another."""
     official = Official(root)
     studies, rows = [], []
     for number, (split, size, sentences) in enumerate(_IMAGES):

@@ -23,12 +23,10 @@ _INVERTED = 2
 
 
 def write_rsna(root: Path, layout: Literal["kaggle", "mdai"] = "kaggle", outside: bool = False) -> Official:
-    """Write six images with one to four boxes and six without any.
+    """Write six images with one to four boxes and six without any. The third is MONOCHROME1 with a window.
 
-    The third image is MONOCHROME1 with a window. `kaggle` has one more, which no table annotates, in
-    `stage_2_test_images`, its split of that name; all others are `train`. The layout `mdai` is the tree of the original
-    release, `<study>/<series>/<instance>.dcm`, with MedKLIP's `test.csv` and nothing of Kaggle's. With `outside`, one
-    box of the first image reaches beyond the frame.
+    `kaggle` has one more, without annotation, in `stage_2_test_images`. The layout `mdai` is the tree of the original
+    release, with MedKLIP's `test.csv` and nothing of Kaggle's.
     """
     official = Official(root, tolerance=8)
     for number, boxes in enumerate(_NUMBERS_OF_BOXES):

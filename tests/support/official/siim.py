@@ -18,10 +18,7 @@ FINDING = "Pneumothorax"
 
 
 def write_siim(root: Path, positives: int = 6, negatives: int = 4) -> Official:
-    """Write phantoms with and without a pneumothorax.
-
-    Every fourth image is of the former stage-1 test. Every second positive one has several, overlapping masks.
-    """
+    """Write phantoms: every fourth is of the former stage-1 test, every second positive has overlapping masks."""
     official = Official(root, tolerance=8)
     rows = []
     wanted = {True: positives, False: negatives}
@@ -53,11 +50,7 @@ def write_siim(root: Path, positives: int = 6, negatives: int = 4) -> Official:
 
 
 def write_mavl_list(official: Official, path: Path) -> list[str]:
-    """Write a list like MAVL's, and return the images in it.
-
-    It was drawn from rows, not images: several rows name one image, other masks of which are in other lists. All
-    values begin with a space.
-    """
+    """Write a list of rows (not images), all values after a space, as MAVL's; return the images in it."""
     rows = rows_of(official.root / "train-rle.csv")
     chosen = [*rows[: (len(rows) + 1) // 2], rows[-1]]
     write_lines(path, "ImageId,EncodedPixels", *(", ".join(map(str.strip, row.split(","))) for row in chosen))

@@ -24,10 +24,7 @@ FINDING = "Tuberculosis"
 
 
 def write_tbx11k(root: Path, layout: Literal["official", "kaggle"] = "official", outside: bool = False) -> Official:
-    """Write seven images for validation, two for training and two of other collections.
-
-    With `outside`, a box of the first image of tuberculosis reaches beyond the frame.
-    """
+    """Write seven images for validation, two for training and two of other collections."""
     official = Official(root)
     kaggle = layout == "kaggle"
     drawn: dict[str, list[tuple[str, list[float]]]] = {}

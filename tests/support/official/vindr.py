@@ -64,10 +64,8 @@ _TRAIN: tuple[tuple[tuple[int, int], tuple[tuple[str, ...], ...]], ...] = (
 def write_vindr(root: Path, layout: Literal["physionet", "kaggle"] = "physionet", outside: bool = False) -> Official:
     """Write fourteen test images with a consensus and three training images with three readers each.
 
-    Coordinates have fractions in PhysioNet's tables and are cut to whole numbers in Kaggle's; a box covers the columns
-    int(x_min) .. int(x_max) - 1. Regions of training images are the union of all readers. The layout `kaggle` has
-    `train.csv` with 14 classes, two test images that nothing annotates, and no label tables. With `outside`, a box of
-    the third test image reaches beyond the frame.
+    PhysioNet's coordinates have fractions, Kaggle's are cut to whole numbers; a box covers the columns int(x_min) ..
+    int(x_max) - 1. `kaggle` has 14 classes, two test images without annotations, and no label tables.
     """
     official = Official(root)
     kaggle = layout == "kaggle"

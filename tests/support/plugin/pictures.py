@@ -16,13 +16,7 @@ from xbench.runtime.errors import UserError
 
 
 class Pictures(ChestXrayDataModule):
-    """PNG files of a folder, each with the region "Left" on its left half; every third one without.
-
-    Args:
-        root: The folder.
-        inverted: Load negatives.
-        seconds: How long loading takes at least.
-    """
+    """PNG files of a folder, each with the region "Left" on its left half; every third one without."""
 
     findings = ("Left", "Right")
 
