@@ -178,7 +178,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         capsys.readouterr()
         ended = main([str(word) for word in words])
         output, errors = capsys.readouterr()
-        assert status in (None, ended), errors
+        assert status in (None, ended), output + errors
         new = {path.parent for path in tmp_path.glob("runs/*/*/config.yaml")} - before
         return Run(ended, output, errors, new.pop() if new else None)
 

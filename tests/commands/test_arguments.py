@@ -263,7 +263,7 @@ def test_values_that_are_taken_are_not_refused_at_the_first_look():
     parser = run_parser("test")
     for option in (
         *("data.limit=null", "data.limit=0x10", "data.gamma=1", "data.gamma=1e-1", "data.grid=native"),
-        *("data.grid=[448, 224]", "data.on_error=skip", "model.compile=yes", "trainer.limit_test_batches=0.5"),
+        *("data.grid=[448, 224]", "data.on_error=skip", "model.compile=yes", "trainer.val_check_interval=0.5"),
         *("trainer.devices=auto", "trainer.precision=bf16-mixed", "data.cache=here", "trainer.max_epochs=null"),
     ):
         look("test", ["--config", "demo", f"--{option}"])

@@ -83,7 +83,8 @@ def test_every_problem_is_reported_at_once(command, det10, downloads, tmp_path):
     content = broken.files[cut].read_bytes()
     broken.files[cut].unlink()
     broken.files[cut].write_bytes(content[: len(content) // 2])
-    run = command(*CHECK, broken.root, "--config", "clip", "--model.checkpoint", tmp_path / "no.safetensors", status=1)
+    clip = ("check", "--config", "clip_chestxdet10", "--data.root", broken.root, "--data.num_workers", "0")
+    run = command(*clip, "--model.checkpoint", tmp_path / "no.safetensors", status=1)
     assert "Traceback" not in run.output + run.errors
     assert "no.safetensors" in run.output
     assert f"1 annotated image without a file ({gone})" in run.output

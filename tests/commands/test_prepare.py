@@ -37,6 +37,11 @@ def pictures_config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def options(pictures_config: Path, tmp_path: Path) -> tuple[object, ...]:
+    return ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+
+
 def test_runs_with_and_without_are_the_same(command, siim, tmp_path, monkeypatch):
     monkeypatch.setenv("XBENCH_CACHE", str(tmp_path / "cache"))
     options = ("--config", "oracle_siim", "--data.root", siim, "--data.batch_size", "2", *QUIET)
@@ -65,11 +70,9 @@ def test_runs_with_and_without_are_the_same(command, siim, tmp_path, monkeypatch
     assert part.results["provenance"]["prepared"]["images"] == 2
 
 
-def test_nothing_is_decoded_that_is_prepared(command, pictures_config, tmp_path, monkeypatch):
-    options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+def test_nothing_is_decoded_that_is_prepared(command, options, monkeypatch):
     expected = command("test", *options)
     assert command("prepare", *options).status == 0
-    prediction = ("predict", "--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
 
     def load(self, record):
         raise AssertionError(f"{record.image_id} is decoded")
@@ -79,18 +82,16 @@ def test_nothing_is_decoded_that_is_prepared(command, pictures_config, tmp_path,
     assert run.results["provenance"]["prepared"]["images"] == 12
     assert files_of(run.folder) == files_of(expected.folder)
     # Records without their annotations are the same here, for the regions are known from the place in the folder.
-    assert command(*prediction).status == 0
+    command("predict", *options, status=0)
 
 
-def test_the_model_counts_only_by_its_geometry(command, pictures_config, tmp_path):
-    options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+def test_the_model_counts_only_by_its_geometry(command, options):
     assert said(command("prepare", *options).output) == {"prepared": 12}
     assert said(command("prepare", *options, "--model.gain", "3").output) == {"already there": 12}
     assert said(command("prepare", *options, "--model.crop", "true").output) == {"prepared": 12}
 
 
-def test_an_edited_image_is_not_served_stale(command, pictures_config, tmp_path):
-    options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+def test_an_edited_image_is_not_served_stale(command, options, tmp_path):
     command("prepare", *options)
     first = command("test", *options)
     path = sorted((tmp_path / "pictures").iterdir())[4]
@@ -107,8 +108,7 @@ def test_an_edited_image_is_not_served_stale(command, pictures_config, tmp_path)
     assert files_of(edited.folder) == files_of(expected.folder) != files_of(first.folder)
 
 
-def test_unreadable_images_are_named_and_the_rest_prepared(command, pictures_config, tmp_path):
-    options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+def test_unreadable_images_are_named_and_the_rest_prepared(command, options, tmp_path):
     (tmp_path / "pictures" / "picture-003.png").write_bytes(b"no picture")
     for expected in ({"prepared": 11, "unreadable": 1}, {"already there": 11, "unreadable": 1}):
         run = command("prepare", *options, status=1)
@@ -122,7 +122,7 @@ def test_unreadable_images_are_named_and_the_rest_prepared(command, pictures_con
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "message"),
+    ("words", "status", "message"),
     [
         pytest.param(("--data.cache", "false"), 2, "--data.cache false", id="no cache"),
         pytest.param(("--data.cache", "/dev/null/x"), 1, "--data.cache", id="no folder"),
@@ -131,10 +131,9 @@ def test_unreadable_images_are_named_and_the_rest_prepared(command, pictures_con
         pytest.param((), 2, "--config demo", id="nothing chosen"),
     ],
 )
-def test_bad_input(command, pictures_config, options, status, message):
-    chosen = () if not options or options[0] == "--config" else ("--config", pictures_config)
-    run = command("prepare", *chosen, *options)
-    assert run.status == status
+def test_bad_input(command, pictures_config, words, status, message):
+    chosen = () if not words or words[0] == "--config" else ("--config", pictures_config)
+    run = command("prepare", *chosen, *words, status=status)
     paragraph = run.errors.strip().splitlines()[-1]
     assert paragraph.startswith("error: ")
     assert message in paragraph

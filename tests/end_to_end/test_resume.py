@@ -36,6 +36,11 @@ def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
     return main(words(folder, "--resume", "true", *options))
 
 
+def check_gone_on(folder: Path, monkeypatch: pytest.MonkeyPatch, unbroken: object) -> None:
+    assert go_on(folder, monkeypatch) == 0
+    assert read(folder) == unbroken
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
@@ -56,8 +61,7 @@ def broken(killed: Path, tmp_path: Path) -> Path:
 
 
 def test_a_killed_run_goes_on(broken, unbroken, monkeypatch, capsys):
-    assert go_on(broken, monkeypatch) == 0
-    assert read(broken) == unbroken
+    check_gone_on(broken, monkeypatch, unbroken)
     before, after = logged(broken / "first.log"), logged(broken / "second.log")
     assert len(before) == 6, "three batches of two, and one of which nothing could be read"
     assert sorted(before + after) == [f"square-{k:03d}" for k in range(IMAGES) if k not in UNREADABLE]
@@ -73,8 +77,7 @@ def test_a_damaged_batch_is_done_again(broken, unbroken, monkeypatch, damage):
     path.write_bytes(content)
     if damage == "not renamed":
         path.rename(path.with_suffix(".partial"))
-    assert go_on(broken, monkeypatch) == 0
-    assert read(broken) == unbroken
+    check_gone_on(broken, monkeypatch, unbroken)
     both = logged(broken / "first.log") + logged(broken / "second.log")
     assert len(both) - len({*both}) == 2, "the images of that batch"
 
@@ -89,8 +92,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, unbroken, monkeypatch, command):
         assert said == "error: Stopped by Ctrl-C."
         return
     assert said.startswith("error: Stopped by Ctrl-C.") and f"{folder}: " in said and "--resume true" in said
-    assert go_on(tmp_path, monkeypatch) == 0
-    assert read(tmp_path) == unbroken
+    check_gone_on(tmp_path, monkeypatch, unbroken)
 
 
 def test_ctrl_c_over_several_processes(tmp_path, unbroken, monkeypatch):
@@ -102,8 +104,7 @@ def test_ctrl_c_over_several_processes(tmp_path, unbroken, monkeypatch):
     assert [rank.wait() for rank in ranks] == [130, 130]
     said = ranks[0].said + ranks[1].said
     assert "Traceback" not in said and said.count("error: ") == 1 and "--resume true" in said, said
-    assert go_on(tmp_path, monkeypatch) == 0
-    assert read(tmp_path) == unbroken
+    check_gone_on(tmp_path, monkeypatch, unbroken)
 
 
 def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
@@ -111,8 +112,7 @@ def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
     status, said = begin(tmp_path, "SIGTERM 5 0")
     assert status == 1 and "Traceback" not in said, said
     assert "SIGTERM" in said and "--resume true" in said
-    assert go_on(tmp_path, monkeypatch) == 0
-    assert read(tmp_path) == unbroken
+    check_gone_on(tmp_path, monkeypatch, unbroken)
     both = logged(tmp_path / "first.log") + logged(tmp_path / "second.log")
     assert len(both) == len({*both}) == IMAGES - 3
 
@@ -140,8 +140,7 @@ def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monk
         patch.setattr("xbench.callbacks.results_writer.write_tables", full)
         assert main(words(tmp_path)) == 1
     assert "--resume true, which keeps the scored batches" in " ".join(capsys.readouterr().err.split())
-    assert go_on(tmp_path, monkeypatch) == 0
-    assert read(tmp_path) == unbroken
+    check_gone_on(tmp_path, monkeypatch, unbroken)
     assert len(logged(tmp_path / "second.log")) <= BATCH, "the last batch, for a loop needs one"
 
 

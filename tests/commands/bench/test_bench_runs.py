@@ -86,10 +86,10 @@ class Bench:
     commands: dict[str, Sequence[str]] = field(default_factory=dict)
     reports: list[Sequence[str]] = field(default_factory=list)
 
-    def __call__(self, *words: object) -> Any:
+    def __call__(self, *words: object, status: int | None = None) -> Any:
         self.commands.clear()
         self.reports.clear()
-        return self.call("bench", *words)
+        return self.call("bench", *words, status=status)
 
     @property
     def started(self) -> list[str]:
@@ -147,16 +147,14 @@ def write_pinned(folder: Path) -> None:
 
 
 def test_all_runs_once_one_after_another_then_the_report(bench: Bench):
-    run = bench("--config", "toys.yaml")
-    assert run.status == 0, run.output + run.errors
+    run = bench("--config", "toys.yaml", status=0)
     assert bench.started == ["bright_squares", "soft_squares", "bright_few", "soft_few"]
     assert bench.reports == [["runs"]]
     assert "Runs: 4 finished" in run.output
     for name in bench.started:
         assert f"{name} finished" in run.output
     assert len([*(bench.folder / "runs").glob("brightness_squares/*/results.json")]) == 4
-    again = bench("--config", "toys.yaml")
-    assert again.status == 0
+    again = bench("--config", "toys.yaml", status=0)
     assert bench.started == []
     assert "Runs: 4 skipped" in again.output
     assert again.output.count("skipped: runs/brightness_squares/") == 4
@@ -239,8 +237,7 @@ def test_it_goes_on_after_a_failure_and_tries_again(bench: Bench):
         "models: {nan: {class_path: toys.Brightness, fault: nan}, bright: {class_path: toys.Brightness}}\n"
         "datasets: {squares: {class_path: toys.Squares, images: 6, num_workers: 0}}\ntrainer: {logger: false}\n",
     )
-    run = bench("--config", "faulty.yaml")
-    assert run.status == 1
+    run = bench("--config", "faulty.yaml", status=1)
     assert bench.started == ["nan_squares", "bright_squares"]
     assert "Runs: 1 finished, 1 failed" in run.output
     (reason,) = [line for line in run.output.splitlines() if line.startswith("nan_squares failed: ")]
@@ -257,8 +254,7 @@ def test_it_goes_on_after_a_failure_and_tries_again(bench: Bench):
 def test_maps_that_say_nothing_are_a_failure_each_time(bench: Bench):
     words = ("--config", "toys.yaml", "--models", "bright", "--datasets", "few", "--model.fault", "constant")
     for _ in range(2):
-        run = bench(*words)
-        assert run.status == 1
+        run = bench(*words, status=1)
         assert bench.started == ["bright_few"]
         assert "are constant" in run.output
 
@@ -270,8 +266,7 @@ def test_what_changes_meanwhile_is_said(bench: Bench, monkeypatch):
         return process
 
     monkeypatch.setattr(xbench.commands.bench.worker, "Process", edit_meanwhile)
-    run = bench("--config", "pinned.yaml")
-    assert run.status == 1
+    run = bench("--config", "pinned.yaml", status=1)
     assert "model_data changed: while the benchmark was going on: the code of xbench" in run.output
 
 
@@ -285,8 +280,7 @@ def test_everything_that_is_missing_is_said_before_anything_runs(bench: Bench, m
         '  unset: {class_path: pinned.Data, root: "${NOWHERE}"}\n'
         "data: {num_workers: 0}\ntrainer: {logger: false, accelerator: cpu}\n",
     )
-    run = bench("--config", "missing.yaml")
-    assert run.status == 2
+    run = bench("--config", "missing.yaml", status=2)
     assert bench.started == []
     assert run.errors.startswith("error: 8 of 9 runs cannot start (problems: 4, listed above)")
     assert "--missing skip" in run.errors
@@ -298,16 +292,14 @@ def test_everything_that_is_missing_is_said_before_anything_runs(bench: Bench, m
     ):
         assert text in run.output
 
-    run = bench("--config", "missing.yaml", "--missing", "skip")
-    assert run.status == 0, run.output + run.errors
+    run = bench("--config", "missing.yaml", "--missing", "skip", status=0)
     assert bench.started == ["model_data"]
     assert "Runs: 1 finished, 8 left out" in run.output
     assert "lost_data left out: The weights of Model" in run.output
 
 
 def test_wrong_options_are_never_skipped(bench: Bench):
-    run = bench("--config", "toys.yaml", "--missing", "skip", "--model.gian", "3")
-    assert run.status == 2
+    run = bench("--config", "toys.yaml", "--missing", "skip", "--model.gian", "3", status=2)
     assert bench.started == []
     assert run.output.count("gian") == 1, "one problem, not one for every run"
     assert "4 of 4 runs cannot start (problems: 1" in run.errors
@@ -315,13 +307,11 @@ def test_wrong_options_are_never_skipped(bench: Bench):
 
 
 def test_check_runs_nothing(bench: Bench):
-    run = bench("--config", "pinned.yaml", "--check", "true")
-    assert run.status == 0, run.output + run.errors
+    run = bench("--config", "pinned.yaml", "--check", "true", status=0)
     assert "No problems found. 0 of 1 runs are finished" in run.output
     assert bench.started == []
     assert not [*(bench.folder / "runs").glob("*/*/config.yaml")]
-    run = bench("--config", "pinned.yaml", "--check", "true", "--data.unreadable", "[2]")
-    assert run.status == 1
+    run = bench("--config", "pinned.yaml", "--check", "true", "--data.unreadable", "[2]", status=1)
     assert "square-002" in run.output
 
 
@@ -329,8 +319,7 @@ def test_only_one_at_a_time(bench: Bench):
     chosen = ("--config", "toys.yaml", "--models", "bright", "--datasets", "few")
     with held(bench.folder / "runs/bench/lock") as process:
         for more in ((), ("--part", "1/1")):
-            run = bench(*chosen, *more)
-            assert run.status == 1
+            run = bench(*chosen, *more, status=1)
             assert f"Another benchmark is at work in runs (process {process} on " in run.errors
             assert "runs/bench/lock" in run.errors
             assert bench.started == []
@@ -340,8 +329,7 @@ def test_only_one_at_a_time(bench: Bench):
 
 def test_several_share_a_folder_but_no_run(bench: Bench):
     with held(bench.folder / "runs/bench/locks/bright_few") as process:
-        run = bench("--config", "toys.yaml", "--report", "false")
-        assert run.status == 0
+        run = bench("--config", "toys.yaml", "--report", "false", status=0)
         assert "has no runs" in bench.call("bench", "--config", "toys.yaml", "--part", "9/9").output
         assert bench.started == ["bright_squares", "soft_squares", "soft_few"]
         assert "bright_few busy: " in run.output and f": process {process} on " in run.output
@@ -401,8 +389,7 @@ def test_two_at_once_are_stopped_by_ctrl_c_and_go_on(bench: Bench, monkeypatch):
     assert "Stopped by SIGINT after 0 of 2 runs" in stopped.said
     assert not [*bench.folder.glob("runs/*/*/results.json")]
     bench.write("go", "")
-    run = bench(*words[1:])
-    assert run.status == 0, run.output + run.errors
+    run = bench(*words[1:], status=0)
     assert "Runs: 2 finished" in run.output
     found = [json.loads(path.read_text()) for path in bench.folder.glob("runs/*/*/results.json")]
     assert [one["provenance"]["batches_of_earlier_attempts"] for one in found] == [2, 2]
@@ -414,8 +401,7 @@ def test_what_a_killed_benchmark_left_running_is_not_done_twice(bench: Bench, mo
     until(lambda: journaled(bench) == 1)
     killed.kill(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    busy = bench(*words[1:])
-    assert busy.status == 1
+    busy = bench(*words[1:], status=1)
     assert bench.started == []
     assert "bright_slow busy" in busy.output and "bright_slow" in busy.errors
     bench.write("go", "")
@@ -454,8 +440,7 @@ def test_a_run_is_gone_on_with_whatever_moves_no_number(bench: Bench, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr("xbench.callbacks.results_writer.write_tables", full)
         assert bench("--config", "neutral.yaml").status == 1
-    run = bench("--config", "neutral.yaml", "--model.loud", "true")
-    assert run.status == 0, run.output
+    bench("--config", "neutral.yaml", "--model.loud", "true", status=0)
     assert [command[-2:] for command in bench.commands.values()] == [["--resume", "true"]]
     (results,) = bench.folder.glob("runs/model_squares/*/results.json")
     assert json.loads(results.read_text())["provenance"]["batches_of_earlier_attempts"] > 0
