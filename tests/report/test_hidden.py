@@ -9,7 +9,8 @@ from run_files import change
 from synthetic import write_run
 
 from xbench.geometry.hiding import Hiding, dilated
-from xbench.report.hidden import CASES, _in_turn, _moved, hidden_cases
+from xbench.report.cases import choose_in_turns
+from xbench.report.hidden import CASES, _moved, hidden_cases
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.statistics.analyze import analyze
@@ -58,8 +59,11 @@ def test_cases_are_redrawn_where_the_run_hid_pixels(analysis):
 
 
 def test_reasons_take_turns_and_no_pair_comes_twice():
-    assert _in_turn({"a": [1, 2, 3], "b": [1, 4], "c": []}) == {1: "a", 4: "b", 2: "a", 3: "a"}
-    assert len(_in_turn({"a": [*range(9)], "b": [*range(9, 12)]})) == CASES
+    chosen: dict[int, list[str]] = {}
+    choose_in_turns({"a": [1, 2, 3], "b": [1, 4], "c": []}, CASES, chosen)
+    assert chosen == {1: ["a", "b"], 4: ["b"], 2: ["a"], 3: ["a"]} and [*chosen] == [1, 4, 2, 3]
+    choose_in_turns({"a": [*range(9)], "b": [*range(9, 12)]}, CASES, chosen)
+    assert len(chosen) == CASES
 
 
 def test_a_mask_moves_to_a_place_and_never_round_the_edge():

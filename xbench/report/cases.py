@@ -1,4 +1,4 @@
-"""Cases worth a look, chosen by the scores alone, and what their pictures are drawn from."""
+"""Choose cases by their scores alone, and read what their pictures need."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from xbench.scoring.protocols.words import Words
 
 @dataclass(frozen=True)
 class CaseScores:
-    """What one run scored on one pair of image and finding.
+    """The scores of one run on one pair.
 
-    `pointing_hit` is 1 or 0 unless several places of the map tie, `peak_distance` is in image widths, `dice` is at
-    threshold 0.5, and `recognized` is None where the run has no threshold for the finding (see `Quadrants`).
+    `pointing_hit` is 1 or 0 unless places of the map tie, `peak_distance` is in image widths, `dice` is at threshold
+    0.5, and `recognized` is None if the run has no threshold for the finding (see `Quadrants`).
     """
 
     pointing_hit: float
@@ -46,13 +46,13 @@ class CaseScores:
 
     @property
     def look(self) -> Literal["hit", "near miss", "elsewhere"]:
-        """Where the model looks: at the region, just beside it, or elsewhere (see `Quadrants`)."""
+        """Where the model looks (see `Quadrants`)."""
         return "hit" if self.grounded else "near miss" if self.peak_distance <= NEAR else "elsewhere"
 
 
 @dataclass(frozen=True)
 class ChosenCase:
-    """A pair of image and finding, with scores by label of the run, and why it was chosen, such as `Best Dice`."""
+    """A pair of image and finding, with scores by label of the run, and reasons such as `Best Dice`."""
 
     image_id: str
     finding: str
@@ -60,8 +60,8 @@ class ChosenCase:
     scores: Mapping[str, CaseScores]
 
 
-_Rankings = dict[str, list[int]]
-"""By reason the pairs that have it, the clearest example first."""
+Rankings = dict[str, list[int]]
+"""Pairs by reason, the clearest example first."""
 _FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
     "Near miss": lambda score: score.recognized is not False and score.look == "near miss",
     "Recognized, peak elsewhere": lambda score: score.recognized is True and score.look == "elsewhere",
@@ -72,14 +72,13 @@ _FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
 
 
 def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tuple[ChosenCase, ...]:
-    """Choose up to `count` pairs that all runs of one dataset scored on the same region and kept, none of them twice.
+    """Choose up to `count` different pairs that all runs of one dataset scored on the same region and kept.
 
-    What went wrong comes first, in full if there is room: near misses, recognized with the peak elsewhere, both wrong,
-    and not recognized but on the lesion; of the run labeled `first`, by default the first one, and then of the others.
-    The places left go to the best, worst and median Dice (mean over the runs), the largest difference between two runs,
-    then best, worst and median of each run. Reasons take turns, and each goes through the findings in turns, so that no
-    finding takes all. A pair that several reasons lead to is shown once and names them all. Runs that kept no maps, or
-    scored no pair in common with that run, are left out.
+    Failures come first, in full if there is room: near misses, recognized with the peak elsewhere, both wrong, and not
+    recognized but on the lesion; of the run labeled `first` (by default the first run), then of the others. The rest
+    are the best, worst and median Dice (mean over the runs), the largest difference between two runs, then best, worst
+    and median of each run. Reasons take turns, and so do findings within each. A pair names all its reasons. Runs that
+    kept no maps, or share no scored pair with that run, are left out.
     """
     scored = {run.run.label: of_run for run in runs if (of_run := _scored_pairs(run))}
     scores: dict[str, Mapping[tuple[str, str, bytes], CaseScores]] = {}
@@ -92,28 +91,32 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
     chosen: dict[int, list[str]] = {}
     table = {label: [of_run[pair] for pair in pairs] for label, of_run in scores.items()}
     for rankings in _rankings([finding for _, finding, _ in pairs], table):
-        while len(chosen) < count and any(rankings.values()):
-            for reason, ranking in rankings.items():
-                while ranking:
-                    pair = ranking.pop(0)
-                    if pair in chosen:
-                        if reason not in chosen[pair]:
-                            chosen[pair].append(reason)
-                        continue
-                    if len(chosen) < count:
-                        chosen[pair] = [reason]
-                    break
+        choose_in_turns(rankings, count, chosen)
     return tuple(
         ChosenCase(*pairs[at][:2], tuple(reasons), {label: of[at] for label, of in table.items()})
         for at, reasons in chosen.items()
     )
 
 
-def _rankings(findings: Sequence[str], scores: Mapping[str, Sequence[CaseScores]]) -> Iterator[_Rankings]:
-    """Yield failures of the first run, failures of the others alone, and what is remarkable about the Dice of pairs."""
+def choose_in_turns(rankings: Rankings, count: int, chosen: dict[int, list[str]]) -> None:
+    """Add up to `count` pairs with their reasons to `chosen`; reasons take turns, each with its next new pair."""
+    while len(chosen) < count and any(rankings.values()):
+        for reason, ranking in rankings.items():
+            while ranking:
+                pair = ranking.pop(0)
+                if pair not in chosen:
+                    if len(chosen) < count:
+                        chosen[pair] = [reason]
+                    break
+                if reason not in chosen[pair]:
+                    chosen[pair].append(reason)
+
+
+def _rankings(findings: Sequence[str], scores: Mapping[str, Sequence[CaseScores]]) -> Iterator[Rankings]:
+    """Yield failures of the first run, those of the others alone, and pairs with remarkable Dice."""
     dice = np.array([[score.dice for score in of_run] for of_run in scores.values()])
     mean, spread = np.nan_to_num(dice).mean(axis=0), np.ptp(dice, axis=0)
-    of_first, of_others = _Rankings(), _Rankings()
+    of_first, of_others = Rankings(), Rankings()
     for reason, fails in _FAILURES.items():
         failed = np.array([[*map(fails, of_run)] for of_run in scores.values()])
         # Among equal numbers of runs, a lower Dice is the clearer example; where the peak is right, a higher one is.
@@ -139,7 +142,7 @@ def _rankings(findings: Sequence[str], scores: Mapping[str, Sequence[CaseScores]
 
 
 def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1) -> list[int]:
-    """Order pairs by their worth, one finding after the other in turns; of each a `part`-th, one at least."""
+    """Order pairs by their worth, with findings in turns; of each finding a `part`-th, at least one."""
     turns: list[tuple[int, int]] = []
     total, seen = Counter(findings), Counter[str]()
     for pair in np.argsort(-worth, kind="stable").tolist():
@@ -151,10 +154,10 @@ def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1
 
 
 def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCase]]:
-    """Return a typical pair of each outcome, with the place of its run, the runs being one model's on several datasets.
+    """Return a typical pair of each outcome, with the index of its run, for runs of one model on several datasets.
 
-    Outcomes are `hit`; `elsewhere`, recognized and not hit; and `missed`, neither, both with the peak far from the
-    region where there is such a pair. Typical is the pair with the Dice nearest to the median.
+    Outcomes are `hit`; `elsewhere`, recognized only; and `missed`, neither; the last two with the peak far from the
+    region if possible. Typical is the pair with the Dice nearest to the median.
     """
     pairs: defaultdict[tuple[str, str], list[tuple[float, int, ChosenCase]]] = defaultdict(list)
     for place, run in enumerate(runs):
@@ -174,7 +177,6 @@ def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCas
 
 
 def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
-    """Return the scores of the pairs that a run scored and kept, in their order, by image, finding and region."""
     images, findings, cases = run.run.images, run.run.results.findings, run.run.cases()
     scores = {}
     for row, column in np.argwhere(images.scored):
@@ -194,9 +196,9 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
 
 
 def opposite_sides(runs: Sequence[Run], count: int) -> Iterator[tuple[str, str, ScoredPair, list[str]]]:
-    """Yield up to `count` films with an opposite side: label, sides, pair, and the text, every second part a mention.
+    """Yield up to `count` images with an opposite side: label, sides, pair, and the text, every second part a mention.
 
-    They go run by run, with the findings in turns, in the dataset's order. Runs without texts or pictures are left out.
+    Runs come one by one, with findings in turns. Runs without texts or pictures are left out.
     """
     for run in (run for run in runs if run.pictured and (run.folder / MENTIONS).exists()):
         table, settings = read_protocol_pairs(run.folder, Words.name), read_protocol(run.folder, Words.name)["settings"]
@@ -225,10 +227,10 @@ def opposite_sides(runs: Sequence[Run], count: int) -> Iterator[tuple[str, str, 
 
 @dataclass(frozen=True)
 class CaseMap:
-    """A run's map of a case: the raw one in `pair`, and `saliency` on the grid of the region, (H, W) in [0, 1].
+    """A run's map of a case: raw in `pair`, and `saliency` on the grid of the region (H, W) in [0, 1].
 
-    `peak` is where the map is highest, x and y as shares of width and height, None if nothing points anywhere; `answer`
-    is what a model that answers said about the place.
+    `peak` is x and y as shares of width and height, None if nothing is pointed at; `answer` is that of a model that
+    answers.
     """
 
     run: RunAnalysis
@@ -240,7 +242,7 @@ class CaseMap:
 
 
 def read_maps(runs: Sequence[RunAnalysis], cases: Iterable[ChosenCase]) -> Iterator[tuple[ChosenCase, list[CaseMap]]]:
-    """Read the maps of chosen cases, case by case, of the runs on one dataset that have scores in a case."""
+    """Read the maps of chosen cases, case by case, of the runs that have scores in them."""
     kept = [(run, pairs) for run in runs if (pairs := run.run.cases()) is not None]
     for case in cases:
         maps = []
@@ -257,13 +259,13 @@ def read_maps(runs: Sequence[RunAnalysis], cases: Iterable[ChosenCase]) -> Itera
 
 
 def answer_of(run: Run, pair: ScoredPair) -> AnswerRow | None:
-    """Return what a run's model answered about the place of a pair; None of a model with maps."""
+    """Return a model's answer about the place of a pair; None for a model with maps."""
     rows = run.stored.answers.get(pair.image_id, [])
     return next((row for row in rows if row.query == "locate" and row.finding == pair.finding), None)
 
 
 def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
-    """Return the map of a run's pair on the grid of its region (H, W), normalized to [0, 1] as the scores take it."""
+    """Return the map of a pair on the grid of its region (H, W), normalized to [0, 1] as for scoring."""
     if (answer := answer_of(run, pair)) is not None:
         return draw_boxes(answer.boxes or (), (pair.region.shape[0], pair.region.shape[1])).astype(np.float32)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")

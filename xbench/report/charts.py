@@ -1,4 +1,4 @@
-"""What charts show, prepared once for the page and for figures on paper: shares of 1, labels of runs, and words."""
+"""The content of charts, for the page and for figures on paper: shares of 1, labels of runs, and words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from xbench.report.schema import (
 )
 
 BAND = 8
-"""How many columns of the matrix stand side by side."""
+"""Columns of the matrix side by side."""
 _NONE = Estimate(None)
 
 
@@ -39,7 +39,7 @@ _NONE = Estimate(None)
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of a column: the label of a series, its score or why there is none, and what else is marked, by kind."""
+    """A row of a column: label of the series, score or the reason for none, and other marks by kind."""
 
     label: str
     score: Estimate
@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Column:
-    """Scores of one number on a finding, a dataset, or in the mean, with the best floor, chance, and ceiling."""
+    """Scores of one number on a finding, a dataset, or in the mean, with floor, chance and ceiling."""
 
     title: str
     under: str
@@ -75,7 +75,7 @@ def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
         title, under = "All findings" if len(columns) > 1 else columns[0].title if columns else "Mean", "mean"
         columns = columns if len(columns) > 1 else []
     bands = [columns[start : start + BAND] for start in range(0, len(columns), BAND)] or [[]]
-    # Without a dataset that all series were run on, or the only one, there is no mean.
+    # The mean needs datasets that all series were run on.
     if len(datasets) == 1 or len(found.datasets) == len(datasets):
         mean = _column(title, under, means, None if found.floor is None else found.floor.value)
         bands[0] = [replace(mean, mean=True), *bands[0]]
@@ -97,7 +97,6 @@ def _reference(dataset: DatasetAnalysis, title: str, number: str) -> float | Non
 
 
 def _count(runs: Sequence[RunAnalysis], number: str, finding: str | None = None) -> int:
-    """Return how many lesions, or how many images where recognition is scored, the runs have at most."""
     if number == "auroc":
         return max((entry.run.results.counts.images for entry in runs), default=0)
     scored = [{name: of.count for name, of in entry.run.results.grounding.per_class.items()} for entry in runs]
@@ -107,7 +106,6 @@ def _count(runs: Sequence[RunAnalysis], number: str, finding: str | None = None)
 
 
 def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Iterator[Column]:
-    """Yield the scores on each finding with a score, that with the most images first."""
     by_label = {entry.run.label: entry for entry in dataset.runs}
     images = {finding: _count(dataset.runs, number, finding) for finding in dataset.findings}
     for finding in sorted(images, key=lambda finding: -images[finding]):
@@ -119,7 +117,7 @@ def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -
 def _column(
     title: str, under: str, scores: Mapping[str, Estimate], floor: float | None, run: Collection[str] = ()
 ) -> Column:
-    """Make a column; `run` are labels of runs, which may have no score all the same."""
+    """Make a column; the runs labeled `run` were run, even without a score."""
     known = [score.value for score in scores.values() if score.value is not None]
     best = max(known) if len(known) > 1 else None
     entries = [
@@ -130,9 +128,9 @@ def _column(
 
 
 def gaps(analysis: Analysis) -> list[Column]:
-    """Return Dice with cross-fitted thresholds, with the fixed and the best one marked, a column for each dataset."""
+    """Return Dice with cross-fitted thresholds by dataset, with the fixed and the best one marked."""
     of_datasets = [{entry.run.label: _gap(entry) for entry in dataset.runs} for dataset in analysis.datasets]
-    # Rows stand side by side, so each column has all of them.
+    # All columns have the same rows.
     marked = {label for entries in of_datasets for label, entry in entries.items() if entry.marks}
     labels = [label for label in in_order(analysis.runs) if label in marked]
     return [
@@ -160,7 +158,7 @@ def _gap(entry: RunAnalysis) -> Entry:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a scatter: the label of its series, its name, and its coordinates."""
+    """A point of a scatter: label of its series, name, and coordinates."""
 
     label: str
     name: str
@@ -170,7 +168,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Scatter:
-    """A scatter of AUROC and pointing game; points without one of the two are left out."""
+    """A scatter of AUROC and pointing game, of the points with both."""
 
     title: str
     points: tuple[Point, ...]
@@ -218,7 +216,6 @@ def _findings(analysis: Analysis, label: str) -> Scatter:
 
 
 def _placed(points: Iterable[tuple[str, str, Mapping[str, Estimate]]]) -> tuple[Point, ...]:
-    """Return the points with both numbers, each with its label, its name and all its numbers."""
     found = [
         Point(label, name, numbers.get("auroc", _NONE), numbers.get("pointing_game", _NONE))
         for label, name, numbers in points
@@ -229,7 +226,7 @@ def _placed(points: Iterable[tuple[str, str, Mapping[str, Estimate]]]) -> tuple[
 def lines_of(analysis: Analysis, scope: Literal["models", "findings"]) -> list[Scatter]:
     """Return the points of every least-squares line: over all datasets, or on the only one, first; then on each.
 
-    Lines through fewer than three models or two findings are left out: there is nothing to see.
+    Lines through fewer than three models or two findings are left out.
     """
     own = {model_title(series.model): label for label, series in series_of(analysis.runs).items() if series.own}
     several = len(analysis.datasets) > 1
@@ -255,9 +252,9 @@ def lines_of(analysis: Analysis, scope: Literal["models", "findings"]) -> list[S
 
 
 def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[float, float, str]]:
-    """Return where points lie and what they are called; points that all but coincide share a name.
+    """Return coordinates and names of points; nearly equal ones share a name.
 
-    With `in_turn` only points that follow each other do.
+    With `in_turn`, only neighbors do.
     """
     found: list[tuple[float, float, list[str]]] = []
     for point in points:
@@ -275,9 +272,9 @@ def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[f
 
 
 def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Return where things of these sizes go so that none overlap: as near as can be to where they are wanted.
+    """Move things of these sizes as little as possible so that none overlap.
 
-    They keep their order, and stay between two ends if they fit.
+    They keep their order, and stay between `low` and `high` if they fit.
 
     >>> apart([50, 50, 90], [10, 10, 10], 0, 100)
     [45.0, 55.0, 90.0]
@@ -286,7 +283,7 @@ def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: flo
 
     order = np.argsort(wanted, kind="stable")
     size = np.array(sizes, float)[order]
-    # From the middle of the first to the middle of each, if they touch.
+    # From the middle of the first to that of each, if they touch.
     along = np.cumsum(size) - (size + size[:1]) / 2
     start = isotonic_regression(np.array(wanted, float)[order] - along).x
     first, last = low + size[:1] / 2, high - size[-1:] / 2 - along[-1:]
@@ -301,7 +298,8 @@ def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: flo
 def positions(facts: Facts) -> Iterator[tuple[str, str, list[tuple[float | None, str]]]]:
     """Yield the pointing game by part, of every series on one dataset or of the first on several; then the peaks.
 
-    Each with a title or the label of a series, and the image in nine parts row by row: a share, and how many lesions.
+    Each with a title or the label of a series, and nine parts of the image, row by row: a share, and the number of
+    lesions.
     """
     several, head = len(facts.analysis.datasets) > 1, facts.shown.head
     for dataset in facts.analysis.datasets:
@@ -320,7 +318,7 @@ def positions(facts: Facts) -> Iterator[tuple[str, str, list[tuple[float | None,
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: points of x and score; those at `marked` carry the symbol of the series."""
+    """A line of a chart: points of x and score, with the symbol of the series at the indices in `marked`."""
 
     label: str
     points: tuple[tuple[float, Estimate], ...]
@@ -333,7 +331,7 @@ class Line:
 
     @property
     def band(self) -> list[tuple[float, float, float]]:
-        """The intervals along the line: x and both ends."""
+        """Intervals along the line: x and both ends."""
         return [(x, one.low, one.high) for x, one in self.points if one.low is not None and one.high is not None]
 
 
@@ -368,8 +366,8 @@ def curves(analysis: Analysis) -> list[Panel]:
 def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = False) -> list[Panel]:
     """Return a number by the size of the lesion, a panel for each dataset with more than one size.
 
-    Groups stand side by side, or `by_area`, the middle of their areas as a share of the image. The floor is what a
-    random point gets in the pointing game, and the whole image in Dice.
+    Groups are evenly spaced, or `by_area` at the middle of their areas as a share of the image. The floor is a random
+    point in the pointing game, and the whole image in Dice.
     """
     panels = []
     for dataset in analysis.datasets:
@@ -380,7 +378,7 @@ def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = Fal
             xs = [(part.low * part.high) ** 0.5 for part in areas] if by_area else _side_by_side(areas)
             points = tuple((x, part.scores.get(number, _NONE)) for x, part in zip(xs, areas, strict=True))
             lines.append(Line(label, points, range(len(points))))
-            # A random point lies in the region as often as the region is large.
+            # A random point hits as often as the region is large.
             whole_image = xs if number == "pointing_game" else [part.whole_image for part in areas]
             floors |= dict(zip(xs, whole_image, strict=True))
         if not lines:
@@ -410,7 +408,7 @@ def _area(part: AreaBin) -> str:
 
 @dataclass(frozen=True)
 class Forest:
-    """The differences of other series to one on a dataset; the axis goes from `-reach` to `reach`."""
+    """The differences of other series to one on a dataset, on an axis from `-reach` to `reach`."""
 
     title: str
     against: str
@@ -423,7 +421,7 @@ class Forest:
 
 
 def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
-    """Return the differences to the best series of each dataset; to the own settings where there is one model."""
+    """Return differences to the best series of each dataset, or to a single model's own settings."""
     looks, found = series_of(analysis.runs), []
     order, alone = list(looks), len({series.model for series in looks.values()}) == 1
     for dataset in analysis.datasets:
@@ -453,7 +451,7 @@ def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Shares of lesions by outcome, each finding counting the same, then each dataset; `over` names them in words.
+    """Shares of lesions by outcome, each finding counting the same, then each dataset; `over` names them.
 
     `silent` is the part of `hit` that is not recognized.
     """
@@ -467,15 +465,14 @@ class Outcomes:
 
     @property
     def outside(self) -> str:
-        """The share recognized with the peak outside, so rounded that all shares sum to 100."""
+        """The share recognized with the peak outside, rounded so that all shares sum to 100."""
         return str(100 - int(whole(self.hit)) - int(whole(self.missed)))
 
 
 def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None:
-    """Return the shares of a label's lesions by outcome; None where no finding has both labels and a scored pair.
+    """Return the shares of a label's lesions by outcome; None if no finding has both labels and a scored pair.
 
-    Where several places of a map are equally high, the share of them in the region counts as a hit, as in the pointing
-    game, and the rest as what the map is otherwise.
+    If several places of a map tie, their share in the region counts as a hit, as in the pointing game.
     """
     runs = [entry for dataset in datasets for entry in dataset.runs if entry.run.label == label and entry.quadrants]
     if not runs:
@@ -490,7 +487,7 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
 
 
 def _outcomes(run: Run, finding: str, threshold: float) -> NDArray[np.float64]:
-    """Return the shares of a finding's pairs that hit, nearly hit, look elsewhere, are missed, and hit unrecognized."""
+    """Return the shares of a finding's pairs: hit, near miss, elsewhere, missed, and hit but not recognized."""
     column, rows = run.results.findings.index(finding), run.rows
     own = rows.counts.row[rows.finding[rows.counts.row] == column]
     hit = rows["pointing_hit"][own]

@@ -1,4 +1,4 @@
-"""Colors of a report: of each run in charts, with its shape, on the page and on paper, and of maps over films."""
+"""Colors and shapes of runs in charts, and colors of maps over images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xbench.report.schema import RunAnalysis, in_order
 from xbench.report.statistics.correlation import own_settings
 
-# On white and on black ground, told apart by people who are blind to a color (the shapes tell them in gray).
+# On white and on black; also for people who are blind to a color. Shapes differ in gray.
 _COLORS = (
     ("#2b6dff", "#517ffc"),
     ("#964009", "#f96a3f"),
@@ -24,7 +24,7 @@ _COLORS = (
     ("#cb1778", "#eb84ad"),
     ("#1c252e", "#eef2f6"),
 )
-# As matplotlib calls them, with the size that makes them look equally large. The first seven go with the colors.
+# With names of matplotlib, and sizes that look equal. The first seven go with the colors.
 _SHAPES: Mapping[str, tuple[str, float]] = {
     "circle": ("o", 1.0),
     "diamond": ("D", 0.88),
@@ -41,7 +41,7 @@ _SHAPES: Mapping[str, tuple[str, float]] = {
     "thin-diamond": ("d", 1.12),
     "octagon": ("8", 1.04),
 }
-# From the eighth on colors come again with other shapes, open.
+# After seven, colors repeat with other, open shapes.
 _LOOKS = [(*color, shape, True) for color, shape in zip(_COLORS, _SHAPES, strict=False)]
 _LOOKS += [(*color, shape, False) for shape, color in product([*_SHAPES][7:], _COLORS)]
 _OF_PAPER = ("devide", "carzero", "mavl", "medklip", "biomedclip", "kad", "clip")
@@ -50,10 +50,10 @@ _DASHES = ((5.0, 1.5), (1.2, 1.2), (5.0, 1.2, 1.2, 1.2))
 
 @dataclass(frozen=True)
 class Series:
-    """The look of a run in charts, on every dataset alike.
+    """The look of a run in charts, the same on every dataset.
 
-    `own` if it has the model's own settings; `color` is on white ground and `dark` on black, as `#rrggbb`; the shape is
-    `filled` or open; `dash` has the strokes and gaps of its lines in line widths, none for a solid line.
+    `own`: it has the model's own settings. `color` is on white and `dark` on black, as `#rrggbb`; the shape is `filled`
+    or open; `dash` has strokes and gaps in line widths, empty for a solid line.
     """
 
     model: str
@@ -66,13 +66,13 @@ class Series:
 
     @property
     def marker(self) -> tuple[str, float]:
-        """The shape as matplotlib calls it, and its relative size."""
+        """Matplotlib's name of the shape, and its relative size."""
         return _SHAPES[self.shape]
 
 
 @cache
 def outline(shape: str) -> str:
-    """Return a shape as an SVG path around (0, 0), with a radius of about 1, y downwards."""
+    """Return a shape as an SVG path around (0, 0) with a radius of about 1, y downward."""
     if shape == "circle":
         return "M-1 0A1 1 0 1 0 1 0A1 1 0 1 0 -1 0Z"
     from matplotlib.markers import MarkerStyle  # a page of one model has circles alone
@@ -87,8 +87,8 @@ def outline(shape: str) -> str:
 def series_of(runs: Sequence[RunAnalysis]) -> dict[str, Series]:
     """Return the series of each run of a report by its label, in the order of tables.
 
-    Models of the paper always have the same color and shape; others get what is left. A single model has one for each
-    of its settings; of several models, a model's own settings are filled and its others open.
+    Models of the paper always have the same color and shape; others get those left. A single model has one look for
+    each of its settings; of several models, own settings are filled and others open.
     """
     models = {label: entry.run.model for label, entry in in_order(runs).items()}
     own = {entry.run.model: entry.run.label for entry in own_settings(runs)}
@@ -110,14 +110,14 @@ def series_of(runs: Sequence[RunAnalysis]) -> dict[str, Series]:
 
 
 _RAMP = np.array([(0x73, 0x1A, 0x05), (0xDB, 0x52, 0x08), (0xFA, 0x9E, 0x1A), (0xFF, 0xE0, 0x73)], np.float64)
-# Up to this value the map is clear, so that the film can be seen.
+# Largest clear value.
 _CLEAR = 0.18
-# As many colors look the same as all of them, and weigh less in a file.
+# This many colors look the same as all, and make files smaller.
 _STEPS = 40
 
 
 def colored(saliency: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return a map (H, W) in [0, 1] as red, green, blue and opacity (H, W, 4); what is low is clear."""
+    """Return a map (H, W) in [0, 1] as red, green, blue and opacity (H, W, 4); low values are clear."""
     steps = np.round(saliency.astype(np.float64) * _STEPS) / _STEPS
     place = steps * (len(_RAMP) - 1)
     first = np.clip(place.astype(np.int64), 0, len(_RAMP) - 2)
@@ -128,7 +128,7 @@ def colored(saliency: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def tinted(film: NDArray[np.uint8], saliency: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return a film (H, W) under a map (H, W) in [0, 1], as red, green and blue (H, W, 3)."""
+    """Return an image (H, W) under a map (H, W) in [0, 1], as red, green and blue (H, W, 3)."""
     over = colored(saliency).astype(np.float64)
     weight = over[..., 3:] / 255
     mixed: NDArray[np.float64] = film[..., None] * (1 - weight) + over[..., :3] * weight

@@ -1,4 +1,4 @@
-"""Cases of interventions: a film as it is, with the lesion hidden, and with an equal patch elsewhere hidden."""
+"""Cases of interventions: an image unchanged, with the lesion hidden, and with an equal patch hidden."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 
 from xbench.findings.conditions import CONTROL, HIDE
 from xbench.geometry.hiding import Hiding, dilated
+from xbench.report.cases import choose_in_turns
 from xbench.report.runs import Run
 from xbench.report.schema import InterventionAnalysis
-from xbench.report.statistics.interventions import intervened_in
-from xbench.scoring.interventions import keys_of
+from xbench.scoring.interventions import intervened, keys_of
 
 CASES = 6
 
 
 @dataclass(frozen=True)
 class HiddenCase:
-    """A pair, why it was chosen, and its films (H, W): as it is, with the region hidden, with the control hidden.
+    """A pair, the reason for its choice, and its images (H, W): unchanged, region hidden, control hidden.
 
-    Each film has the model's probability, None without one, and what is hidden, or annotated on the film as it is.
+    Each has the model's probability or None, and the mask that is hidden, or annotated on the first.
     """
 
     image_id: str
@@ -38,9 +38,9 @@ class HiddenCase:
 def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
     """Yield cases of the first fill, chosen by their scores alone; none of a run that kept no pictures.
 
-    The changed films are drawn again on the stored picture, which is smaller than the radiograph.
+    The changed images are drawn again on the stored picture, which is smaller than the radiograph.
     """
-    kept, pairs = run.cases(), intervened_in(run)
+    kept, pairs = run.cases(), intervened(run.rows, run.stored.changed)
     if kept is None or pairs is None or not found.fills:
         return
     fill: Any = found.main[0].fill
@@ -49,7 +49,7 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
     if np.isnan(uses).all():
         return
     elsewhere = columns["control_drop" if found.number == "use" else "control_flip_rate"]
-    # By reason the worth of each pair, the best example first; NaN for one that is none.
+    # Worth of each pair by reason; NaN for one without it.
     worths = {
         "largest use": np.where(uses > 0, uses, np.nan),
         "pointed at, least used": np.where(hit, -np.abs(uses), np.nan),
@@ -65,7 +65,9 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
     hide, control = f"{HIDE}{fill}", f"{CONTROL}{fill}"
     under = {"": rows, **run.stored.changed}
     keys = {name: keys_of(under[name]) for name in ("", hide, control)}
-    for place, reason in _in_turn(rankings).items():
+    chosen: dict[int, list[str]] = {}
+    choose_in_turns(rankings, CASES, chosen)
+    for place, (reason, *_) in chosen.items():
         image, query = key = keys[""][pairs.row[place]]
         pair, at = kept.read(image, query), {name: of.index(key) for name, of in keys.items()}
         hidden = dilated(pair.region)
@@ -79,19 +81,8 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
         yield HiddenCase(image, rows.findings[pairs.finding[place]], reason, fill, pair.aspect, tuple(films))
 
 
-def _in_turn(rankings: dict[str, list[int]]) -> dict[int, str]:
-    """Return up to `CASES` pairs with the reason of each, one reason after the other in turns."""
-    chosen: dict[int, str] = {}
-    while len(chosen) < CASES and any(rankings.values()):
-        for reason in rankings:
-            fresh = [place for place in rankings[reason] if place not in chosen]
-            rankings[reason] = fresh[1:]
-            chosen |= {place: reason for place in fresh[: len(chosen) < CASES]}
-    return chosen
-
-
 def _moved(mask: NDArray[np.bool_], x: float, y: float) -> NDArray[np.bool_]:
-    """Return a mask (H, W) moved by whole pixels so that its center lies at shares of width and height."""
+    """Return a mask (H, W) moved by whole pixels to a center at these shares of width and height."""
     height, width = mask.shape
     rows, columns = np.nonzero(mask)
     right, down = round(x * width - columns.mean() - 0.5), round(y * height - rows.mean() - 0.5)

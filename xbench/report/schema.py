@@ -1,4 +1,4 @@
-"""The numbers of a report: tables, figures, sentences and the page show nothing else."""
+"""The numbers of a report, which tables, figures, sentences and the page show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xbench.report.runs import Run, SetAside, part_of
 
 @dataclass(frozen=True)
 class Number:
-    """A number that reports show: `more_is_better` is None where neither is, `meaning` one sentence for readers."""
+    """A number of reports: `more_is_better` is None if neither is; `meaning` is a sentence for readers."""
 
     title: str
     meaning: str
@@ -47,14 +47,14 @@ WORDS: Mapping[str, Number] = {
     "side_joint": Number("Correct side", "Share of lesions with a clear side whose side is stated correctly.", "words"),
     "side_opposite": Number("Opposite side", "Share of stated sides that are the opposite one.", "words", False),
 }
-"""Numbers of words by which what runs say is compared, with their maps and boxes."""
+"""Numbers of words by which runs, their maps and boxes are compared."""
 NEAR = 0.05
-"""Largest distance in image widths from the region to a peak outside it that is a near miss, not elsewhere."""
+"""Largest distance of a near miss, from the region to the peak, in image widths."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95% interval; None where it does not exist, as the interval of a single patient or image."""
+    """A value with its 95% interval; None if missing, such as the interval of a single cluster."""
 
     value: float | None
     low: float | None = None
@@ -65,7 +65,7 @@ class Estimate:
 class AreaBin:
     """Scored pairs of a run whose regions take from `low` to `high` of the grid.
 
-    `scores` are means over the pairs; `whole_image` is the mean Dice of marking the whole image on them.
+    `scores` are means over the pairs; `whole_image` is the mean Dice of marking the whole image.
     """
 
     low: float
@@ -77,9 +77,9 @@ class AreaBin:
 
 @dataclass(frozen=True)
 class PositionCell:
-    """Scored pairs whose region has its center of mass in one cell of a 3 x 3 division of the image, from the top left.
+    """Scored pairs whose region has its center of mass in one cell of a 3 x 3 grid, from the top left.
 
-    `scores` are means over the pairs; `peaks` is the share of all scored pairs whose map is highest in this cell.
+    `scores` are means over the pairs; `peaks` is the share of all scored pairs whose map peaks in this cell.
     """
 
     row: int
@@ -91,10 +91,10 @@ class PositionCell:
 
 @dataclass(frozen=True)
 class PhraseGroup:
-    """Phrases of a run that have something in common: all of them, or those of one category, length or kind.
+    """Phrases of a run: all, or those of one category, length or kind.
 
-    `scores` are means over the `scored` phrases, those that are present and have a region. `false_alarms` is the share
-    of the `absent` phrases that get a box, of a model that answers and was asked about them.
+    `scores` are means over the `scored` phrases, which are present and have a region. `false_alarms` is the share of
+    the `absent` phrases that get a box, for a model that answers and was asked about them.
     """
 
     by: str
@@ -110,9 +110,9 @@ class PhraseGroup:
 class Quadrants:
     """Shares of a finding's scored pairs by whether they are recognized and grounded.
 
-    A pair is recognized if its probability reaches `threshold`: the lowest probability of an image with the largest sum
-    of sensitivity and specificity on the run's images (Youden). It is grounded if the pointing game counts at least
-    half. One that is recognized only is a near miss if the peak of its map lies at most `NEAR` from the region.
+    A pair is recognized if its probability reaches `threshold`, the lowest probability with the largest sum of
+    sensitivity and specificity on the run's images (Youden). It is grounded if the pointing game counts at least half.
+    If recognized only, it is a near miss if the peak of its map is at most `NEAR` from the region.
     """
 
     threshold: float
@@ -126,7 +126,7 @@ class Quadrants:
 
 @dataclass(frozen=True)
 class WordsAnalysis:
-    """What a run's texts say of the places of lesions, or where its maps peak or its boxes lie, by the same rule."""
+    """Places of lesions as a run's texts state them, or as its maps or boxes do by the same rule."""
 
     label: str  # of the run, followed by the kind of what stands beside its words
     kind: Literal["words", "maps", "boxes"]
@@ -136,7 +136,7 @@ class WordsAnalysis:
 
 @dataclass(frozen=True)
 class RunAnalysis:
-    """A run with its numbers by key of `NUMBERS`, and of its first words: means over findings, and of each finding."""
+    """A run with its numbers by key of `NUMBERS` and `WORDS`: means over findings, and of each finding."""
 
     run: Run
     clustered_by: Literal["patients", "images"]  # images only where the dataset does not name patients
@@ -177,10 +177,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a useless or a perfect map scores on a dataset: a floor or a ceiling.
+    """A floor or ceiling of a dataset.
 
-    The title is `Whole image`, `Random`, `Reader agreement`, or the label of a reference's run. Only numbers that exist
-    are there; where they are expectations over draws, `spread` is the standard deviation of some of them.
+    The title is `Whole image`, `Random`, `Reader agreement`, or the label of a reference's run. Missing numbers have no
+    key; `spread` is the standard deviation of some expectations over draws.
     """
 
     title: str
@@ -193,10 +193,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class ProtocolScores:
-    """The headline number of a named protocol, by label of the run and by title of the reference.
+    """The headline number of a protocol, by label of the run and by title of the reference.
 
-    `p` is two-sided, of a paired test of two runs, by both labels in alphabetical order, not corrected for the number
-    of tests; None where they share no pair.
+    `p` is two-sided, of a paired test, by both labels in alphabetical order, uncorrected; None without a common pair.
     """
 
     name: str
@@ -217,10 +216,10 @@ class ProtocolScores:
 
 @dataclass(frozen=True)
 class Rewording:
-    """A number of a run's phrases as they stand, and of the same phrases in other words, on the same regions.
+    """A number of a run's phrases, and of the same phrases in other words, on the same regions.
 
-    `difference` is that of the other words less the own ones; `p_adjusted` is that of the paired test, corrected for
-    all wordings and numbers of the run; None if not tested.
+    `difference` is other minus own; `p_adjusted` is corrected for all wordings and numbers of the run, None if not
+    tested.
     """
 
     label: str
@@ -236,20 +235,20 @@ class Rewording:
 
 @dataclass(frozen=True)
 class FillAnalysis:
-    """What hiding the region by one fill does to a run, against hiding an equal patch elsewhere.
+    """Effect of hiding the region by one fill, against hiding an equal patch elsewhere.
 
     Attributes:
-        counts: Pairs by what they are counted for in `results.json`: those that the means over findings rest on, and
-            those of all findings that lack something.
+        counts: Numbers of pairs as in `results.json`: those in the means over findings, and those of all findings that
+            lack something.
         numbers: By finding and as means over findings (`MACRO`), by the names of `xbench.scoring.interventions`; also
             `follows` and `control_follows`, rank correlations of the map with that of the changed image.
-        recognized: The means of the pairs whose finding the model sees in the image as it is.
-        p_adjusted: Two-sided, of `use` and `premium`, from exchanging region and patch patient by patient; adjusted for
-            the models and fills of the dataset. Without what could not be tested.
-        p_exact: Of McNemar's exact test of the decisions that change for region or patch alone, pair by pair,
-            of the findings with enough pairs; None if there are no such decisions.
-        overlap: By `use` (that of the pair is above 0) and `flip_rate` (the decision changes), how many pairs are
-            pointed at and depend on the region, are pointed at and do not, the other way round, and neither.
+        recognized: Means of the pairs whose finding the model detects in the unchanged image.
+        p_adjusted: Two-sided, of `use` and `premium` if tested, from exchanging region and patch patient by patient;
+            adjusted for the models and fills of the dataset.
+        p_exact: Of McNemar's exact test of the decisions that change for region or patch alone, pair by pair, of the
+            findings with enough pairs; None without such a decision.
+        overlap: By `use` (above 0) and `flip_rate` (the decision changes), how many pairs are pointed at and depend on
+            the region, are pointed at and do not, the other way round, and neither.
     """
 
     fill: str
@@ -267,16 +266,16 @@ class FillAnalysis:
 
 
 Dependence = Literal["depends", "fill", "any hole", "unchanged", "no sign", "too few"]
-"""Whether what a model says depends on the region: significantly with every fill; with some; no more than on any other
-place, which matters as well; no pair differs between region and patch; no sign of it; too few pairs to tell."""
+"""Dependence on the region: significant with every fill; with some; no more than on other places, which matter as well;
+no pair differs between region and patch; no sign; too few pairs."""
 
 
 @dataclass(frozen=True)
 class InterventionAnalysis:
-    """What a run does when parts of its images are hidden, or its words are changed.
+    """Effects of hidden parts of the image, or of changed words, on a run.
 
-    `number` is the headline: `use`, or `premium` of a model without scores. `numbers` are means over findings that no
-    fill enters.
+    `number` is the headline: `use`, or `premium` of a model without scores. `numbers` are means over findings without a
+    fill.
     """
 
     label: str
@@ -287,16 +286,16 @@ class InterventionAnalysis:
 
     @property
     def main(self) -> tuple[FillAnalysis, ...]:
-        """The fills that `dependence` rests on: all but black, which is for comparison, unless there is no other."""
+        """The fills that `dependence` rests on: all but black, which is for comparison, if there is another."""
         return tuple(one for one in self.fills if one.fill != "black") or self.fills
 
 
 @dataclass(frozen=True)
 class Subgroup:
-    """Images of a run with one value of an attribute; or, without counts, the largest less the smallest of a number.
+    """Images of a run with one value of an attribute; or, without counts, the largest minus the smallest of a number.
 
-    `scores` are means over the findings that all groups of the attribute have. `p` is that no group differs from
-    another, None where it cannot be tested; `p_adjusted` is corrected for the attributes and numbers of the run.
+    `scores` are means over the findings that all groups of the attribute have. `p` tests that no group differs, None if
+    untested; `p_adjusted` is corrected for the attributes and numbers of the run.
     """
 
     label: str
@@ -313,11 +312,11 @@ class Subgroup:
 
 @dataclass(frozen=True)
 class Perturbed:
-    """Means over pairs of a run, of images changed in the order of a map or of maps under weights drawn anew.
+    """Means over pairs of a run, for images changed in the order of a map, or for maps under weights drawn again.
 
-    `part` is the order (`map`, `random`, `region`), or how weights were drawn, with the `layer` that was drawn last.
-    `numbers`: `deletion`, `insertion`, their `difference`, `probability` and `recognized` by percent of the pixels; or
-    how alike maps are, by the names of `xbench.scoring.perturbations.similarities`.
+    `part` is the order (`map`, `random`, `region`), or how weights were drawn, up to `layer`. `numbers`: `deletion`,
+    `insertion`, their `difference`, `probability` and `recognized` by percent of the pixels; or the similarities of
+    `xbench.scoring.perturbations.similarities`.
     """
 
     label: str
@@ -352,7 +351,7 @@ class DatasetAnalysis:
         return sorted(self.values(number).keys() - tested - {best})
 
     def ranked(self, number: str) -> bool:
-        """Tell whether every run was tested against the best one, by pointing game or AUROC."""
+        """Return whether every run was tested against the best one, by pointing game or AUROC."""
         key = "pointing_game" if NUMBERS[number].group == "grounding" else "auroc"
         values = self.values(key)
         return not values or not self.untested(key, max(values, key=lambda label: values[label]))
@@ -364,23 +363,23 @@ class DatasetAnalysis:
 
 
 def number_of(entry: RunAnalysis | Reference, key: str, finding: str | None = None) -> Estimate:
-    """Return a number of a finding, or its mean over findings; an empty estimate where it does not exist."""
+    """Return a number of a finding, or its mean over findings; an empty estimate if missing."""
     numbers = entry.macro if finding is None else entry.findings.get(finding, {})
     return numbers.get(key, Estimate(None))
 
 
 def in_order(runs: Iterable[RunAnalysis]) -> dict[str, RunAnalysis]:
-    """Return a run per label, in the order of every table, chart and legend of the report (see `placed`)."""
+    """Return a run per label, in the order of tables, charts and legends (see `placed`)."""
     return {entry.run.label: entry for entry in sorted(runs, key=lambda entry: entry.run.place)}
 
 
 def parts_of(datasets: Sequence[DatasetAnalysis]) -> set[str]:
-    """Return the labels of runs on some of another run's images, which are no series of their own."""
+    """Return the labels of runs on some of another run's images, which are not series."""
     return {entry.run.label for of in datasets for entry in of.runs if part_of(entry.run, [one.run for one in of.runs])}
 
 
 def shared_datasets(datasets: Sequence[DatasetAnalysis], number: str) -> tuple[DatasetAnalysis, ...]:
-    """Return the datasets on which everyone with a number has it; without one, that on which most have it."""
+    """Return the datasets on which every run with a number has it; or else the one on which most have it."""
     parts = parts_of(datasets)
     having = [dataset.values(number).keys() - parts for dataset in datasets]
     everyone = set[str]().union(*having)
@@ -389,10 +388,10 @@ def shared_datasets(datasets: Sequence[DatasetAnalysis], number: str) -> tuple[D
 
 
 def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
-    """Give each label its place, and put the runs of each dataset in that order.
+    """Give each label its place, and sort the runs of each dataset by it.
 
-    First come those that the answer ranks, by mean pointing game over shared datasets, the best first; then others with
-    a pointing game, then those with words, then those with an AUROC alone, each by mean.
+    First the runs that the answer ranks, by mean pointing game over shared datasets; then others with a pointing game,
+    then those with words, then those with AUROC only, each by mean, the best first.
     """
     parts, order = parts_of(datasets), dict[str, int]()
     for number, shared in product(("pointing_game", "side_joint", "auroc"), (True, False)):
@@ -424,8 +423,8 @@ def floor_of(dataset: DatasetAnalysis, number: str, finding: str | None = None) 
 class Correlation:
     """A least-squares line through recognition (AUROC) and grounding (pointing game), on a dataset or all pooled.
 
-    Its numbers are None for fewer than three points or all of one AUROC, `r_squared` and `p` also where all points have
-    the same pointing game.
+    Its numbers are None for fewer than three points or equal AUROCs; so are `r_squared` and `p` for equal pointing
+    games.
     """
 
     scope: Literal["models", "findings"]  # a point is a model on a dataset, or a model and finding
@@ -440,7 +439,7 @@ class Correlation:
 
     @property
     def p_in_words(self) -> str:
-        """The p-value as sentences and figures say it; empty without one."""
+        """The p-value in words; empty without one."""
         return "" if self.p is None else "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
 
 
@@ -465,7 +464,7 @@ class StudyRow:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A whole report: datasets by name and split, correlations per dataset and pooled; `folds` are of cross-fitting."""
+    """A report: datasets by name and split, correlations by dataset and pooled, `folds` of cross-fitting."""
 
     datasets: tuple[DatasetAnalysis, ...]
     correlations: tuple[Correlation, ...]
@@ -489,12 +488,12 @@ class Analysis:
         return None
 
     def heading(self, dataset: DatasetAnalysis) -> str:
-        """Return how tables and figures call a dataset: with its split where there are several of it."""
+        """Return the title of a dataset, with its split if there are several."""
         title = dataset_title(dataset.dataset)
         return f"{title} ({dataset.split})" if self._splits(dataset) > 1 else title
 
     def slug(self, dataset: DatasetAnalysis) -> str:
-        """Return what names of a dataset's tables and figures end with."""
+        """Return the ending of names of a dataset's tables and figures."""
         name = f"{dataset.dataset}_{dataset.split}" if self._splits(dataset) > 1 else dataset.dataset
         return re.sub(r"\W+", "_", name)
 
@@ -503,7 +502,7 @@ class Analysis:
 
     def lines(self, scope: Literal["models", "findings"]) -> list[tuple[Correlation, str]]:
         """Return the lines over models or over findings, each with the heading of its dataset or `All datasets`."""
-        # One per dataset, in their order: with several splits the name alone would not tell which.
+        # One per dataset, in their order, because several splits share a name.
         places = iter(self.datasets)
         return [
             (line, "All datasets" if line.dataset is None else self.heading(next(places)))
@@ -514,7 +513,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure that was written, under a name that is the stem of its files."""
+    """A written figure; `name` is the stem of its files."""
 
     name: str
     title: str

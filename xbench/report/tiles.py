@@ -1,4 +1,4 @@
-"""Pictures of one film: the map of a finding over it, and all maps side by side."""
+"""Pictures of one image: the map of a finding over it, and all maps side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xbench.report.names import in_thousandths
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
 SIDE = 448
-"""The longer side of a film in pixels."""
+"""The longer side of an image in pixels."""
 _NARROWEST = 240
 _CAPTION = 30
 _GAP = 10
@@ -25,25 +25,25 @@ _INK, _FAINT = (255, 255, 255), (176, 176, 176)
 
 
 def shown(film: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a film (H, W) at the size at which it is shown."""
+    """Return an image (H, W) at the size of display."""
     scale = SIDE / max(film.shape)
     size = max(1, round(film.shape[1] * scale)), max(1, round(film.shape[0] * scale))
     return np.asarray(cv2.resize(film, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC), np.uint8)
 
 
 def film_tile(film: NDArray[np.uint8], left: str, right: str = "") -> Image.Image:
-    """Return a film (H, W), or one in color (H, W, 3), with words below it."""
+    """Return a gray (H, W) or color (H, W, 3) image with words below it."""
     return _captioned(np.repeat(film[..., None], 3, axis=2) if film.ndim == 2 else film, left, right)
 
 
 def map_tile(film: NDArray[np.uint8], saliency: NDArray[np.float32], finding: str, probability: float) -> Image.Image:
-    """Return a film (H, W) under a map, with a cross at the map's peak and finding and probability below.
+    """Return an image (H, W) under a map, with a cross at the map's peak and finding and probability below.
 
-    The map (H, W) is in [0, 1]; one that is the same everywhere has no peak.
+    The map (H, W) is in [0, 1]; a constant one has no peak.
     """
     picture = tinted(film, saliency)
     if np.ptp(saliency) > 0:
-        # Of tied places the mean, as in the scores.
+        # The mean of tied places, as in the scores.
         y, x = np.argwhere(saliency == saliency.max()).mean(axis=0).round().astype(int).tolist()
         for gray, weight in ((0, 5), (255, 2)):
             for across, down in ((8, 0), (0, 8)):
@@ -55,7 +55,7 @@ def map_tile(film: NDArray[np.uint8], saliency: NDArray[np.float32], finding: st
 def sheet(tiles: Sequence[Image.Image], foot: str) -> Image.Image:
     """Return tiles of one size in rows, with a line of words below."""
     across, down = tiles[0].width + _GAP, tiles[0].height + _GAP
-    # Somewhat wider than high, with few places empty.
+    # Wider than high, with few empty places.
     wanted = sqrt(1.4 * len(tiles) * down / across)
     several = range(max(1, round(wanted)), min(len(tiles), round(1.6 * wanted)) + 1)
     columns = min(several, key=lambda count: (-len(tiles) % count, count))
@@ -69,7 +69,7 @@ def sheet(tiles: Sequence[Image.Image], foot: str) -> Image.Image:
 def file_names(names: Iterable[str]) -> list[str]:
     """Return paths without an ending for names of images or findings, all different and safe on any disk.
 
-    Slashes make folders; an image's ending is cut off; letters, digits, dots, underscores and hyphens stay.
+    Slashes make folders; an image's ending is removed; letters, digits, dots, underscores and hyphens stay.
 
     >>> file_names(["ward 3/a.dcm", "ward_3/A.png", "../x", "Nodule/Mass"])
     ['ward_3/a', 'ward_3/A_000001', '_/x', 'Nodule/Mass']
@@ -80,9 +80,9 @@ def file_names(names: Iterable[str]) -> list[str]:
         ending = next((ending for ending in IMAGE_SUFFIXES if name.lower().endswith(ending)), "")
         stem = name[: len(name) - len(ending)] or name
         parts = [re.sub(r"[^\w.-]+", "_", part).strip(".")[:60] or "_" for part in stem.split("/")]
-        # No folder is called as a picture may be.
+        # A folder must not have the name of a picture.
         path = "/".join(re.sub(r"\.png$", "_png", part, flags=re.I) for part in parts)
-        # Some disks do not tell capital letters from small ones.
+        # Some disks ignore case.
         while path.casefold() in taken:
             path += f"_{place:06d}"
         taken.add(path.casefold())
@@ -101,7 +101,6 @@ def _captioned(picture: NDArray[np.uint8], left: str, right: str) -> Image.Image
 
 
 def _write(page: Image.Image, place: tuple[float, float], text: str, room: float, ink: tuple[int, int, int]) -> None:
-    """Write a line of words, without its middle where it is wider than there is room."""
     shown, kept = text, len(text)
     while _font().getlength(shown) > room and kept > 1:
         shown = f"{text[: kept // 2]}\u2026{text[-(kept // 2) :]}"

@@ -30,7 +30,6 @@ from xbench.report.statistics.interventions import (
     _estimates,
     contributions,
     dependence,
-    intervened_in,
     mcnemar,
     overlap,
 )
@@ -38,6 +37,7 @@ from xbench.report.statistics.paired import exchange_tests, weighed
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import to_csv
 from xbench.scoring.interventions import Intervened
+from xbench.scoring.interventions import intervened as intervened_pairs
 from xbench.scoring.maps import rank_accuracy
 
 
@@ -243,7 +243,7 @@ def test_counts_and_mcnemar_are_of_the_findings_that_the_means_rest_on(tmp_path)
     intervene(write_run(tmp_path, "kad", images=80, skill=0.6), falls(1.5, noise=0.9), ("mean",))
     analysis = analyze(collect([tmp_path]))
     ((one,),) = (dataset.interventions for dataset in analysis.datasets)
-    (fill,), pairs = one.fills, intervened_in(analysis.runs[0].run)
+    (fill,), pairs = one.fills, intervened_pairs(analysis.runs[0].run.rows, analysis.runs[0].run.stored.changed)
     own = {name: np.array(pairs.finding) == place for place, name in enumerate(pairs.rows.findings)}
     enough = [of for of in own.values() if of.sum() >= 30]
     assert 0 < len(enough) < len(own)

@@ -1,4 +1,4 @@
-"""Figures drawn in a second process while the page is written; only that process loads matplotlib."""
+"""Draw figures in a second process while the page is written; only that process loads matplotlib."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _drawing: Iterator[Drawn] = iter(())
 
 @contextmanager
 def drawn_beside(analysis: Analysis, folder: Path, cases: int, count: int) -> Iterator[Iterator[Drawn | None]]:
-    """Begin to write up to `count` figures as `write_figures` does; what is not drawn in the context is left out.
+    """Begin to write up to `count` figures; those not drawn within the context are left out.
 
-    Yield what waits for each of them in turn: None where there are fewer.
+    Yield an iterator that waits for each figure; None for those that do not exist.
     """
-    # A forked process has the analysis without unpacking it.
+    # A fork needs no pickled analysis.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     pool = ProcessPoolExecutor(1, context, _begin, (analysis, folder, cases))
     try:

@@ -1,4 +1,4 @@
-"""Figures of one dataset that look closer at each model: quadrants, positions, and maps side by side."""
+"""Figures with details of each model: quadrants, positions, and maps side by side."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _QUADRANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "neither": ("both wrong", {"color": "#dde2e7"}),
 }
 _HEIGHT = 9.0
-"""Inches that a figure may be high."""
+"""Largest height of a figure in inches."""
 _BESIDE = 7
 """Runs whose maps stand side by side."""
 
 
 def quadrants(dataset: DatasetAnalysis) -> Figure | None:
-    """Draw a panel per run, a stacked bar per finding; None where no finding has both labels and a scored pair."""
+    """Draw a panel per run with a stacked bar per finding; None if no finding has both labels and a scored pair."""
     runs = {label: entry.quadrants for label, entry in in_order(dataset.runs).items() if entry.quadrants}
     findings = [name for name in dataset.findings if any(name in shares for shares in runs.values())]
     if not findings:
@@ -66,7 +66,7 @@ def quadrants(dataset: DatasetAnalysis) -> Figure | None:
 
 
 def positions(dataset: DatasetAnalysis) -> Figure | None:
-    """Draw a row of nine cells, thrice, per run; None without a scored pair."""
+    """Draw a row of nine cells, three times, per run; None without a scored pair."""
     runs = {label: entry.positions for label, entry in in_order(dataset.runs).items() if entry.positions}
     if not runs:
         return None
@@ -83,7 +83,6 @@ def positions(dataset: DatasetAnalysis) -> Figure | None:
             axis.set_frame_on(False)
             axis.set(xticks=[], yticks=[])
             for (y, x), value in np.ndenumerate(values):
-                # White on the dark half of the scale, black on the bright one.
                 ink, text = "white" if value > 55 else "black", "\u2013" if np.isnan(value) else f"{value:.0f}"
                 axis.text(x, y, text, ha="center", va="center", color=ink)
     for axis, label in zip(axes[:, 0], runs, strict=True):
@@ -93,12 +92,11 @@ def positions(dataset: DatasetAnalysis) -> Figure | None:
 
 
 def _name(axis: Axes, name: str, **options: Any) -> None:
-    """Write a name at the left of a picture."""
     axis.set_ylabel(name, rotation=0, ha="right", va="center", multialignment="right", **options)
 
 
 def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | None:
-    """Draw a row per case: the radiograph, then over it the maps of the best runs, seven at most; None without."""
+    """Draw a row per case: the radiograph, then the maps of the best runs, seven at most; None without."""
     kept = [entry for entry in dataset.runs if cases and entry.run.label in cases[0].scores]
     kept.sort(key=lambda entry: -(entry.macro["pointing_game"].value or 0.0))
     runs = in_order(kept[:_BESIDE])
@@ -113,7 +111,6 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | 
     side = min(side, (_HEIGHT - top) / len(cases) - 0.3)
     words = width - side * columns
     high = top + (side + 0.3) * len(cases)
-    # Everything has its place in inches.
     figure = Figure(figsize=(width, high))
     figure.set_layout_engine("none")
     places = {"left": (words + 0.02) / width, "right": 1 - 0.02 / width, "bottom": 0.02 / high}
@@ -133,7 +130,7 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | 
 def _draw_case(axes: Sequence[Axes], maps: Sequence[CaseMap]) -> None:
     region = maps[0].pair.region
     height, width = region.shape
-    # More pixels are lost at the size of a panel.
+    # A panel shows no more pixels.
     display = shrunk(maps[0].pair.display, 448)
     _draw(axes[0], np.repeat(display[..., None], 3, axis=2), region)
     for axis, shown in zip(axes[1:], maps, strict=True):
@@ -151,7 +148,7 @@ def _draw_case(axes: Sequence[Axes], maps: Sequence[CaseMap]) -> None:
 def _draw(axis: Axes, picture: NDArray[np.uint8], region: NDArray[np.bool_]) -> None:
     height, width = region.shape
     axis.imshow(picture, extent=(0, width, height, 0), interpolation="bilinear")
-    # Padded, so that a region at the border is closed there.
+    # Padding closes regions at the border.
     padded = np.pad(region.astype(np.float32), 1)
     x, y = np.arange(width + 2) - 0.5, np.arange(height + 2) - 0.5
     for color, weight in (("black", 1.5), ("#42dcee", 0.8)):

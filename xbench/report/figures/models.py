@@ -1,4 +1,4 @@
-"""Figures that compare runs, a panel per dataset: intervals, gaps, curves over thresholds and area, and scatters."""
+"""Figures that compare runs, a panel per dataset: intervals, gaps, curves and scatters."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ INTERVALS = {
     "auroc": "AUROC \u00d7 100",
     "side_joint": "correct side stated \u00d7 100, mean over findings",
 }
-"""Numbers that are shown with their intervals, as the axes of their figures call them."""
+"""Labels of axes, by number."""
 _ROW = 0.24
 """Height of a row in inches."""
 _MARKED = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Thresholds at which curves have their marks."""
 _NAMED = 16
-"""Points of a scatter that have room for their names."""
+"""Most points of a scatter with names."""
 Looks = Mapping[str, Series]
 
 
@@ -71,7 +71,7 @@ def intervals(analysis: Analysis, number: str, looks: Looks) -> Figure | None:
 
 
 def dice_gap(analysis: Analysis, looks: Looks) -> Figure | None:
-    """Draw a row per run from Dice at 0.5 to Dice at the best threshold, with what lies between as a number."""
+    """Draw a row per run from Dice at 0.5 to Dice at the best threshold, with the difference as a number."""
     columns = charts.gaps(analysis)
     if not columns:
         return None
@@ -94,11 +94,9 @@ def dice_gap(analysis: Analysis, looks: Looks) -> Figure | None:
 
 
 def _rows(analysis: Analysis, columns: Sequence[charts.Column], quantity: str) -> tuple[Figure, list[Axes]]:
-    """Make panels with a row per run, on an axis from 0 to 100."""
     several = len(analysis.datasets) > 1
     names = [wrapped(entry.label, 19 if several else 16) for entry in columns[0].entries]
     lines = max(name.count("\n") + 1 for name in names)
-    # Longer names take more than a row of one line has.
     height = max(_ROW, 0.04 + 0.13 * lines) * len(names) + (0.75 if several else 0.5)
     figure, axes, _ = panels(len(columns), height, sharex=True, sharey=True)
     for axis, column in zip(axes, columns, strict=True):
@@ -115,7 +113,7 @@ def _rows(analysis: Analysis, columns: Sequence[charts.Column], quantity: str) -
 
 
 def _draw_ends(axis: Axes, column: charts.Column, narrow: bool) -> None:
-    """Draw the ground up to the best floor, a dotted line at chance, and name floor and ceiling."""
+    """Draw the ground up to the best floor and a dotted line at chance; name floor and ceiling."""
     words: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "va": "bottom", "color": FAINT}
     if (floor := column.floor) is not None:
         axis.axvspan(0, 100 * floor, **ZONE)
@@ -135,7 +133,7 @@ def _draw_ends(axis: Axes, column: charts.Column, narrow: bool) -> None:
 def curves(
     shown: Sequence[charts.Panel], looks: Looks, quantity: str, ground: str, by_area: bool = False
 ) -> Figure | None:
-    """Draw a curve per run over thresholds, or `by_area` of regions, over the ground below; None without a curve."""
+    """Draw a curve per run over thresholds, or `by_area` of regions, over the floor; None without a curve."""
     if not shown:
         return None
     several, scale = len(shown) > 1, 100 if by_area else 1
@@ -145,7 +143,7 @@ def curves(
         axis.set(ylim=(0, 100), yticks=[0, 50, 100])
         if several:
             axis.set_title(wrapped(panel.title, 22))
-        # The first one last, so that it is on top.
+        # The first one on top.
         for line in reversed(panel.lines):
             _draw_line(axis, line, scale, looks[line.label], by_area, len(panel.lines))
             values = [value for _, value in line.known]
@@ -171,14 +169,13 @@ def curves(
 
 
 def _draw_line(axis: Axes, line: charts.Line, scale: float, series: Series, every: bool, lines: int) -> None:
-    """Draw a line with its marks, and with its band where all of it has intervals."""
     if not line.known:
         return
     x, values = np.array(line.known).T
     marks = [place for place, at in enumerate(x) if every or round(at, 6) in _MARKED]
     axis.plot(scale * x, 100 * values, **look_of(series), markevery=marks)
     if len(line.band) == len(line.known):
-        # The more bands lie on each other, the fainter.
+        # More bands are fainter.
         _, low, high = 100 * np.array(line.band).T
         alpha = min(0.15, 0.5 / lines)
         axis.fill_between(scale * x, low, high, color=series.color, alpha=alpha, linewidth=0)
@@ -201,7 +198,7 @@ def auroc_against_pointing_game(
     _draw_scatter(main, large, looks, [0, 25, 50, 75, 100])
     main.set(xlabel="AUROC (50: a coin flip)", ylabel="pointing game")
     if len(large.means or large.points) <= _NAMED:
-        # A line of text, in the units of the axis.
+        # A line of text in units of the axis.
         _name_points(main, charts.named_places(large.means or large.points), 16 / (size[1] - 0.6))
     main.set_title(wrapped(", ".join(filter(None, [large.title, *_fit(large)])), 44))
     for number, scatter in enumerate(small):
@@ -212,7 +209,6 @@ def auroc_against_pointing_game(
 
 
 def _fit(scatter: charts.Scatter) -> list[str]:
-    """Return R squared and p in words, if there are any."""
     if scatter.line is None or scatter.line.r_squared is None:
         return []
     return [f"R\u00b2 = {scatter.line.r_squared:.2f}", *filter(None, [scatter.line.p_in_words])]
@@ -235,7 +231,7 @@ def _draw_scatter(axis: Axes, scatter: charts.Scatter, looks: Looks, ticks: Sequ
 
 
 def _name_points(axis: Axes, places: Sequence[tuple[float, float, str]], height: float) -> None:
-    """Write names beside points, left of them where recognition is good; their height is in units of the axis."""
+    """Write names beside points, left of them at good recognition; `height` is in units of the axis."""
     arrow = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 3}
     ground = {"boxstyle": "square,pad=0.1", "facecolor": "white", "alpha": 0.6, "linewidth": 0}
     for left in (True, False):

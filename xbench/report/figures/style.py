@@ -1,4 +1,4 @@
-"""How all figures look: sizes for print, marks of series, floors, labels, and their files."""
+"""The look of all figures: sizes for print, marks of series, floors, labels, and files."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ from xbench.report.charts import apart
 from xbench.report.colors import Series
 
 COLUMN, PAGE = 3.4, 7.0
-"""Widths in inches of a column and of a page of the usual journals."""
-
+"""Widths of a journal's column and page in inches."""
 FAINT = "#4a5661"
 ZONE: dict[str, Any] = {"color": "#c5ced7", "alpha": 0.34, "linewidth": 0, "zorder": 0}
-"""The ground of scores that a useless map reaches."""
+"""Scores of useless maps."""
 EDGE: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "zorder": 1}
-"""Where that ground ends."""
+"""The end of that zone."""
 
 _LINE = 0.14
 """Height of a line of text in inches."""
 _DIRECT = 7
-"""Up to so many series have their names beside what is drawn; more have a legend."""
+"""Most series with names beside the panel; more have a legend."""
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Set the look of everything that is drawn and saved within."""
+    """Set the look of everything drawn and saved within."""
     with matplotlib.style.context("xbench.report.figures.xbench", after_reset=True):
         yield
 
@@ -58,13 +57,13 @@ def panels(
         unused.remove()
     for axis in axes[:count]:
         if count - axis.get_subplotspec().num1 <= columns:
-            # The lowest of its column, whatever there is below.
+            # The lowest of its column.
             axis.tick_params(labelbottom=True)
     return figure, axes[:count], axes[count] if places > count else None
 
 
 def wrapped(text: str, width: int, lines: int = 4) -> str:
-    """Break a text into lines of about `width` characters, within words only where they are longer than that."""
+    """Break a text into lines of about `width` characters, within words only if they are longer."""
     hyphens = any(len(word) > width for word in text.split())
     return "\n".join(wrap(text, width, break_on_hyphens=hyphens, max_lines=lines, placeholder=" \u2026") or [""])
 
@@ -114,9 +113,9 @@ def name_curves(
     looks: Mapping[str, Series],
     floor: str,
 ) -> None:
-    """Name curves and the ground below: beside the panel, at their heights from 0 to 1, or in the place left free.
+    """Name curves and the ground: beside the panel at their heights from 0 to 1, or in the place left free.
 
-    More than seven get a legend below. The ground's name comes last; its height is 0.
+    More than seven get a legend below.
     """
     if len(heights) > _DIRECT:
         if key is not None:
@@ -159,7 +158,7 @@ def legend(figure: Figure, keys: Sequence[Artist]) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PDF, SVG and PNG beside a path without an ending; the same figure gives the same bytes."""
+    """Write a figure as PDF, SVG and PNG beside a path without an ending; equal figures give equal bytes."""
     # Lay out once instead of for each file.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

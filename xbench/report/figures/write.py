@@ -1,4 +1,4 @@
-"""The figures of a report: what there is, and writing them."""
+"""Draw and write the figures of a report."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, Drawn
 
 
 def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[Drawn]:
-    """Write every figure as PDF, SVG and PNG, and yield after each what it is.
+    """Write every figure as PDF, SVG and PNG, and yield its description.
 
-    Overlays show up to `cases` cases of each dataset, six at most; the page shows more. Datasets on which only
-    references were run are left out.
+    Overlays show up to `cases` cases of each dataset, six at most. Datasets with references only are left out.
     """
     # Of either scope there is a line per dataset, in their order.
     places = {"models": iter(analysis.datasets), "findings": iter(analysis.datasets)}
@@ -37,7 +36,6 @@ def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[
 
 
 def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | None]]:
-    """Draw every figure; None where there is nothing to draw."""
     looks = series_of(analysis.runs)
     both = "AUROC against pointing game, both from 0 to 100."
     line = "Dashed: least squares; gray: AUROC below 50, worse than a coin flip."

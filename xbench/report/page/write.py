@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no server and no network."""
+"""Write the report as one HTML page that needs no server and no network."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _LABEL, _TALL = 17.0, 400
 def write_page(
     analysis: Analysis, tables: Sequence[Table], path: Path, cases: int = 24, progress: Progress = lambda *_: None
 ) -> None:
-    """Write the report as one HTML file with all styles, scripts, tables, charts and pictures in it.
+    """Write the report as one HTML file that contains all styles, scripts, tables, charts and pictures.
 
-    It loads nothing from a network, and its content security policy forbids it to. The browser of cases has up to
-    `cases` of each dataset. `progress` is called for every case and after the last.
+    Its content security policy forbids network access. The browser of cases has up to `cases` of each dataset.
+    `progress` is called for every case and after the last.
     """
     environment = Environment(
         loader=PackageLoader("xbench.report.page"),
@@ -95,7 +95,7 @@ def write_page(
         signed=_signed,
         labels_of=lambda panels: {line.label for panel in panels for line in panel.lines},
         asset=lambda name: Markup(files("xbench.report.page").joinpath("templates", name).read_text(encoding="utf-8")),
-        # Nothing in such data can end the script element that it stands in.
+        # Such data cannot end its script element.
         as_data=partial(htmlsafe_json_dumps, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":"))),
         written=partial(json.dumps, indent=2, ensure_ascii=False),
     )
@@ -103,23 +103,23 @@ def write_page(
 
 
 class _Shelf:
-    """The tables that the page has not shown yet, so that each is shown once and none is forgotten."""
+    """The tables left to show, so that the page shows each once."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self._left = list(tables)
 
     def take(self, *beginnings: str) -> list[Table]:
-        """Hand out the tables whose name begins so, in their order."""
+        """Hand out the tables with names that begin like this."""
         taken = [table for table in self._left if table.name.startswith(beginnings)]
         self._left = [table for table in self._left if table not in taken]
         return taken
 
 
 def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
-    """Return a typical film of each outcome of the light box, by the series that the report is about.
+    """Return a typical image of each outcome, by the series that the report is about.
 
-    The film is a JPEG and its map a PNG; the region's outline is in a square of 100, and the peak, where the map is
-    highest, in percent of width and height; `finding`, `called` and `details` are the caption.
+    The image is a JPEG and its map a PNG; the region's outline is in a square of 100, and the peak in percent of width
+    and height; `finding`, `called` and `details` are the caption.
     """
     found: dict[str, dict[str, Any]] = {}
     for outcome, (place, case) in typical_cases(head.runs).items():
@@ -133,7 +133,7 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
             share = whole(scores.peak_distance)
             where = f"{share}% of the image\u2019s width away" if share != "0" else "just beside the outline"
         on = f" in {facts.analysis.heading(dataset)}" if len(head.runs) > 1 else ""
-        # Only pairs of findings with a threshold are typical of an outcome.
+        # Typical pairs have a threshold.
         least = f"threshold {entry.quadrants[case.finding].threshold:.2g}"
         over = cv2.cvtColor(colored(shrunk(shown.saliency, 160)), cv2.COLOR_RGBA2BGRA).astype(np.uint8, copy=False)
         found[outcome] = {
@@ -150,10 +150,6 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
 
 
 def _hidden(facts: Facts, head: Standing) -> Iterator[dict[str, Any]]:
-    """Yield cases of interventions of the series that the report is about: each with three films, with what is hidden.
-
-    The scores are probabilities, or empty without one.
-    """
     for entry, dataset in zip(head.runs, facts.shown.datasets, strict=True):
         for one in (one for one in dataset.interventions if one.label == head.label):
             for case in hidden_cases(entry.run, one):
@@ -176,7 +172,6 @@ def _hidden(facts: Facts, head: Standing) -> Iterator[dict[str, Any]]:
 
 
 def _opposite(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Yield ten films with an opposite side, of the first runs."""
     for label, sides, pair, text in opposite_sides(runs, 10):
         film = encoded(".jpg", shrunk(pair.display, 320), (cv2.IMWRITE_JPEG_QUALITY, 78))
         outline = outline_of(pair.region, (100 / pair.region.shape[1], 100 / pair.region.shape[0]))
@@ -187,7 +182,7 @@ def _opposite(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 def _signed(value: float | None) -> str:
     if value is None:
         return MISSING
-    # A difference of less than half a point is one all the same.
+    # Small differences keep a digit.
     text, sign = f"{100 * abs(value):.1f}", "+" if value > 0 else "\u2212"
     return "0" if text == "0.0" else f"{sign}{text}"
 
@@ -254,7 +249,7 @@ def _panel(shown: CaseMap) -> dict[str, Any]:
 
 
 def path_of(points: Iterable[tuple[float, float]]) -> str:
-    """Draw a line through points, shares of width and height, in a square of 100, y downwards."""
+    """Draw a line through points, shares of width and height, in a square of 100, y downward."""
     text = "L".join(f"{100 * x:.2f} {100 - 100 * y:.2f}" for x, y in points)
     return f"M{text}" if text else ""
 
@@ -265,21 +260,21 @@ def band_of(ends: Sequence[tuple[float, float, float]]) -> str:
 
 
 def names_of(scatter: charts.Scatter) -> Iterator[tuple[str, float, float, float, bool]]:
-    """Place names beside points, pushed apart: the text, the point, by how much it is higher, if it is at the right."""
+    """Place names beside points without overlap: text, x, y, lift, and whether right of the point."""
     places = charts.named_places(sorted(scatter.points, key=lambda point: point.y.value or 0.0), in_turn=True)
     heights = [_TALL * y for _, y, _ in places]
-    # The lowest and the highest stay readable.
+    # Keep the lowest and the highest readable.
     moved = charts.apart(heights, [_LABEL] * len(places), 4 - _LABEL / 2, _TALL - 3 + _LABEL / 2)
     for (x, y, text), height, place in zip(places, heights, moved, strict=True):
         yield text, x, y, place - height, x < 0.68
 
 
 def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -> str:
-    """Draw the border of a region (H, W) along the edges of its pixels, as a path in pixels of it times a scale."""
-    # OpenCV draws through the centers of pixels. At twice the size, with a border, halving leads to the nearest edge.
+    """Draw the border of a region (H, W) along the edges of its pixels, as a path in pixels times `scale`."""
+    # OpenCV draws through centers of pixels; at twice the size, with a border, halving gives the nearest edge.
     twice = np.pad(region.astype(np.uint8).repeat(2, axis=0).repeat(2, axis=1), 1)
     contours, _ = cv2.findContours(twice, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-    # Half a pixel is less than a screen shows, and most of what a ragged outline weighs.
+    # Half a pixel is invisible, but most of the size of a ragged outline.
     tolerance = max(1.0, max(region.shape) / 224) / 2
     smooth = [cv2.approxPolyDP(contour // 2, tolerance, True)[:, 0] for contour in contours]
     return "".join(
@@ -288,6 +283,6 @@ def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -
 
 
 def encoded(ending: str, image: NDArray[np.uint8], options: tuple[int, int]) -> str:
-    """Return a picture encoded by the ending of its format, in base64."""
+    """Return a picture in base64, encoded by the ending of its format."""
     _, data = cv2.imencode(ending, image, options)
     return base64.b64encode(data.tobytes()).decode("ascii")

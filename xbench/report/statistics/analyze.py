@@ -1,4 +1,4 @@
-"""From runs to everything that a report says, as numbers."""
+"""Analyze runs: every number of a report."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from xbench.report.statistics.studies import studies
 from xbench.report.statistics.subgroups import subgroups
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many steps are done, of how many, and what comes next in words."""
+"""Called with the number of steps done, that of all steps, and the next step in words."""
 FOLDS = 5
 
 
 def analyze(collection: Collection, seed: int = 0, progress: Progress = lambda *_: None) -> Analysis:
-    """Analyze runs; the same runs and the same seed of the tests' exchanges, 0 or more, give the same numbers.
+    """Analyze runs; the same runs and `seed` (of the exchanges in tests, 0 or more) give the same numbers.
 
     `progress` is called before every step and after the last.
     """
@@ -86,7 +86,8 @@ def _dataset(
     of_references = [entry for entry in entries if entry.run.is_reference]
     labels = [entry.run.label for entry in models]
     comparisons = compare(labels, on_common, seed, place, lambda pair: begin(f"{title}: {pair}"))
-    comparisons += tuple(word_tests([entry.run for entry in models], seed, place))
+    own_runs = [entry.run for entry in models]
+    comparisons += tuple(word_tests(own_runs, seed, place))
     floors = widest(runs)
     analysis = DatasetAnalysis(
         dataset=name,
@@ -97,21 +98,20 @@ def _dataset(
         comparisons=comparisons,
         tied_with_best=tied_with_best({entry.run.label: entry.macro for entry in models}, comparisons),
         notes=dataset_notes(entries, _different_ground(runs, measures)),
-        protocols=protocol_scores([entry.run for entry in models], [entry.run for entry in of_references], seed, place),
+        protocols=protocol_scores(own_runs, [entry.run for entry in of_references], seed, place),
         rewordings=rewordings(models, FOLDS, seed, place),
         interventions=interventions(models, seed, place),
         perturbations=perturbations(models),
         subgroups=subgroups([one for one in models if not one.run.results.in_words], measures, FOLDS, seed, place),
     )
-    # The rows of a study ask for the same few pairs of runs again and again.
+    # Rows of a study repeat the same few pairs of runs.
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)
 
 
 def analyze_run(run: Run, measures: Measures) -> RunAnalysis:
-    """Return a run with its numbers, without those of a sweep if it is of boxes, which are one mask."""
+    """Return a run with its numbers; those of a sweep of thresholds are empty for boxes and points."""
     sample, answered = measures.sample, run.results.answered
     last = max(1, sample.dice.shape[1] - 1)
-    # Points have no area either.
     kept = ("dice_fixed", "iou_fixed") if answered == "boxes" else ()
 
     def existing(numbers: Mapping[str, Estimate]) -> dict[str, Estimate]:
@@ -141,7 +141,6 @@ def analyze_run(run: Run, measures: Measures) -> RunAnalysis:
 
 
 def _different_ground(runs: Sequence[Run], measures: Mapping[str, Measures]) -> Iterator[Different]:
-    """Find the runs with other labels or regions than most of the runs."""
     groups = [[run for run in runs if ground(run) == one] for one in dict.fromkeys(map(ground, runs))]
     usual = max(groups, key=lambda group: (len(group), group[0].results.counts.images))
     expected = measures[usual[0].label].sample

@@ -1,4 +1,4 @@
-"""Is AUROC significantly below one half? Then the sign or the column of the scores is in doubt."""
+"""Test whether AUROC is below one half; then the sign or the column of the scores is in doubt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXCHANGES = 999
 
 
 def auroc_warning(results: Results, rows: Rows) -> str:
-    """Return a sentence that names the findings with an AUROC significantly below one half; empty without one."""
+    """Name the findings with an AUROC significantly below one half, in a sentence; empty without one."""
     scores = results.classification
     auroc = {name: one.auroc for name, one in scores.per_class.items()} | {MACRO: scores.macro.get("auroc")}
     wanted = [place for place, value in enumerate(auroc.values()) if value is not None and value < 0.5]
@@ -38,17 +38,14 @@ def auroc_warning(results: Results, rows: Rows) -> str:
 def chances_below_half(
     labels: NDArray[np.int8], scores: NDArray[np.float64], patients: Sequence[Hashable], wanted: Sequence[int] = ()
 ) -> list[float]:
-    """Return one-sided p-values of an AUROC below one half: of each of C findings, and of their mean.
+    """Return one-sided p-values of an AUROC below one half: for each of C findings, then their mean.
 
-    The scores of films are exchanged at random. A patient counts once, with the film that has the most findings. Every
-    p-value is corrected for all of them: it is the share of exchanges in which any AUROC, over its standard deviation,
-    is as low (Westfall and Young 1993).
+    Scores of images are exchanged at random. A patient counts once, with the image that has the most findings. Each
+    p-value is the share of exchanges in which any AUROC, over its standard deviation, is as low (Westfall and Young
+    1993), so it is corrected for all of them.
 
-    Args:
-        labels: 1 present, 0 absent, -1 unknown (N, C).
-        scores: The more, the likelier the finding; NaN where there is none (N, C).
-        patients: Whose each image is, N of them.
-        wanted: Places in the list returned. Once none of them can be at most `SIGN_LEVEL`, all are 1.
+    `labels` (N, C) are 1 present, 0 absent, -1 unknown; `scores` (N, C) are NaN if missing. All p-values are 1 once
+    none at the indices `wanted` can be at most `SIGN_LEVEL`.
     """
     film_of: dict[Hashable, int] = {}
     for row in np.argsort(-(labels == 1).sum(axis=1), kind="stable").tolist():
@@ -69,10 +66,9 @@ def chances_below_half(
         order = random.permutation(len(ranks)) if place else np.arange(len(ranks))
         one[:-1] = np.einsum("ij,ij->j", weights, ranks.take(order, axis=0))
         one[-1] = one[:-1][both].sum()
-        # These exchanges count, whatever the standard deviations are.
         if wanted and (found[: place + 1, wanted] <= found[0, wanted]).sum(axis=0).min() > SIGN_LEVEL * len(found):
             return [1.0] * len(one)
     spread = found.std(axis=0)
     found /= np.where(spread > 0, spread, np.inf)
-    # Sums in another order differ by their rounding.
+    # 1e-9: sums in another order are rounded differently.
     return [float((found.min(axis=1) <= one + 1e-9).mean()) for one in found[0]]

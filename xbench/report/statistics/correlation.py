@@ -1,4 +1,4 @@
-"""Do models that recognise better also ground better?"""
+"""Relate recognition to grounding."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Point = tuple[str, float, float]
 
 
 def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation, ...], tuple[str, ...]]:
-    """Return the lines through AUROC and pointing game, and what readers must know about them.
+    """Return the lines through AUROC and pointing game, and notes on them.
 
     A model enters once per dataset, with its own prompts at its smallest size; references do not. Over models there is
-    a line per dataset, and one pooled, whose points are means over datasets as in the paper's Fig. 3; models that were
-    not run on all of the datasets are left out of it, for means over different datasets cannot be compared. Over
-    findings a point is a model and a finding of a dataset; unless all are of one model and dataset these are not
-    independent, and have no p-value. An AUROC of probabilities that are all alike is 0.5 by construction and no point.
+    a line per dataset, and one through means over datasets, as in the paper's Fig. 3, without the models that were not
+    run on all of them. Over findings a point is a model and a finding of a dataset; points of several models or
+    datasets are not independent and have no p-value. Findings with one probability for all images are no points,
+    because their AUROC is 0.5 by construction.
     """
     of_models, of_findings, over_findings = [], [], []
     of_model: defaultdict[str, dict[int, Point]] = defaultdict(dict)
@@ -66,13 +66,11 @@ def own_settings(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
 
 
 def _point(label: str, numbers: Mapping[str, Estimate]) -> list[Point]:
-    """Return the point of these numbers, if both of them exist."""
     x, y = (numbers.get(key, Estimate(None)).value for key in ("auroc", "pointing_game"))
     return [] if x is None or y is None else [(label, x, y)]
 
 
 def _told_apart(run: RunAnalysis, finding: str) -> bool:
-    """Tell whether a run's probabilities of a finding differ between images whose label is known."""
     if finding not in run.run.results.findings:
         return False
     images, column = run.run.images, run.run.results.findings.index(finding)
@@ -82,7 +80,6 @@ def _told_apart(run: RunAnalysis, finding: str) -> bool:
 def _line(
     scope: Literal["models", "findings"], dataset: str | None, points: Sequence[Point], several: bool = False
 ) -> Correlation:
-    """Return the line through points, which are of `several` datasets or of one."""
     x, y = [point[1] for point in points], [point[2] for point in points]
     models = len(points if scope == "models" else {label.partition(": ")[0] for label, _, _ in points})
     independent = scope == "models" or (models == 1 and not several)

@@ -1,12 +1,12 @@
-"""95% intervals of numbers from 0 to 1: of one finding, of means over findings, and of differences of these.
+"""95% intervals of numbers from 0 to 1: of one finding, of means over findings, and of differences.
 
-Every number comes with what each cluster (patient or image) adds to its error, so that images of one patient count as
-one piece of evidence, and numbers on the same images are known to move together. Nothing is drawn at random.
+Every number comes with what each cluster (patient or image) adds to its error. So images of one patient count as one
+piece of evidence, and numbers on the same images are correlated. Nothing is drawn at random.
 
-Functions for one finding take a row for each of n images or pairs, the cluster of each row as `clusters` (n,), and the
-number K of all clusters as `count`. `unseen` is how much of a further cluster, at the far end of the range, adds to the
-variance: rare hits may not have been seen; 0 for values that no map decides. `present` (n,): the image has the finding;
-`called` (n,): the model says so. AUROC and average precision need images with and without it.
+Functions for one finding take n images or pairs, their `clusters` (n,), and the number K of all clusters as `count`.
+`unseen` is the weight of a further cluster at the far end of the range in the variance, because rare hits may not have
+been seen; 0 for values that no map decides. `present` (n,): the image has the finding; `called` (n,): the model detects
+it. AUROC and average precision need images with and without it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ Floats = NDArray[np.float64]
 Limits = tuple[float, float]
 _NORMAL = 1.959963984540054
 UNSEEN = 0.05
-"""How much of a further cluster, hit where few are or missed where most are hit, the variance of mean Dice allows for.
-Measured: without it, intervals of rarely hit findings hold the truth in 86 of 100 data sets; with a tenth, ordinary
-ones in 98."""
-
+"""Weight of a further cluster in the variance of mean Dice. Measured: with 0, intervals of rarely hit findings contain
+the truth in 86 of 100 data sets; with a tenth, ordinary ones in 98."""
 EXPECTED = 5
-"""Degrees of freedom of the variance expected of an AUROC. Measured: without it, intervals of an AUROC of 0.95 with 8
-positives among 208 images hold the truth in 88 of 100 data sets, with it in 96."""
+"""Degrees of freedom of the variance expected of an AUROC. Measured: with 0, intervals of an AUROC of 0.95 with 8
+positives among 208 images contain the truth in 88 of 100 data sets, with 5 in 96."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,12 @@ class Spread:
     """A number from 0 to 1 and how far it may be from the truth.
 
     Attributes:
-        influence: What each cluster adds to its error, (K,), to first order; for correlations between numbers.
-        units: Number of clusters that it rests on: those with a pair, or the rarer of those with each label.
-        freedom: Degrees of freedom of its variance; infinite where the number itself gives it, as a share does.
-        limits: Lower and upper end so many standard errors away.
-        centers: The value, or what is known to be less biased, for the lower and the upper end.
-        hits: Of a share, how many independent hits and misses it is worth.
+        influence: What each cluster adds to its error (K,), to first order.
+        units: Clusters that it rests on: those with a pair, or the rarer of those with each label.
+        freedom: Degrees of freedom of its variance; infinite if the number gives it, as for a share.
+        limits: Lower and upper end, so many standard errors away.
+        centers: The value, or a less biased one, for the lower and the upper end.
+        hits: Of a share, the number of independent hits and misses that it is worth.
     """
 
     value: float
@@ -55,7 +53,7 @@ class Spread:
     hits: float | None = None
 
     def interval(self) -> Limits | None:
-        """Return the 95% interval, which holds the value; None for a single cluster, which says nothing of spread."""
+        """Return the 95% interval, which contains the value; None for a single cluster."""
         if self.units < 2:
             return None
         low, high = self.limits(_errors(self.freedom))
@@ -63,11 +61,11 @@ class Spread:
 
 
 def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
-    """Return the spread of a share: a mean of hits, which are 1 or 0, or between where several pixels share a maximum.
+    """Return the spread of a mean of hits: 1, 0, or between where several pixels share a maximum.
 
     The interval is Wilson's (1927, Journal of the American Statistical Association 22, 209) on the effective number of
-    hits, n over the design effect of the clusters (Kish), at least 1, corrected for few clusters after Korn and
-    Graubard (1998, Survey Methodology 24, 193), and no fewer than clusters.
+    hits: n over the design effect of the clusters (Kish), at least 1, corrected for few clusters (Korn and Graubard
+    1998, Survey Methodology 24, 193), and no fewer than clusters.
     """
     found, n = _Means(values[:, None], clusters, count), len(values)
     value, effective = float(found.value[0]), float(found.units)
@@ -85,8 +83,8 @@ def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
 def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN) -> Spread:
     """Return the spread of a mean of values from 0 to 1.
 
-    Wilson's interval, with as many hits as would have the variance found between clusters, and Student's t. What lies
-    between 0 and 1 cannot vary more than hits do, so there are no fewer of them than clusters.
+    Wilson's interval with Student's t, on as many hits as would have the variance between clusters. Values between 0
+    and 1 vary no more than hits do, so there are no fewer hits than clusters.
     """
     found = _Means(values[:, None], clusters, count)
     limits = _bounded(float(found.value[0]), float(found.variance[0]), found.units, unseen)
@@ -94,15 +92,14 @@ def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
 
 
 def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN) -> Spread:
-    """Return the spread of the largest of the T means of `curves` (n, T), as that of Dice at the best threshold.
+    """Return the spread of the largest of the T means of `curves` (n, T), such as Dice at the best threshold.
 
-    The largest of the true means is at least each of them: so the lower end is that of the threshold found, and the
-    upper end the highest upper end of all thresholds, for the best may be another one, unless it lies clearly below.
+    The largest true mean is at least each of them. So the lower end is that of the threshold found; the upper end is
+    the highest upper end of all thresholds that are not clearly worse.
     """
     found = _Means(curves, clusters, count)
     place, each = int(found.value.argmax()), zip(found.value.tolist(), found.variance.tolist(), strict=True)
     of_each = [_bounded(value, variance, found.units, unseen) for value, variance in each]
-    # Student's, of the differences within each pair.
     behind = _Means(curves - curves[:, [place]], clusters, count)
 
     def limits(errors: float) -> Limits:
@@ -113,11 +110,11 @@ def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
 
 
 def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
-    """Return the spread of the largest of the T means of `curves` (n, T) less that at `fixed`: what this one costs.
+    """Return the spread of the largest of the T means of `curves` (n, T) minus the mean at `fixed`.
 
-    The ends are Student's, of the differences within each pair. The largest mean is too large where several are about
-    as good, so the lower end is that of the cross-fitted scores, `of_pairs` (n,), NaN without, less the fixed ones; the
-    upper end is the highest of all thresholds. A gap is never below 0.
+    The ends are Student's, of the differences within each pair. The largest mean is too large if several are about as
+    good, so the lower end is that of the cross-fitted scores, `of_pairs` (n,) or NaN, minus the fixed ones; the upper
+    end is the highest of all thresholds. A gap is never below 0.
     """
     found = _Means(curves - curves[:, [fixed]], clusters, count)
     honest = _Means((of_pairs - curves[:, fixed])[:, None], clusters, count)
@@ -138,8 +135,8 @@ def cross_fitted(
 ) -> Spread:
     """Return the spread of the mean of `curves` (n, T) at the thresholds that are best on other folds.
 
-    As `mean`, with the jackknife's variance: each cluster is left out once and the thresholds are chosen again without
-    it. `folds` is the fold of each row, (n,), the same for the rows of a cluster.
+    As `mean`, with the jackknife's variance: thresholds are chosen again without each cluster. `folds` (n,) are equal
+    within a cluster.
     """
     present, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     units, rows = len(present), np.arange(len(present))
@@ -181,12 +178,12 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
     """Return the spread of AUROC.
 
     The variance found is Obuchowski's for clusters (1997, Biometrics 53, 567), which is that of DeLong, DeLong and
-    Clarke-Pearson (1988) where each image is one. With few positives it is often far too small by chance, so it is
-    averaged with the variance expected at this value (Newcombe 2006, Statistics in Medicine 25, 559, method 5, counting
-    clusters), weighted by degrees of freedom: Satterthwaite's for the one, `EXPECTED` for the other. The interval is
-    Student's on the scale of logits, with the sum of both. A variance is at most A (1 - A) over the number of positives
-    or of negatives, whichever is less (van Dantzig 1951), so the interval is at most Wilson's on so many, and just that
-    where positives and negatives lie apart.
+    Clarke-Pearson (1988) for single images. It is often far too small with few positives, so it is averaged with the
+    variance expected at this value (Newcombe 2006, Statistics in Medicine 25, 559, method 5, counting clusters),
+    weighted by degrees of freedom: Satterthwaite's and `EXPECTED`. The interval is Student's on the scale of logits,
+    with the sum of both. A variance is at most A (1 - A) over the smaller of the numbers of positives and negatives
+    (van Dantzig 1951), so the interval is at most Wilson's on that number, and exactly that if positives and negatives
+    are separated.
     """
     above, below = scores[present], scores[~present]
     v10, v01 = share_below(below, above), 1 - share_below(above, below)
@@ -206,7 +203,7 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
     shares = sum(part**2 / (u - 1) for u, part in zip(units, own, strict=True))
     if not shares:  # all scores are equal, or positives and negatives lie apart
         return Spread(value, influence, fewest, inf, _on_logits(value, variance, fewest))
-    # Where answers of yes and no are right about all positives, how they vary was not seen.
+    # If yes and no are right about all positives, their variation was not seen.
     freedom = sum(own) ** 2 / shares if all(own) else 0.0
     odd = (1 - value) / (2 - value) + value / (1 + value)
     expected = value * (1 - value) * (1 + (sum(units) / 2 - 1) * odd) / (units[0] * units[1])
@@ -217,10 +214,10 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
 def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
     """Return the spread of average precision.
 
-    The variance is that of the influence of each cluster: the derivative of average precision with respect to how often
-    it counts (infinitesimal jackknife). The interval is Student's on the scale of logits (Boyd, Eng and Page 2013,
-    Machine Learning and Knowledge Discovery in Databases, 451), and its lower end starts at average precision less the
-    bias to second order. Where all positives lie above all negatives it is Wilson's on the clusters with a positive.
+    The variance is that of the clusters' influences, the derivatives of average precision with respect to their weights
+    (infinitesimal jackknife). The interval is Student's on the scale of logits (Boyd, Eng and Page 2013, Machine
+    Learning and Knowledge Discovery in Databases, 451); its lower end starts at average precision minus the
+    second-order bias. If all positives lie above all negatives it is Wilson's on the clusters with a positive.
     """
     positive, negative = np.sort(scores[present]), np.sort(scores[~present])
     true = len(positive) - np.searchsorted(positive, positive)
@@ -249,11 +246,11 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
     """Return the interval of the mean of numbers on the same K clusters; None if all rest on one cluster.
 
     The variances are recovered from the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine 27,
-    1693), with the correlations of their influences: so the interval follows the skew of theirs and stays in range. A
-    mean of shares has Wilson's interval instead, on as many hits as would have its variance: where hits are rare, most
-    findings have none, and their own limits know nothing of one another. The hits of few pairs vary less around their
-    own mean than around the truth, so each finding's variance p (1 - p) is that of the mean of all for one of its hits.
-    With few clusters, Student's t could reach beyond all findings at their limits at once: it stops there.
+    1693), with the correlations of their influences, so the interval follows their skew and stays in range. A mean of
+    shares has Wilson's interval on as many hits as would have its variance: if hits are rare, most findings have none,
+    and their own limits ignore the other findings. Few hits vary less around their own mean than around the truth, so
+    each finding's variance p (1 - p) is that of the mean of all for one of its hits. Student's t stops where all
+    findings are at their limits at once.
     """
     if len(spreads) == 1:
         return spreads[0].interval()
@@ -287,16 +284,13 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
 
 
 def unbounded(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
-    """Return the spread of a mean of values of any size, whose interval is that of `combined_unbounded`."""
+    """Return the spread of a mean of values of any size, for `combined_unbounded`."""
     found = _Means(values[:, None], clusters, count)
     return Spread(float(found.value[0]), found.influence(0), found.units, found.units - 1, lambda _: (-inf, inf))
 
 
 def combined_unbounded(spreads: Sequence[Spread]) -> Limits | None:
-    """Return the interval of the mean of numbers from `unbounded` on the same K clusters; None if all rest on one.
-
-    Student's: what a cluster adds to the error of each number is added up.
-    """
+    """Return Student's interval of the mean of numbers from `unbounded`; None if all rest on one cluster."""
     if all(spread.units < 2 for spread in spreads):
         return None
     units = np.array([spread.units for spread in spreads])
@@ -306,12 +300,11 @@ def combined_unbounded(spreads: Sequence[Spread]) -> Limits | None:
 
 
 def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None:
-    """Return the interval of the mean of one run's numbers less another's on the same findings and K clusters.
+    """Return the interval of the mean of one run's numbers minus another's on the same findings and K clusters.
 
-    None if all rest on one cluster. Student's, of the paired differences: what a cluster adds to the error of the one
-    run less what it adds to that of the other. Shares get two hits more that only one of the runs has, one each
-    (Bonett and Price 2012, Journal of Educational and Behavioral Statistics 37, 479), so that two runs with the same
-    hits on few images are not called the same for certain.
+    None if all rest on one cluster. Student's, of the paired differences. Shares get two more hits, one in each run
+    alone (Bonett and Price 2012, Journal of Educational and Behavioral Statistics 37, 479), so that two runs with the
+    same hits on few images are not certainly equal.
     """
     pairs = list(zip(added, less, strict=True))
     if all(min(one.units, other.units) < 2 for one, other in pairs):
@@ -325,7 +318,7 @@ def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None
 
 
 def _reach(apart: Floats, units: NDArray[np.int64], more: float, *runs: Sequence[Spread]) -> float:
-    """Return how far Student's interval of the mean of F numbers reaches; `more` is added to its variance.
+    """Return the reach of Student's interval of the mean of F numbers, with `more` added to its variance.
 
     `apart` (F, K) is what each cluster adds to the error of each number, which rests on `units` (F,) clusters.
     """
@@ -335,10 +328,10 @@ def _reach(apart: Floats, units: NDArray[np.int64], more: float, *runs: Sequence
 
 
 def _errors_of_sum(variances: Floats, *runs: Sequence[Spread]) -> float:
-    """Student's quantile for a sum of numbers with these variances; of several runs the fewer degrees of freedom."""
+    """Return Student's quantile for a sum of numbers; of several runs, with the fewer degrees of freedom."""
     freedoms = np.min([[min(spread.freedom, spread.units - 1) for spread in spreads] for spreads in runs], axis=0)
     known = (freedoms > 0) & (variances > 0)
-    # After Satterthwaite; infinite where no variance is known, as of shares of 0 and 1.
+    # Satterthwaite; infinite if no variance is known, as for shares of 0 and 1.
     taken = float((variances[known] ** 2 / freedoms[known]).sum())
     return _errors(min(float(variances[known].sum()) ** 2 / taken, len(runs[0][0].influence) - 1) if taken > 0 else inf)
 
@@ -365,24 +358,23 @@ class _Means:
 
 
 def _summed(values: Floats, groups: NDArray[np.int64], count: int) -> Floats:
-    """Sums of rows (n, T) in each of the groups, none of which is empty, (groups, T)."""
+    """Sum rows (n, T) by group, none of them empty, to (groups, T)."""
     order = np.argsort(groups, kind="stable")
     return np.asarray(np.add.reduceat(values[order], np.searchsorted(groups[order], np.arange(count))))
 
 
 def _wilson(value: float, effective: float) -> Limits:
-    """Wilson's interval of a share of `effective` hits per squared standard error."""
     if effective == inf:
         return value, value
     middle = (value + 0.5 / effective) / (1 + 1 / effective)
     reach = np.sqrt(value * (1 - value) / effective + 0.25 / effective**2) / (1 + 1 / effective)
-    # At 0 and 1 one end is the value itself, whatever rounding says.
+    # At 0 and 1 one end is the value, despite rounding.
     low = 0.0 if value == 0 else max(0.0, float(middle - reach))
     return low, 1.0 if value == 1 else min(1.0, float(middle + reach))
 
 
 def _bounded(value: float, variance: float, units: int, unseen: float) -> Callable[[float], Limits]:
-    """Wilson's interval where a variance was found, on no fewer than `units` hits."""
+    """Return Wilson's interval for a variance found, on no fewer than `units` hits."""
     least = units / _NORMAL**2
 
     def limits(errors: float) -> Limits:
@@ -396,10 +388,7 @@ def _bounded(value: float, variance: float, units: int, unseen: float) -> Callab
 
 
 def _on_logits(value: float, variance: float, units: int, centers: Limits | None = None) -> Callable[[float], Limits]:
-    """An interval of equal steps in log odds from the centers, or from the value and then at most Wilson's on `units`.
-
-    At 0 and 1 it is Wilson's.
-    """
+    """Return equal steps in log odds from the centers, or from the value within Wilson's; that at 0 and 1."""
     widest = _wilson(value, units / _NORMAL**2)
 
     def limits(errors: float) -> Limits:

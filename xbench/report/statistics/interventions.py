@@ -1,4 +1,4 @@
-"""Does what a model says depend on the region? Intervals and tests around the numbers under interventions."""
+"""Test whether a model's scores depend on the region, with intervals of the numbers under interventions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from xbench.scoring.numbers import holm
 from xbench.scoring.perturbations import spearman
 
 SMALL: Mapping[str, float] = {"use": 0.2, "premium": 0.05}
-"""Up to this a dependence is negligible: a small effect in standard deviations (Cohen 1988, Statistical Power Analysis
-for the Behavioral Sciences), and five decisions in a hundred."""
+"""Largest negligible dependence: a small effect in standard deviations (Cohen 1988, Statistical Power Analysis for the
+Behavioral Sciences), and five decisions in a hundred."""
 UNSTABLE: Mapping[str, tuple[str, float]] = {"use": ("control_drop", 0.2), "premium": ("control_flip_rate", 0.3)}
-"""By number that is tested, from where on an equal patch elsewhere matters, or the region: a small effect, and the
-share of changed decisions above which arXiv 2606.17710 calls a model unstable."""
+"""By tested number, the level above which a hidden patch or region matters: a small effect, and the share of changed
+decisions above which arXiv 2606.17710 calls a model unstable."""
 _SHARES = {"flip_rate", "control_flip_rate", "map_moves", *(name for names in OF_ANY.values() for name in names)}
 _COMPUTED = {True: (intervals.share, intervals.combined), False: (intervals.unbounded, intervals.combined_unbounded)}
 _Columns = dict[str, NDArray[np.float64]]
@@ -43,11 +43,12 @@ _Columns = dict[str, NDArray[np.float64]]
 def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[InterventionAnalysis, ...]:
     """Return the analyses of the runs in which regions were hidden; `ground` names the dataset and split.
 
-    Where a run drew a subset of its pairs, in equal shares of the findings, intervals are as honest as of all of them:
-    a number is a mean over findings, and within a finding every pair was as likely to be drawn.
+    A run may have drawn a subset of its pairs, in equal shares of the findings. Intervals stay valid, because numbers
+    are means over findings, and within a finding every pair was equally likely to be drawn.
     """
     named = {entry.run.label: entry.run for entry in runs}
-    found = {label: pairs for label, run in named.items() if (pairs := intervened_in(run)) is not None}
+    compared = {label: intervened(run.rows, run.stored.changed) for label, run in named.items()}
+    found = {label: pairs for label, pairs in compared.items() if pairs is not None}
     adjusted: dict[tuple[str, str, str], float] = {}
     for number in UNSTABLE:
         parts = {
@@ -61,13 +62,8 @@ def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[
     return tuple(_analysis(named[label], pairs, adjusted) for label, pairs in found.items())
 
 
-def intervened_in(run: Run) -> Intervened | None:
-    """Return the pairs of a run whose region was hidden, with what that changed; None without one."""
-    return intervened(run.rows, run.stored.changed)
-
-
 def contributions(pairs: Intervened, fill: str, number: str) -> NDArray[np.float64]:
-    """Return what each patient adds to a number, as the mean over findings (K,); empty without it or a second patient.
+    """Return what each patient adds to a mean over findings (K,); empty without it or without a second patient.
 
     Exchanging region and patch in all pairs of a patient changes the sign of its part.
     """
@@ -79,21 +75,20 @@ def contributions(pairs: Intervened, fill: str, number: str) -> NDArray[np.float
 
 
 def _clusters(pairs: Intervened) -> NDArray[np.int64]:
-    """Return the code of each pair's patient (P,)."""
     return np.unique(pairs.patients, return_inverse=True)[1].astype(np.int64)
 
 
 def _enough(pairs: Intervened, values: NDArray[np.float64]) -> dict[str, NDArray[np.int64]]:
-    """Return by finding the pairs with a value, of the findings with at least `LEAST`."""
+    """Return by finding the pairs with a value, for findings with at least `LEAST`."""
     known = ~np.isnan(values)
     own = {name: np.flatnonzero(known & (pairs.finding == at)) for at, name in enumerate(pairs.rows.findings)}
     return {name: rows for name, rows in own.items() if len(rows) >= LEAST}
 
 
 def _estimates(pairs: Intervened, columns: _Columns, points: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
-    """Return the numbers of columns (P,), by finding and as means over findings, with their intervals.
+    """Return the numbers of columns (P,) with their intervals, by finding and as means over findings.
 
-    `points` are the numbers without intervals, but for those of maps, which a run does not average itself.
+    `points` are the numbers without intervals; a run does not average those of maps.
     """
     cluster, spreads = _clusters(pairs), dict[str, dict[str, Spread]]()
     found: dict[str, dict[str, Estimate]] = {name: {} for name in (MACRO, *pairs.rows.findings)}
@@ -107,7 +102,7 @@ def _estimates(pairs: Intervened, columns: _Columns, points: Mapping[str, Any]) 
             of = [[spreads[rate][finding] for finding in findings] for rate in rates]
             value = given[place][name] if name in given[MACRO] else fmean(spread.value for spread in of[0])
             limits = intervals.difference(*of) if len(of) > 1 else combine(*of)
-            # All but drops of scores lie between -1 and 1.
+            # All but drops lie between -1 and 1.
             if limits and name not in OF_FILL["scored"]:
                 limits = max(-1.0, limits[0]), min(1.0, limits[1])
             found[place][name] = estimate(value, limits)
@@ -116,7 +111,7 @@ def _estimates(pairs: Intervened, columns: _Columns, points: Mapping[str, Any]) 
 
 def _analysis(run: Run, pairs: Intervened, adjusted: Mapping[tuple[str, str, str], float]) -> InterventionAnalysis:
     numbers, of_maps, fills = intervention_numbers(pairs), dict[str, _Columns](), list[FillAnalysis]()
-    with suppress(RunFileError):  # the files may have been left out, and their damage is the matter of `verify`
+    with suppress(RunFileError):  # missing files are fine; `verify` reports damaged ones
         of_maps = map_columns(run, pairs)
     every, seen = numbers["all_pairs"], numbers["correct_only"]
     for fill in (fill for fill in pairs.columns if fill != ANY):
@@ -145,7 +140,7 @@ def _analysis(run: Run, pairs: Intervened, adjusted: Mapping[tuple[str, str, str
 
 
 def dependence(found: InterventionAnalysis, equal: bool) -> Dependence:
-    """Judge by the headline number with each fill; `equal` if no pair differs between region and patch."""
+    """Judge by the headline number with each fill; `equal` if region and patch differ for no pair."""
     number, fills = found.number, [one for one in found.main if found.number in one.p_adjusted]
     other, most = UNSTABLE[number]
     depends = [(one.mean[number].value or 0.0) > 0 and one.p_adjusted[number] <= SIGNIFICANT for one in fills]
@@ -154,7 +149,7 @@ def dependence(found: InterventionAnalysis, equal: bool) -> Dependence:
     both = other, other.removeprefix("control_")
     if fills and all((one.mean[name].low or 0.0) > most for one in fills for name in both):
         return "any hole"
-    # No interval, as where each finding is of a single patient, shows nothing to be small.
+    # Without an interval, nothing is shown to be small.
     if fills and all((high := one.mean[number].high) is not None and high <= SMALL[number] for one in fills):
         return "unchanged" if equal else "no sign"
     return "too few"
@@ -168,7 +163,7 @@ def mcnemar(first: int, second: int) -> float | None:
 def overlap(hit: NDArray[np.float64], depends: NDArray[np.float64]) -> tuple[int, int, int, int]:
     """Count pairs by whether they are pointed at and depend on the region, in the order of `FillAnalysis`.
 
-    `hit` (P,) counts from one half on, and `depends` (P,) above 0; pairs without one of them are left out.
+    `hit` (P,) counts from one half, and `depends` (P,) above 0; pairs without one of them are left out.
     """
     known = ~np.isnan(hit) & ~np.isnan(depends)
     one, two, three, four = np.bincount(2 * (hit[known] < 0.5) + (depends[known] <= 0), minlength=4).tolist()
@@ -176,14 +171,12 @@ def overlap(hit: NDArray[np.float64], depends: NDArray[np.float64]) -> tuple[int
 
 
 def map_columns(run: Run, pairs: Intervened) -> dict[str, _Columns]:
-    """Return, by fill and number, what follows from the stored maps (P,); nothing of runs that draw none.
+    """Return, by fill and number, what follows from the stored maps (P,); empty for runs without maps.
 
-    Of each fill `follows` and `control_follows`, the rank correlation of the map with that of the image with region or
-    patch hidden. Of no fill, for each change of the words, `specificity`, the rank correlation of the two maps, and
-    `advantage`, by how much the rank accuracy is higher with the right words.
-
-    Raises:
-        RunFileError: The maps or the regions are missing or damaged.
+    For each fill `follows` and `control_follows`: rank correlation of the map with that of the image with region or
+    patch hidden. Without a fill, for each change of the words, `specificity`: rank correlation of the two maps, and
+    `advantage`: how much higher the rank accuracy is with the right words. Raises RunFileError if maps or regions
+    cannot be read.
     """
     folder, stored, keys = run.folder, run.stored, keys_of(pairs.rows)
     found = defaultdict[str, _Columns](lambda: defaultdict(lambda: np.full(len(pairs.row), np.nan)))
@@ -196,7 +189,7 @@ def map_columns(run: Run, pairs: Intervened) -> dict[str, _Columns]:
         for at, (image, query, condition) in enumerate(zip(*named.values(), strict=True)):
             there[image, query][condition] = at
         crops = {row["image_id"]: row for row in Table(folder / IMAGES).rows(["image_id", "crop"])}
-        # Pair by pair, so that memory does not grow with their number.
+        # Pair by pair, to bound memory.
         for image, query, region in stored.regions() if stored.draws_maps else ():
             if (place := place_of.get((image, query), -1)) < 0:
                 continue

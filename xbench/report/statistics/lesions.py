@@ -1,4 +1,4 @@
-"""Grounding against the lesion: its size, its place, and whether it was recognized."""
+"""Relate grounding to the size and place of the lesion, and to recognition."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from xbench.scoring.numbers import youden
 def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
     """Return the scores by decile of the regions' area, smallest first.
 
-    Fewer than 100 pairs make fewer bins of about ten. Regions of one size stay together, so that bins may differ in
-    number, and there may be fewer.
+    Fewer than 100 pairs make fewer bins of about ten. Regions of one size stay together, so bins may differ in number.
     """
     area = measures.sample.area
     if not len(area):
@@ -34,16 +33,13 @@ def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
 
 
 def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
-    """Return the scores by the cell of a 3 x 3 division of the image that the region's center of mass lies in.
-
-    Nine cells row by row; none without pairs.
-    """
+    """Return scores by the ninth of the image with the region's center of mass, row by row; empty without pairs."""
     sample = measures.sample
     if not len(sample.hit):
         return ()
 
     def cell_of(name: str) -> NDArray[np.int64]:
-        # NaN, where nobody pointed anywhere, is in none of them.
+        # NaN, without a peak, is in no cell.
         column, row = (np.clip(np.floor(sample.of_pairs(run, f"{name}_{axis}") * 3), None, 2) for axis in "xy")
         return np.asarray(np.nan_to_num(3 * row + column, nan=-1), np.int64)
 
@@ -57,7 +53,7 @@ def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
 
 
 def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
-    """Return by finding how recognition and grounding go together; only findings with both labels and a scored pair."""
+    """Return by finding how recognition and grounding go together, if it has both labels and a scored pair."""
     found = {}
     near = sample.of_pairs(run, "peak_distance") <= NEAR
     for column, finding in enumerate(sample.findings):
@@ -76,10 +72,7 @@ def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
 
 
 def _youden(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> float | None:
-    """The lowest probability p of an image at which the sensitivity and specificity of `>= p` have the largest sum.
-
-    None without both labels, without probabilities, and where all are alike, so that none tells anything.
-    """
+    """Return the lowest probability with the largest sum of sensitivity and specificity, if probabilities differ."""
     best = youden(labels, probabilities)
     if best is None or np.isnan(probabilities).any() or np.ptp(probabilities) == 0:
         return None

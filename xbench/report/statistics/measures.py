@@ -1,4 +1,4 @@
-"""Every number of a sample, with how far it may be from the truth; thresholds chosen on the same or on other images."""
+"""Compute every number of a sample with its interval; thresholds are chosen on the same or on other images."""
 
 from __future__ import annotations
 
@@ -29,14 +29,11 @@ class Measures:
     """Numbers of a sample.
 
     Attributes:
-        point: By key of `NUMBERS`, of each finding, (C,); NaN where a number does not exist.
-        spreads: The same with how far each may be from the truth; None where it does not exist, and for optimism, which
-            has no interval.
-        folds: Fold of each scored pair, (P,), from `pair_folds`.
-        of_pairs: By `dice` and `iou`, score of each pair at the threshold that is best on the other folds, (P,); NaN
-            without one.
-        thresholds: By `dice` and `iou`, places of the thresholds among the T by finding and fold, (C, F); -1 for a fold
-            without a pair.
+        point: By key of `NUMBERS`, of each finding (C,); NaN if missing.
+        spreads: The same with their spreads; None if missing, and for optimism, which has no interval.
+        folds: Fold of each scored pair (P,), from `pair_folds`.
+        of_pairs: By `dice` and `iou`, score of each pair at the threshold that is best on the other folds (P,), or NaN.
+        thresholds: By `dice` and `iou`, indices of thresholds by finding and fold (C, F); -1 for a fold without a pair.
     """
 
     sample: Sample
@@ -74,7 +71,7 @@ class Measures:
         return tuple(found)
 
     def means(self, pairs: NDArray[np.int64], numbers: Sequence[str]) -> dict[str, Estimate]:
-        """Return mean scores of some pairs, by their places among the P, whatever their findings.
+        """Return mean scores of the pairs with these indices, of any findings.
 
         `numbers` are some of `pointing_game`, `dice_fixed`, `iou_fixed` and `dice_cross_fitted`.
         """
@@ -93,16 +90,16 @@ class Measures:
 
 
 def estimate(value: float, limits: Limits | None) -> Estimate:
-    """Return a value, NaN where it does not exist, with its interval; the two were summed in different orders."""
+    """Return a value or NaN with its interval, which is widened to it, because the two were summed in other orders."""
     if np.isnan(value):
         return Estimate(None)
     return Estimate(value) if limits is None else Estimate(value, min(limits[0], value), max(limits[1], value))
 
 
 def macro_columns(numbers: Mapping[str, NDArray[np.float64]], key: str) -> list[int]:
-    """Return the findings that a mean over findings takes: those where the number, (C,) by key of `NUMBERS`, exists.
+    """Return the findings of a mean over findings: those where the number, (C,) by key of `NUMBERS`, exists.
 
-    As in a run, the recognition scores are averaged over the same findings, those with both labels.
+    As in a run, recognition scores are averaged over the findings with both labels.
     """
     return [int(c) for c in np.flatnonzero(~np.isnan(numbers["auroc" if key in RECOGNITION else key]))]
 
@@ -116,13 +113,12 @@ def macro(numbers: Mapping[str, NDArray[np.float64]], key: str) -> float:
 def measure(sample: Sample, folds: int) -> Measures:
     """Compute every number of a sample, with thresholds cross-fitted in so many folds.
 
-    Sums are exact, as in a run: the order of images does not decide between tied thresholds. Of equally good ones the
-    lowest counts.
+    Sums are exact, so the order of images does not decide between tied thresholds; the lowest of them counts.
     """
     fold_of, unseen, findings = pair_folds(sample, folds), _unseen(sample), len(sample.findings)
     column = sample.pair_column
     count = counted(column, findings)
-    # The first part of a finding is of the pairs without a fold.
+    # The first part of a finding has its pairs without a fold.
     parts = findings * (folds + 1)
     part = column * (folds + 1) + fold_of + 1
     held_out = counted(part, parts).reshape(findings, -1)[:, 1:]
@@ -168,11 +164,10 @@ def measure(sample: Sample, folds: int) -> Measures:
 
 
 def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
-    """Return the fold of each scored pair, (P,); -1 where its finding occurs in one cluster only.
+    """Return the fold of each scored pair (P,); -1 if its finding occurs in one cluster only.
 
-    Of each finding, the clusters with a scored pair are dealt out in the order of the SHA-256 digests of their names:
-    an order that has nothing to do with the images, and that every run on these images shares. All pairs of a cluster
-    are in one fold. With fewer clusters than folds, each is a fold of its own.
+    Of each finding, the clusters with a scored pair are dealt out in the order of the SHA-256 digests of their names,
+    which is unrelated to the images and the same for every run on them. With fewer clusters than folds, each is a fold.
     """
     rank = by_digest(sample.clusters)
     fold = np.full(len(sample.pair_column), -1, dtype=np.int64)
@@ -190,10 +185,9 @@ def _combined(spreads: Sequence[Spread | None]) -> Limits | None:
 
 
 def _unseen(sample: Sample) -> float:
-    """How much of a further hit means allow for: what no map decides, as areas of regions, holds no unseen hits."""
+    # No map decides areas of regions, so no hits are unseen.
     return 0.0 if sample.chances else intervals.UNSEEN
 
 
 def _of_hits(sample: Sample) -> Callable[[NDArray[np.float64], NDArray[np.int64], int], Spread]:
-    """What gives the spread of a pointing game."""
     return partial(intervals.mean, unseen=0.0) if sample.chances else intervals.share

@@ -20,25 +20,21 @@ from xbench.report.statistics.sample import Sample, common_samples
 from xbench.scoring.numbers import holm
 
 TESTED = ("pointing_game", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "auroc")
-"""Numbers that runs are compared by. Best-on-test numbers are not among them: each would be tested at the threshold
-that suits it best."""
-
+"""Numbers that runs are compared by; none at the threshold best on the same images, which flatters each run."""
 SIGNIFICANT = 0.05
-"""Corrected p-values up to this are differences; above it, runs are ties."""
-
+"""Largest corrected p-value of a difference; above it, runs are ties."""
 Pairing = Callable[[str, str], tuple[Measures, Measures] | None]
-"""Gives the measures of two runs, by label, on what both scored; None if that is nothing."""
-
+"""Returns the measures of two runs, by label, on what both scored; None without any."""
 _EXCHANGES = 9_999
 _SMALLEST_P = 0.02
-"""Where the smallest corrected p-value must be able to lie."""
+"""The smallest corrected p-value must be able to be this low."""
 _SIGNS_AT_A_TIME = 2_000_000
 _FEW = 14
-"""Clusters up to which every exchange is computed; a table of the differences has 64 kB then."""
+"""Most clusters for which every exchange is computed; a table of the differences has 64 kB."""
 _STEP = 256
-"""Exchanges that are computed together: their sums at every threshold should fit into a core's cache."""
+"""Exchanges computed together; their sums at every threshold should fit into a core's cache."""
 _ROUNDING = 1e-12
-"""Differences this close are one difference: far above the rounding of their sums, far below one image's share."""
+"""Differences this close are equal: far above the rounding of their sums, far below one image's share."""
 
 
 def compare(
@@ -46,7 +42,7 @@ def compare(
 ) -> tuple[Comparison, ...]:
     """Compare every two runs by every number of `TESTED`, macro over the findings where both have it.
 
-    `ground` names the dataset and split; `begin` is called with the two runs that come next, in words.
+    `ground` names the dataset and split; `begin` is called with the names of each two runs.
     """
     found: list[Comparison] = []
     tests: dict[int, PairedTest] = {}
@@ -79,22 +75,17 @@ def compare(
 
 
 def common_measures(first: Measures, second: Measures, folds: int) -> tuple[Measures, Measures] | None:
-    """Return two runs' numbers on what both scored; None if they have nothing in common."""
+    """Return two runs' numbers on the images and findings of both; None without any."""
     samples = common_samples(first.sample, second.sample)
-    if samples is None:
-        return None
-    if samples[0] is first.sample:
-        return first, second
+    if samples is None or samples[0] is first.sample:
+        return samples and (first, second)
     return measure(samples[0], folds), measure(samples[1], folds)
 
 
 def tied_with_best(
     macros: Mapping[str, Mapping[str, Estimate]], comparisons: Sequence[Comparison]
 ) -> dict[str, frozenset[str]]:
-    """Return by number the labels of the runs that are not significantly different from the best one, and its own.
-
-    `macros` are by label of the run; `comparisons` are all of these runs.
-    """
+    """Return by number the labels of the best run and of those not significantly different from it."""
     tied = {}
     for number in (*TESTED, *WORDS):
         known = {label: macro[number].value for label, macro in macros.items() if number in macro}
@@ -119,15 +110,16 @@ def macro_difference(first: Measures, second: Measures, number: str) -> Estimate
 
 @dataclass(frozen=True)
 class Exchanges:
-    """Some exchanges of two runs: `signs` (E, K) are -1 where a cluster is exchanged and 1 where it is not."""
+    """Some exchanges of two runs: `signs` (E, K) are -1 where a cluster is exchanged, else 1."""
 
     signs: NDArray[np.float64]
     _patterns: dict[bytes, tuple[NDArray[np.int64], NDArray[np.float64]]] = field(default_factory=dict)
 
     def looked_up(self, differences: NDArray[np.float64], clusters: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the difference after each, (E,), from those after all that leave the last of the clusters alone.
+        """Return the difference after each (E,), by looking it up among those of all exchanges.
 
-        These are in the order of `_all_signs`. Opposite exchanges have opposite differences.
+        `differences` are in the order of `_all_signs` and leave the last of the clusters alone, because opposite
+        exchanges have opposite differences.
         """
         key = clusters.tobytes()
         if key not in self._patterns:
@@ -140,10 +132,9 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The difference of a number between two runs, as a function of the clusters where the two are exchanged.
+    """The difference of a number between two runs, as a function of the exchanged clusters.
 
-    `difference` is from exchanges to differences, (E,); `matters`, (K,), says in which clusters an exchange can change
-    it.
+    `difference` maps exchanges to differences (E,); an exchange can change it only in the clusters of `matters` (K,).
     """
 
     matters: NDArray[np.bool_]
@@ -151,15 +142,15 @@ class PairedTest:
 
 
 def paired_test(first: Measures, second: Measures, number: str, finding: str | None = None) -> PairedTest | None:
-    """Return the test of a number of `TESTED`; None where either run lacks it, or where they cannot share thresholds.
+    """Return the test of a number of `TESTED`, on the common samples of two runs; None if it cannot be tested.
 
-    It is of a finding, or of the mean over the findings that have the number in both runs, on their common samples.
-    Cross-fitted thresholds depend on the images of other folds, so they are chosen anew after each exchange. The other
-    numbers are sums of what each cluster contributes, and only the signs of these change.
+    It is of a finding, or of the mean over the findings that have the number in both runs. Cross-fitted thresholds
+    depend on the images of other folds, so they are chosen again after each exchange, and both runs must share the
+    thresholds. The other numbers are sums over clusters, and an exchange only changes signs.
     """
     columns = [c for c in _shared(first, second, number) if finding in (None, first.sample.findings[c])]
     refitted = number.endswith("_cross_fitted")
-    # The one mask of an answer stands beside any number of thresholds.
+    # The one mask of an answer goes with any number of thresholds.
     thresholds = {first.sample.dice.shape[1], second.sample.dice.shape[1]} - {1}
     if not columns or (refitted and len(thresholds) > 1):
         return None
@@ -173,20 +164,18 @@ def paired_test(first: Measures, second: Measures, number: str, finding: str | N
 
 
 def weighed(part: NDArray[np.float64]) -> PairedTest:
-    """Return the test of a sum of what each cluster adds, (K,)."""
+    """Return the test of a sum of what each cluster adds (K,)."""
     return PairedTest(part != 0, lambda exchanges: np.asarray(exchanges.signs @ part))
 
 
 def _shared(first: Measures, second: Measures, number: str) -> list[int]:
-    """The findings that have a number in both runs."""
     return [int(column) for column in np.flatnonzero(~np.isnan(first.point[number] - second.point[number]))]
 
 
 def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.float64]:
-    """Return what each cluster adds to the difference of a number, first less second, per finding, (K, C).
+    """Return what each cluster adds to the difference of a number, first minus second, per finding (K, C).
 
-    A column sums to the difference of that finding; it is NaN where the number does not exist. Exchanging the two runs
-    within a cluster changes the sign of its row.
+    A column sums to the difference of the finding, or is NaN without the number.
     """
     sample = first.sample
     if number == "auroc":
@@ -206,11 +195,10 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
 def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, ground: str) -> list[float]:
     """Return the two-sided p-values of paired tests, by exchanging two runs in randomly chosen clusters.
 
-    p is the share of exchanges whose difference is as far from zero as the one found: of all of them where they are
-    few, else of random ones and the one found (Phipson and Smyth 2010, Statistical Applications in Genetics and
-    Molecular Biology 9, 39). Tests on equally many clusters share the random ones. A p-value may be multiplied by up to
-    `comparisons` afterwards: more of them need more exchanges. Other words in `ground` (what the tests are about), like
-    another `seed`, draw other exchanges.
+    p is the share of exchanges whose difference is at least as far from zero: of all exchanges if they are few, else of
+    random ones and the one found (Phipson and Smyth 2010, Statistical Applications in Genetics and Molecular Biology 9,
+    39). Tests on equally many clusters share the random ones. A p-value may be multiplied by up to `comparisons`
+    afterwards, which needs more exchanges. Another `ground` (words on what is tested) or `seed` draws other exchanges.
     """
     exchanges = max(_EXCHANGES, round(2 * comparisons / _SMALLEST_P))
     p_values = [1.0] * len(tests)
@@ -230,7 +218,6 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
 
 
 def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[Exchanges]) -> NDArray[np.int64]:
-    """How many exchanges leave a difference as far from zero as the one found, (tests,)."""
     found = [abs(test.difference(Exchanges(np.ones((1, len(test.matters)))))[0]) - _ROUNDING for test in tests]
     count = np.zeros(len(tests), np.int64)
     for part in exchanges:
@@ -240,7 +227,7 @@ def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[Exchanges]) -> NDAr
 
 @lru_cache(maxsize=8)
 def _all_signs(clusters: int) -> NDArray[np.float64]:
-    """Every exchange of so many clusters, (E, clusters)."""
+    """Return every exchange of so many clusters (E, clusters)."""
     return np.asarray(1.0 - 2 * (np.arange(1 << clusters)[:, None] >> np.arange(clusters) & 1), np.float64)
 
 
@@ -260,22 +247,21 @@ def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int
 
 
 def _at_a_time(clusters: int) -> int:
-    """How many exchanges are held together: eights, which numpy draws from one number, so that this changes no draw."""
+    """Return how many exchanges to hold at once: eights, which numpy draws from one number, so draws do not change."""
     return 8 * max(1, min(1024, _SIGNS_AT_A_TIME // (8 * clusters)))
 
 
 def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedTest:
-    """The test of a cross-fitted number of one finding, with thresholds chosen anew after every exchange.
+    """Return the test of a cross-fitted number of one finding, with thresholds chosen again after every exchange.
 
-    With a and b the scores of a pair in the two runs and s its cluster's sign, after the exchange the first run has
-    (a + b + s (a - b)) / 2 and the second (a + b - s (a - b)) / 2. So the sums over a fold at every threshold, of all
-    exchanges at once, are a product of the signs with the summed a - b of its clusters. Few clusters have few
-    exchanges, and the difference after each is computed once: the threshold of a fold depends on those in others alone.
+    With a and b the scores of a pair in the two runs and s its cluster's sign, after the exchange the first run has (a
+    + b + s (a - b)) / 2 and the second (a + b - s (a - b)) / 2. So the sums over a fold at every threshold are a
+    product of the signs with the summed a - b of its clusters. With few clusters, the difference after each exchange is
+    computed once, because the threshold of a fold depends on the other folds alone.
     """
     sample, folds = first.sample, first.folds
     mine = np.flatnonzero(sample.pair_column == column)
-    # Rounded to multiples of a power of two, so that twice any sum is a whole number of float64: ties between
-    # thresholds stay ties.
+    # Multiples of a power of two, so that twice any sum is a whole float64 and tied thresholds stay tied.
     scale = 2.0 ** min(40, 52 - ceil(log2(len(mine))))
     scores = [np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second)]
     a, b = np.broadcast_arrays(*scores)
@@ -296,7 +282,7 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
             best = (total - both + _all_signs(len(others)) @ others).argmax(axis=1).reshape(-1, 1 << start)
             own = both + _all_signs(end - start) @ apart[start:end]
             first_run.reshape(len(best), len(own), -1)[:] += own[:, best].swapaxes(0, 1)
-        # The second run has after an exchange what the first has after the opposite one.
+        # An exchange gives the second run what its opposite gives the first.
         of_patterns = (first_run - first_run[::-1])[: len(first_run) // 2] / whole
         return PairedTest(matters, lambda exchanges: exchanges.looked_up(of_patterns, clusters))
     kept = _ever_best(together, np.split(apart, starts[1:]))
@@ -320,9 +306,9 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
 
 
 def _ever_best(together: NDArray[np.float64], apart: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
-    """Return the thresholds that can be the first best one of all folds but one, after some exchange of two runs."""
+    """Return the thresholds that can be the first best one of all folds but one, after some exchange."""
     thresholds = np.arange(together.shape[1])
-    # By how much each threshold is better than each other one, at least: exchanges move the sums by no more than that.
+    # The least lead of each threshold over each other one, because exchanges move the sums by no more than `moves`.
     sums = together[:, :, None] - together[:, None]
     moves = np.stack([sum(abs(of[:, None] - of) for of in parts) for parts in apart])
     ahead = (sums.sum(axis=0) - sums) - (moves.sum(axis=0) - moves)
@@ -331,15 +317,15 @@ def _ever_best(together: NDArray[np.float64], apart: Sequence[NDArray[np.float64
 
 
 def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[np.float64]:
-    """What each cluster adds to the difference in AUROC, (K,); NaN without both labels.
+    """Return what each cluster adds to the difference in AUROC (K,); NaN without both labels.
 
-    The scales of two models differ, so scores are first replaced by their midranks within each model, then exchanged
-    (Bandos, Rockette and Gur 2005, Statistics in Medicine 24, 2873, after Venkatraman and Begg 1996). The difference
-    after any exchange, computed anew, is again a sum with one sign per cluster. With s(i, j) = 1 if a positive i scores
-    above a negative j, 0 below, 1/2 tied, x and y the ranks in the two models, and e = +1 or -1 as an image is
-    exchanged or not, it is the mean over i, j of
+    The scales of two models differ, so scores are replaced by their midranks within each model, then exchanged (Bandos,
+    Rockette and Gur 2005, Statistics in Medicine 24, 2873, after Venkatraman and Begg 1996). The difference after any
+    exchange is again a sum with one sign per cluster. With s(i, j) = 1 if a positive i scores above a negative j, 0
+    below, 1/2 tied, x and y the ranks in the two models, and e = -1 if an image is exchanged, else 1, it is the mean
+    over i, j of
 
-        (1 + e_i e_j) / 2 * e_i (s(x_i, x_j) - s(y_i, y_j)) + (1 - e_i e_j) / 2 * e_i (s(x_i, y_j) - s(y_i, x_j)),
+    (1 + e_i e_j) / 2 * e_i (s(x_i, x_j) - s(y_i, y_j)) + (1 - e_i e_j) / 2 * e_i (s(x_i, y_j) - s(y_i, x_j)),
 
     and since e_i e_j e_i = e_j, that is a sum of terms with e_i and of terms with e_j.
     """

@@ -1,4 +1,4 @@
-"""What maps owe to the model: curves and maps under weights drawn anew, as means over pairs."""
+"""Summarize curves, and maps under weights drawn again, as means over pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Values = dict[tuple[str, str], float]
 
 
 def perturbations(runs: Sequence[RunAnalysis]) -> tuple[Perturbed, ...]:
-    """Return the curves of each run by the order of their pixels, and its maps by the layer that was drawn last."""
+    """Return the curves of each run by the order of their pixels, and its maps by the layer drawn last."""
     return tuple(part for entry in runs if PERTURBATIONS in entry.run.results.tables for part in _parts(entry.run))
 
 
@@ -60,13 +60,12 @@ def _parts(run: Run) -> Iterator[Perturbed]:
 
 
 def _mean(run: Run, name: str, values: _Values) -> Estimate:
-    """Return the mean over pairs; patients count once as evidence, or images where the patient is not known."""
     patients: Mapping[str, str | None] = dict(zip(run.rows.image_ids, run.rows.patient_ids, strict=True))
     known = {pair: value for pair, value in values.items() if not math.isnan(value)}
     if not known:
         return Estimate(None)
     names, cluster = np.unique([patients[image] or image for image, _ in known], return_inverse=True)
-    # What lies between -1 and 1 is brought to 0..1 for its interval.
+    # From -1..1 to 0..1 for the interval.
     low, wide = (0, 1) if name.startswith(_SHARES) else (-1, 2)
     compute = intervals.share if name.startswith("recognized") else intervals.mean
     spread = compute((np.array([*known.values()]) - low) / wide, cluster.astype(np.int64), len(names))

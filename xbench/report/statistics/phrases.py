@@ -1,4 +1,4 @@
-"""Grounding and false alarms of phrases: by the finding that they belong to, their length, and whether they deny."""
+"""Score phrases by their finding, their length and whether they deny."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DENIAL = ("without a denial", "with a denial")
 
 
 def phrase_groups(measures: Measures, run: Run) -> tuple[PhraseGroup, ...]:
-    """Return the groups of a run's phrases, none for a run without phrases; groups that are empty are left out."""
+    """Return the groups of a run's phrases, without empty ones."""
     rows, sample = run.rows, measures.sample
     if not len(rows.texts):
         return ()

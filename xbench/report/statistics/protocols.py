@@ -1,4 +1,4 @@
-"""The same maps as others score them, and words by the protocol on words: numbers, intervals, and paired tests."""
+"""Compare runs by the protocols of others, and words by the protocol on words."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from xbench.scoring.protocols.words import Words, parts
 _Values = dict[tuple[str, str], float]
 """By image and finding."""
 _STUDENTS = ("chance", "excess", "gain")
-"""How numbers of words end that are no shares."""
+"""Endings of numbers that are not shares."""
 
 
 def protocol_scores(
     runs: Sequence[Run], references: Sequence[Run], seed: int, ground: str
 ) -> tuple[ProtocolScores, ...]:
-    """Compare models' runs by each protocol that at least one was scored by, in the order of `PROTOCOLS`."""
+    """Compare models' runs by each protocol that scored at least one, in the order of `PROTOCOLS`."""
     patients, found = patients_of(runs), []
     for name, protocol in PROTOCOLS.items():
         if not protocol.takes & {"map", "boxes"}:
             continue
-        # By title, for in another frame it is another number.
+        # By title, because in another frame it is another number.
         headlines: defaultdict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
         for run in (*runs, *references):
             content = read_protocol(run.folder, name) if name in stored_protocols(run.folder) else {"numbers": {}}
@@ -68,7 +68,7 @@ def patients_of(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _values(run: Run, protocol: Protocol) -> _Values:
-    """Return what each pair has of the headline. Of numbers that are pooled, what the pair alone would have."""
+    """Return what each pair adds to the headline; of pooled numbers, what it alone would have."""
     return {
         (str(image_id), group.finding): float(value)
         for group in groups_of(read_protocol_pairs(run.folder, protocol.name), run.results.findings)
@@ -101,7 +101,7 @@ def _speakers(run: Run) -> Iterator[tuple[str, Any, str, list[Group]]]:
 
 
 def words_of(run: Run) -> tuple[WordsAnalysis, ...]:
-    """Return what a run says, then where its own maps or boxes lie if they stand beside that; nothing if not scored."""
+    """Return a run's words, then where its maps or boxes lie if they stand beside them; empty if not scored."""
     found, patients = [], patients_of([run])
     names = sorted({*patients.values()})
     for label, kind, prefix, groups in _speakers(run):
@@ -126,13 +126,13 @@ def words_of(run: Run) -> tuple[WordsAnalysis, ...]:
 
 
 def _spread(name: str, above: Any, below: Any, clusters: Any, count: int) -> Spread:
-    """Return the spread of a number of a finding, from what each pair adds above and below the line."""
+    """Return the spread of a number of a finding, from each pair's numerator and denominator."""
     if not name.endswith(_STUDENTS):
         kept = below > 0
         if "f1" in name:
             return intervals.f1(kept, above > 0, clusters, count)
         return intervals.share(above[kept].astype(np.float64), clusters[kept], count)
-    # Pairs enter chance twice: its derivative with respect to how often a patient counts has a factor of 2.
+    # Pairs enter chance twice, so its derivative with respect to a patient's weight has a factor of 2.
     value, factor = float(above.sum() / below.sum()), 2 - name.endswith("gain")
     influence = np.bincount(clusters, factor * (above - value * below) / below.sum(), minlength=count)
     units = len(np.unique(clusters[(above != 0) | (below > 0)])) * bool(influence.any())
@@ -142,7 +142,7 @@ def _spread(name: str, above: Any, below: Any, clusters: Any, count: int) -> Spr
 def word_tests(runs: Sequence[Run], seed: int, ground: str) -> list[Comparison]:
     """Compare every two of what runs say and of where their maps and boxes lie, corrected for all these tests.
 
-    The pairs are those that both are scored on, with the same sides; for `side_opposite` those where both state one.
+    Only pairs that both are scored on, with the same sides; for `side_opposite` those where both state one.
     """
     hits: dict[str, dict[str, dict[tuple[str, str, str], float]]] = {name: {} for name in WORDS}
     for name, (label, _, prefix, groups) in ((name, one) for run in runs for one in _speakers(run) for name in WORDS):

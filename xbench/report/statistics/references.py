@@ -1,7 +1,7 @@
-"""Floors and ceilings: what useless and perfect answers score on a dataset.
+"""Floors and ceilings: the scores of useless and perfect answers on a dataset.
 
 The floor of chance is the expectation over many random maps, with the spread of one draw. A random map has 14 x 14
-cells (those of a ViT-B/16 at 224 pixels), uniform and independent, and is enlarged bilinearly.
+cells (those of a ViT-B/16 at 224 pixels), uniform and independent, enlarged bilinearly.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from xbench.report.statistics.sample import Sample
 from xbench.scoring.numbers import dice, iou
 
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
-
 _CELLS = 14
 _PEAKS, _MAPS = 20_000, 64
-"""Draws behind the expected pointing game, which takes few pixels of each, and Dice and IoU, which take all."""
+"""Draws for the expected pointing game, which reads few pixels of each, and for Dice and IoU, which read all."""
 _BLOCK = 8
 _LONGEST = 224
-"""Sides of a grid in pixels; larger grids are brought to it, which does not change what 14 cells score."""
+"""Largest side of a grid in pixels; larger grids are shrunk, because 14 cells score the same there."""
 
 
 def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int) -> tuple[Reference, ...]:
-    """Return the floors, then the ceilings: `runs` of references, and what needs no run of its own.
+    """Return the floors, then the ceilings: `runs` of references, and those that need no run of their own.
 
     The latter are computed from the labels and regions of `run`; `folds` are those of cross-fitting.
     """
     floors, ceilings = [_reference("Whole image", "floor", whole_image(sample), NUMBERS)], []
     if drawn := chance(run, sample):
-        # F1 and accuracy depend on where probabilities lie and not on their order alone.
+        # F1 and accuracy depend on more than the order of probabilities.
         keys = [key for key in NUMBERS if key not in ("f1", "accuracy")]
         floors.append(_reference("Random", "floor", drawn[0], keys, folds, drawn[1]))
     for one in runs:
@@ -54,7 +53,7 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
                 name: _with_limits(numbers, floors[0].findings.get(name, {})) for name, numbers in one.findings.items()
             }
             floors.append(Reference(one.run.label, "floor", _with_limits(one.macro, floors[0].macro), own, boxes=boxes))
-        # A run of random maps is one draw of what stands there already.
+        # A run of random maps is one draw of the floor above.
         elif one.run.model != "random" or drawn is None:
             floors.append(Reference(one.run.label, "floor", one.macro, one.findings, boxes=boxes))
     if agreement := reader_agreement(run, sample):
@@ -81,7 +80,7 @@ def _reference(
     folds: int = 2,
     spread: Mapping[str, float] | None = None,
 ) -> Reference:
-    """Return a reference with some numbers; scores that do not depend on the threshold need no more than two folds."""
+    """Return a reference with some numbers; scores that ignore thresholds need no more than two folds."""
     measures = measure(sample, folds)
     numbers = {"": measures.macro(), **measures.findings()}
     chosen = {finding: {key: of[key] for key in keys} for finding, of in numbers.items()}
@@ -89,11 +88,11 @@ def _reference(
 
 
 def whole_image(sample: Sample) -> Sample:
-    """Return the sample of who finds everything in every image and marks all of it.
+    """Return the sample of a model that finds everything in every image and marks all of it.
 
-    With a region that takes the share a of the grid, Dice is 2a / (1 + a), IoU is a, and so is the chance that a random
-    point lies in the region, for which the pointing game stands. Its probabilities are all 1: AUROC is 0.5, average
-    precision and accuracy are the share of positives.
+    With a region of share a of the grid, Dice is 2a / (1 + a), IoU is a, and the pointing game is a, the chance that a
+    random point hits. All probabilities are 1, so AUROC is 0.5, and average precision and accuracy are the share of
+    positives.
     """
     area = sample.area
     return replace(
@@ -107,17 +106,17 @@ def whole_image(sample: Sample) -> Sample:
 
 
 def reader_agreement(run: Run, sample: Sample) -> Sample | None:
-    """Return the sample in which a pair scores the agreement of its readers; None where no finding had several."""
+    """Return the sample in which a pair scores the agreement of its readers; None without any."""
     dice, iou = (sample.of_pairs(run, f"reader_{name}")[:, None] for name in ("dice", "iou"))
     several = np.flatnonzero(~np.isnan(dice))
     return replace(sample, dice=dice, iou=iou).with_pairs(several) if len(several) else None
 
 
 def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
-    """Score random maps on the regions of a run; None if it did not keep those of all its pairs.
+    """Score random maps on the regions of a run; None if it did not keep all of them.
 
-    The sample returned has every pair's expected hit, Dice and IoU and all probabilities alike. With it come the
-    standard deviations of macro `pointing_game`, `dice_fixed` and `iou_fixed` between runs of one map for every pair.
+    Return a sample with every pair's expected hit, Dice and IoU and equal probabilities, and the standard deviations of
+    macro `pointing_game`, `dice_fixed` and `iou_fixed` between runs of one map for every pair.
     """
     if not run.pictured or not len(sample.hit):
         return None
@@ -125,7 +124,7 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     place_of = {
         (rows.image_ids[rows.image[row]], rows.queries[rows.query[row]]): place for place, row in enumerate(sample.row)
     }
-    # Not those of the sample, which has one of a model that answers.
+    # Not those of the sample, which has one for boxes.
     thresholds = len(run.results.grounding.thresholds)
     hit = np.full(len(sample.hit), np.nan)
     expected = {name: np.full((len(hit), thresholds), np.nan) for name in ("dice", "iou")}
@@ -145,16 +144,16 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     alike = np.ones_like(sample.probabilities)
     drawn = replace(sample, hit=hit, dice=expected["dice"], iou=expected["iou"], probabilities=alike, chances=True)
     spreads = {"pointing_game": hit * (1 - hit), "dice_fixed": variances["dice"], "iou_fixed": variances["iou"]}
-    # Of means over findings of means over pairs, which vary independently.
+    # Pairs vary independently; numbers are means over findings of means over pairs.
     _, column, count = np.unique(sample.pair_column, return_inverse=True, return_counts=True)
     totals = {name: np.bincount(column, variance) / count**2 for name, variance in spreads.items()}
     return drawn, {name: float(np.sqrt(total.sum()) / len(count)) for name, total in totals.items()}
 
 
 class _Maps:
-    """Random maps on a grid (H, W), whose pixels are counted by map and by the highest threshold that they reach.
+    """Random maps on a grid (H, W), with pixels counted by map and by the highest threshold that they reach.
 
-    Blocks of pixels are counted once; of a region, only the pixels outside of whole blocks are.
+    Blocks of pixels are counted once; of a region, only the pixels outside whole blocks are.
     """
 
     def __init__(self, height: int, width: int, thresholds: int) -> None:
@@ -188,11 +187,10 @@ class _Maps:
 
 
 def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np.float64]:
-    """Return where the maxima of random maps lie: the share of them at each pixel of the grid (H, W).
+    """Return the share of the maxima of random maps at each pixel of the grid (H, W).
 
-    Between four centers of cells a bilinear map rises or falls along either axis, so of the pixels there one of the
-    outermost four is the highest: only those are looked at. Beyond the outermost centers pixels tie. Turning maps over
-    gives four for one.
+    Between four centers of cells a bilinear map is monotonic along either axis, so only the outermost four pixels there
+    can be highest. Beyond the outermost centers pixels tie. Flipping gives four maps for one.
     """
     axes = [_places(side) for side in size]
     places = [np.unique(axis, return_inverse=True, return_counts=True) for axis in axes]
@@ -214,14 +212,14 @@ def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np
 
 
 def _places(pixels: int) -> NDArray[np.float64]:
-    """Place the centers of grid pixels among those of the cells, (pixels,)."""
+    """Place the centers of grid pixels among those of the cells (pixels)."""
     return ((np.arange(pixels) + 0.5) * _CELLS / pixels - 0.5).clip(0, _CELLS - 1)
 
 
 def _enlarged(
     cells: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Bilinear values of cells (..., h, w) at rows (R,) and columns (C,), as (..., R, C)."""
+    """Return bilinear values of cells (..., h, w) at rows (R) and columns (C), as (..., R, C)."""
     for axis, places in ((-2, rows[:, None]), (-1, columns)):
         before = np.minimum(np.floor(places), _CELLS - 2).astype(np.int64)
         first, second = (np.take(cells, cell.ravel(), axis) for cell in (before, before + 1))

@@ -1,4 +1,4 @@
-"""Do maps follow the words? Phrases in other words, against the phrases as they stand, on the same regions."""
+"""Test whether maps follow the words: phrases in other words against the original ones."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CONDITION = "wording: "
 
 
 def rewordings(runs: Sequence[RunAnalysis], folds: int, seed: int, ground: str) -> tuple[Rewording, ...]:
-    """Return a row per run, wording and number, each with the paired test against the phrases as they stand.
+    """Return a row per run, wording and number, each with the paired test against the original phrases.
 
-    p-values are corrected after Holm for the wordings and numbers of a run; clusters are exchanged as between two runs.
-    `ground` names the dataset and split.
+    p-values are corrected with Holm's method for the wordings and numbers of a run. `ground` names the dataset and
+    split.
     """
     found: list[Rewording] = []
     for entry in runs:
@@ -44,7 +44,6 @@ def rewordings(runs: Sequence[RunAnalysis], folds: int, seed: int, ground: str) 
 
 
 def _pairs(run: Run, folds: int) -> Iterator[tuple[str, Measures, Measures]]:
-    """Give each wording with the numbers of the phrases as they stand, and in its words, on the same pairs."""
     whole = Sample.of(run)
     keys = [*zip(run.rows.image[whole.row].tolist(), run.rows.query[whole.row].tolist(), strict=True)]
     named = [(run.rows.image_ids[image], run.rows.queries[query]) for image, query in keys]

@@ -1,4 +1,4 @@
-"""What the numbers of a run are computed from, in an order that does not depend on the run."""
+"""Labels and scores of a run, sorted by name so that runs line up row by row."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from xbench.scoring.numbers import dice, iou
 
 @dataclass(frozen=True)
 class Sample:
-    """Labels and scores of N images, C findings and P scored pairs, by K clusters, each one piece of evidence.
+    """Labels and scores of N images, C findings and P scored pairs, by K clusters.
 
-    Images and clusters are sorted by name, and pairs by image and finding, so that samples of several runs can be set
-    side by side.
+    Images and clusters are sorted by name, pairs by image and finding.
 
     Attributes:
-        clustered_by: What a cluster is: all images of a patient where every image's patient is known, else one image.
-        image_cluster: Place of each image's cluster, (N,).
-        labels: 1 present, 0 absent, -1 unknown, (N, C) int8.
-        probabilities: (N, C); NaN of a model that does not say whether findings are there.
-        pair_image, pair_column: Places of each scored pair's image and finding, (P,).
-        hit: What the pointing game counts, (P,), 0 to 1; the chance of a hit, as that of a floor, if `chances`.
-        dice, iou: Scores at each threshold, (P, T); T is 1 for boxes.
-        area: Share of the evaluation grid that the region takes, (P,).
-        region: Digest of each pair's region on the grid, (P,).
-        row: Place of each pair among the rows of its run, (P,).
+        clustered_by: A cluster is all images of a patient if every patient is known, else one image.
+        image_cluster: Index of each image's cluster (N,).
+        labels: 1 present, 0 absent, -1 unknown (N, C) int8.
+        probabilities: (N, C); NaN without recognition.
+        pair_image, pair_column: Indices of each scored pair's image and finding (P,).
+        hit: Value in the pointing game (P,), 0 to 1; the chance of a hit if `chances`, as for a floor.
+        dice, iou: Scores at each threshold (P, T); T is 1 for boxes.
+        area: Share of the evaluation grid that the region takes (P,).
+        region: Digest of each pair's region on the grid (P,).
+        row: Index of each pair among the rows of its run (P,).
     """
 
     findings: tuple[str, ...]
@@ -58,7 +57,7 @@ class Sample:
         rank = np.argsort(order)
         index, column = run.rows.image[counts.row], run.rows.finding[counts.row]
         pair_order = np.lexsort([column, rank[index]])
-        # A phrase without a finding stands in no table.
+        # Phrases without a finding are in no table.
         pair_order = pair_order[column[pair_order] >= 0]
         index, column = index[pair_order], column[pair_order]
         pixels = [part[pair_order] for part in (counts.mask, counts.overlap, counts.region[:, None])]
@@ -87,7 +86,7 @@ class Sample:
 
     @cached_property
     def pair_cluster(self) -> NDArray[np.int64]:
-        """Cluster of each scored pair, (P,)."""
+        """Cluster of each scored pair (P,)."""
         return self.image_cluster[self.pair_image]
 
     @property
@@ -96,12 +95,12 @@ class Sample:
         return int(self.dice.shape[1]) // 2
 
     def with_pairs(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        """Return the sample with some of its pairs, by a mask (P,) or by their places, in that order."""
+        """Return the sample with some of its pairs, by a mask (P,) or by their indices, in that order."""
         names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region", "row")
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
     def of_pairs(self, run: Run, column: str) -> NDArray[np.float64]:
-        """Return a column of the rows of the run for this sample's pairs, (P,)."""
+        """Return a column of the rows of the run for this sample's pairs (P,)."""
         return run.rows[column][self.row]
 
     @property
@@ -111,18 +110,17 @@ class Sample:
 
     @property
     def regions(self) -> NDArray[np.bytes_]:
-        """Digests of the regions of scored pairs by image and finding, (N, C); empty for the others."""
-        # Of several phrases of a finding a sum, which tells them all.
+        """Digests of the regions of scored pairs by image and finding (N, C); empty for the others."""
+        # Several phrases of a finding: their sum identifies them all.
         regions = np.zeros((*self.labels.shape, 2), np.uint64)
         np.add.at(regions, (self.pair_image, self.pair_column), self.region.view(np.uint64).reshape(-1, 2))
         return regions.view("S16")[..., 0]
 
 
 def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
-    """Return what two runs scored alike: images, findings, labels that agree, and pairs whose regions do.
+    """Return what two runs scored alike: images, findings, equal labels, and pairs with equal regions.
 
-    Clusters are patients if either run knows the patient of every common image. None if the runs have no image or no
-    finding in common.
+    Clusters are patients if either run knows the patient of every common image. None without a common image or finding.
     """
     names = [(one.findings, one.clusters, one.image_ids) for one in (first, second)]
     ground = [(one.image_cluster, one.labels, one.pair_image, one.pair_column, one.region) for one in (first, second)]
@@ -140,23 +138,21 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
 
 
 def differences(first: Sample, second: Sample) -> dict[str, tuple[int, int]]:
-    """Return by finding on how many images of two runs the labels differ, and on how many others the regions do.
+    """Return by finding on how many common images the labels differ, and on how many others the regions do.
 
-    Only images that both scored count. A region differs where the pair is scored in one run and not in the other, too.
-    Findings that do not differ are left out.
+    A region also differs if only one run scored the pair. Findings that do not differ are left out.
     """
     if (shared := _shared(first, second)) is None:
         return {}
     one, other = shared
     labels = one.labels != other.labels
-    # A run without a scored pair, such as one of probabilities alone, was compared with no region at all.
+    # Runs without a scored pair, such as those of probabilities alone, have no regions.
     regions = ~labels & (one.regions != other.regions) & (len(one.pair_image) > 0) & (len(other.pair_image) > 0)
     counts = zip(one.findings, labels.sum(axis=0).tolist(), regions.sum(axis=0).tolist(), strict=True)
     return {finding: (of_labels, of_regions) for finding, of_labels, of_regions in counts if of_labels or of_regions}
 
 
 def _shared(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
-    """Return both on the images and findings that they share; None if there are none."""
     image_ids = sorted({*first.image_ids} & {*second.image_ids})
     findings = tuple(finding for finding in first.findings if finding in second.findings)
     if not image_ids or not findings:

@@ -1,4 +1,4 @@
-"""What other prompts or another input size change, all else equal."""
+"""Test what other prompts or another input size change, all else equal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests,
 from xbench.scoring.numbers import holm
 
 STUDIES = {"prompts": {"prompts", "prompt_texts"}, "image_size": {"image_size"}}
-"""Settings that are studied, each with the names under which a run says it."""
-
+"""Studied settings, each with its names in a run."""
 _NUMBERS = ("pointing_game", "dice_cross_fitted")
 _Row = TypeVar("_Row", StudyRow, Rewording)
 
@@ -23,12 +22,10 @@ _Row = TypeVar("_Row", StudyRow, Rewording)
 def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: str) -> tuple[StudyRow, ...]:
     """Return a row per study, model, number and finding, the mean over findings first.
 
-    A model's own run is the one with official prompts at the smallest size; a study takes the runs that differ from it
-    in the one setting alone. The paired test is between the two extremes. They were picked for being extremes, so its
-    p-value is multiplied by the number of ways to pick two (Bonferroni), and then corrected after Holm for the rows of
-    the study, model and number.
-
-    The runs are of one dataset and split, which `ground` names; `seed` is that of the exchanges.
+    A model's own run has official prompts and the smallest size; a study takes the runs that differ from it in one
+    setting alone. The paired test is between the two extremes, so its p-value is multiplied by the number of ways to
+    pick two (Bonferroni), then corrected with Holm's method for the rows of the study, model and number. The runs are
+    of one dataset and split, named by `ground`; `seed` is that of the exchanges.
     """
     found: list[StudyRow] = []
     for own in own_settings(runs):
@@ -43,7 +40,7 @@ def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: 
 
 
 def with_p(rows: Sequence[_Row], tests: Mapping[int, PairedTest], seed: int, words: str, ways: int = 1) -> list[_Row]:
-    """Return rows with the p-values of `tests`, by place, times `ways` (Bonferroni), then corrected after Holm."""
+    """Return rows with p-values of `tests` by index, times `ways` (Bonferroni), then corrected with Holm's method."""
     p_values = exchange_tests([*tests.values()], ways * len(tests), seed, words)
     corrected = dict(zip(tests, holm([min(1.0, ways * p) for p in p_values]), strict=True))
     return [replace(row, p_adjusted=corrected.get(place)) for place, row in enumerate(rows)]
@@ -52,7 +49,6 @@ def with_p(rows: Sequence[_Row], tests: Mapping[int, PairedTest], seed: int, wor
 def _rows(
     study: str, number: str, own: RunAnalysis, by_value: Mapping[str, RunAnalysis], on_common: Pairing
 ) -> tuple[list[StudyRow], dict[int, PairedTest]]:
-    """Return the rows, with the tests of those that can be tested by place."""
     own_value = own.run.settings.get(study, "none")
     order = sorted(by_value, key=lambda value: (value != own_value, int(value) if value.isdigit() else 0, value))
     rows: list[StudyRow] = []
@@ -64,7 +60,7 @@ def _rows(
             continue
         low, high = (choose(existing, key=lambda value: existing[value]) for choose in (min, max))
         both = on_common(by_value[high].run.label, by_value[low].run.label)
-        # A single cluster is no ground for a test.
+        # A test needs two clusters.
         if both is not None and len(both[0].sample.clusters) > 1 and (test := paired_test(*both, number, finding)):
             tests[len(rows)] = test
         spread = existing[high] - existing[low]

@@ -1,9 +1,9 @@
-"""Sex, age and projection: the numbers of each group of images, and whether the groups differ.
+"""Sex, age and projection: numbers of each group of images, and tests of their differences.
 
-The test exchanges groups between patients with equally many images. So the images of a patient stay together, and a
-group that differs between them, as the projection does, differs as before. Findings are seldom equally frequent in the
-groups: the statistic is the largest difference between two groups over its standard error, so that the test holds
-whatever else they differ in (Chung and Romano 2013, Annals of Statistics 41, 484).
+The test exchanges groups between patients with equally many images, so images of a patient stay together, and a group
+that differs between them, such as the projection, still does. Groups may differ in how frequent findings are, so the
+statistic is the largest difference between two groups over its standard error (Chung and Romano 2013, Annals of
+Statistics 41, 484).
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 AGES = (40, 65)
-"""Where the second and the third band of ages begin: ours, fixed before any result was seen."""
+"""First ages of the second and third band, chosen before any result was seen."""
 GROUPS: Mapping[str, Sequence[str]] = {
     "sex": ("F", "M"),
     "age": (f"under {AGES[0]}", f"{AGES[0]} to {AGES[1] - 1}", f"{AGES[1]} and over"),
     "projection": ("PA", "AP", "lateral"),
 }
 LEAST = {"auroc": 10, "pointing_game": 30}
-"""What a number of a group needs, by key of `NUMBERS`: so many positives and negatives of each finding, or pairs."""
+"""What a group needs by key of `NUMBERS`: so many positives and negatives of each finding, or pairs."""
 EXCHANGES = 999
 _AT_A_TIME = 2_000_000
 _ROUNDING = 1e-9
-"""A standard error below it is one of rounding, as where each pair of a group is a hit."""
+"""Smaller standard errors are rounding, as if each pair of a group is a hit."""
 
 
 def subgroups(
     runs: Sequence[RunAnalysis], measures: Mapping[str, Measures], folds: int, seed: int, ground: str
 ) -> tuple[Subgroup, ...]:
-    """Return the groups of each run, whose numbers are in `measures` by label; `ground` names dataset and split.
+    """Return the groups of each run, with `measures` by label; `ground` names dataset and split.
 
-    Attributes that are known of no image are left out. p-values are corrected after Holm for the attributes and numbers
-    of a run.
+    Attributes that are unknown for every image are left out. p-values are corrected with Holm's method for the
+    attributes and numbers of a run.
     """
     found: list[Subgroup] = []
     for entry in runs:
         about: Mapping[str, Mapping[str, str | float]] = {}
-        with suppress(RunFileError):  # the file may have been left out, and its damage is the matter of `verify`
+        with suppress(RunFileError):  # a missing file is fine; `verify` reports a damaged one
             about = entry.run.stored.attributes
         own, rows = measures[entry.run.label], list[Subgroup]()
         for attribute in GROUPS:
@@ -70,7 +70,7 @@ def subgroups(
 
 
 def group_of(attribute: str, about: Mapping[str, str | float]) -> int:
-    """Return the place of an image's group in `GROUPS`; -1 if it is not known."""
+    """Return the index of an image's group in `GROUPS`; -1 if unknown."""
     value = about.get(attribute)
     if isinstance(value, int | float):
         return bisect_right(AGES, value)
@@ -109,7 +109,7 @@ def _of_attribute(
 
 
 def comparable(own: Measures, group: Codes, groups: int, key: str) -> tuple[list[int], NDArray[np.bool_]]:
-    """Return the groups that have a number, and the findings (C,) that have it in each of them."""
+    """Return the groups with a number, and the findings (C,) that have it in each of them."""
     sample, counts = own.sample, np.zeros((groups, len(own.sample.findings)), np.int64)
     if key == "auroc":
         for code, labels in ((code, sample.labels[group == code]) for code in range(groups)):
@@ -126,8 +126,7 @@ def comparable(own: Measures, group: Codes, groups: int, key: str) -> tuple[list
 def _gap(high: Estimate, low: Estimate, ways: int) -> Estimate:
     """Return the difference of two groups with an interval from theirs (MOVER; see `intervals.combined`).
 
-    It is too wide where patients have images in both. They are extremes that could have been picked in so many ways,
-    which the interval allows for (Bonferroni).
+    It is too wide if patients have images in both. It allows for `ways` to pick the two extremes (Bonferroni).
     """
     (value, bottom, top), (less, least, most) = np.array([astuple(high), astuple(low)], np.float64)
     wider = ndtri(1 - 0.025 / ways) / ndtri(0.975)
@@ -140,14 +139,10 @@ def _gap(high: Estimate, low: Estimate, ways: int) -> Estimate:
 
 
 def exchange_p(sample: Sample, group: Codes, columns: Codes, key: str, random: np.random.Generator) -> float | None:
-    """Return the p-value of the differences between groups; None where no two patients can exchange theirs.
+    """Return the p-value of the differences between groups; None if no two patients can exchange theirs.
 
-    Args:
-        sample: Labels and scores of the images.
-        group: Group of each image (N,), -1 of those that are left out.
-        columns: Places of the findings that the number is a mean over.
-        key: `auroc` or `pointing_game`.
-        random: Generator of the exchanges.
+    `group` (N,) is -1 for images to leave out; `key`, `auroc` or `pointing_game`, is a mean over the findings
+    `columns`.
     """
     order = np.argsort(sample.image_cluster, kind="stable")
     starts = np.searchsorted(sample.image_cluster[order], np.arange(len(sample.clusters)))
@@ -159,7 +154,6 @@ def exchange_p(sample: Sample, group: Codes, columns: Codes, key: str, random: n
         return None
 
     def statistic(drawn: Codes) -> Floats:
-        """Return the largest difference over its standard error, (E,), for groups of the images (E, N)."""
         largest, of_groups = np.zeros(len(drawn)), []
         for code in np.unique(group[images]):
             mean, influence = _mean(sample, drawn == code, columns, key)
@@ -180,10 +174,10 @@ def exchange_p(sample: Sample, group: Codes, columns: Codes, key: str, random: n
 
 
 def _mean(sample: Sample, mine: NDArray[np.bool_], columns: Codes, key: str) -> tuple[Floats, Floats]:
-    """Return the mean over findings of the images in a group (E,), and what each image adds to its error (E, N).
+    """Return the mean over findings of a group's images (E,), and what each image adds to its error (E, N).
 
-    `mine` says which images are in the group (E, N). A finding that has no number there after an exchange is left out.
-    The error of AUROC is that of DeLong, DeLong and Clarke-Pearson (1988).
+    `mine` (E, N) selects the images. Findings without a number after an exchange are left out. The error of AUROC is
+    that of DeLong, DeLong and Clarke-Pearson (1988).
     """
     total, known, influence = np.zeros((len(mine), 1)), np.zeros((len(mine), 1)), np.zeros(mine.shape)
     for column in columns:
@@ -199,7 +193,7 @@ def _mean(sample: Sample, mine: NDArray[np.bool_], columns: Codes, key: str) -> 
         count, of_others = (np.maximum(of.sum(axis=1, keepdims=True), 1) for of in (own, others))
         there = own.any(axis=1, keepdims=True) & (others.any(axis=1, keepdims=True) | (key != "auroc"))
         mean = there * (own * value).sum(axis=1, keepdims=True) / count
-        # An image may have several pairs of a finding, which are of phrases.
+        # An image may have several phrases of a finding.
         np.add.at(influence.T, images, (there * own * (value - mean) / count).T)
         if key == "auroc":
             below = 1 - _share_below(own, score[images], score[absent])
@@ -209,7 +203,7 @@ def _mean(sample: Sample, mine: NDArray[np.bool_], columns: Codes, key: str) -> 
 
 
 def _share_below(mine: NDArray[np.bool_], values: Floats, of: Floats) -> Floats:
-    """Return the share of a group's values (E, V), ascending, below each of others (E, O); ties count one half."""
+    """Return the share of a group's values (E, V), ascending, below each of others (E, O); ties count half."""
     sums = np.pad(mine.cumsum(axis=1), ((0, 0), (1, 0)))
     both = sums[:, np.searchsorted(values, of)] + sums[:, np.searchsorted(values, of, "right")]
     return np.asarray(both / 2 / np.maximum(sums[:, -1:], 1))

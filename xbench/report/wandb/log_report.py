@@ -19,18 +19,17 @@ from xbench.runtime.errors import UserError
 
 _SCOPES = {"auroc_pointing_game": "models", "auroc_pointing_game_findings": "findings"}
 _LARGEST_PAGE = 25_000_000
-"""Bytes of a page that a browser shows inside a dashboard without trouble; larger ones are in the artifact alone."""
+"""Largest page in bytes that a dashboard shows well; larger ones are only in the artifact."""
 
 
 def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pictures: bool = False) -> Path | None:
-    """Log a report that was written, as a run of its own in the project `xbench`, online if the user is logged in.
+    """Log a written report as a run of its own in the project `xbench`, online if the user is logged in.
 
     The run, of group and job type `report`, gets every table as `tables/<name>`, every figure as `figures/<name>`, the
-    charts `auroc_pointing_game` over models and findings, and the files as an artifact. Its notes say what was found.
-    What holds patients' images goes there with `pictures` alone: figures of overlays, and the page, also as `report`.
+    charts `auroc_pointing_game` over models and findings, and the files as an artifact. Its notes have the findings.
+    Only with `pictures` it gets patients' images: figures of overlays, and the page, also as `report`.
 
-    The run's files go to `<out_folder>/wandb`. Return the folder of an offline run, for `wandb sync`; None for one
-    that is online or disabled.
+    Files go to `<out_folder>/wandb`. Return the folder of an offline run, for `wandb sync`; None if online or disabled.
     """
     runs, facts = [entry.run for entry in analysis.runs], facts_of(analysis)
     models = list(dict.fromkeys(run.model for run in runs))
@@ -51,7 +50,7 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
     try:
         target.log({**_numbers(analysis, tables), **_pictures(out_folder, pictures)})
         artifact = wandb.Artifact("report", type="report", metadata={"models": models, "datasets": datasets})
-        # By name, for the folder may well hold other things: runs with patients' images, or W&B's own files.
+        # By name, because the folder may have other files, such as runs with patients' images.
         for pattern in ("index.html", "report.md", "analysis.json", "tables/*", "figures/*"):
             for path in _shown(out_folder, pattern, pictures):
                 artifact.add_file(str(path), path.relative_to(out_folder).as_posix())
@@ -67,13 +66,12 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
 
 
 def _shown(folder: Path, pattern: str, pictures: bool) -> list[Path]:
-    """Return files of a report; without `pictures` those that hold no patients' images."""
     paths = sorted(folder.glob(pattern))
     return [path for path in paths if pictures or not path.name.startswith(("index.html", "overlays_"))]
 
 
 def _numbers(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
-    """Return tables, with numbers as fractions in full precision and intervals in columns of their own, and charts."""
+    """Return tables with fractions in full precision and intervals in separate columns, and charts."""
     logged: dict[str, Any] = {}
     for table in tables:
         names, *rows = to_rows(table)
@@ -87,7 +85,6 @@ def _numbers(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
 
 
 def _pictures(folder: Path, pictures: bool) -> dict[str, Any]:
-    """Return figures, and the page unless it is too large; without `pictures` what holds no patients' images."""
     shown: dict[str, Any] = {
         f"figures/{path.stem}": wandb.Image(str(path)) for path in _shown(folder, "figures/*.png", pictures)
     }

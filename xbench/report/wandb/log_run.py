@@ -1,6 +1,6 @@
 """Log a finished run to Weights & Biases: numbers and a table per finding, charts, overlays, its files as an artifact.
 
-Every key is the same in every run, so that the panels of several runs lie on top of each other.
+Keys are the same in every run, so that W&B overlays the panels of several runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xbench.runs.files import PAIRS, PREDICTIONS
 from xbench.runs.results import Results
 from xbench.scoring.numbers import macro_mean
 
-# Classes of masks and boxes: behind the findings, of which a mask of bytes takes as many.
+# Classes of masks and boxes, after those of the findings; one byte in a mask.
 _FIXED, _BEST, _POINTED = 253, 254, 255
 _LONGEST = 1000
 """Rows of a table of pairs or answers."""
@@ -37,7 +37,7 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
     results, measures = run.results, measure(Sample.of(run), FOLDS)
     entry, floors = analyze_run(run, measures), references(run, measures.sample, (), FOLDS)
     target.config.update({"settings": dict(run.settings), "provenance": results.provenance}, allow_val_change=True)
-    # In the summary, for columns of runs and parallel coordinates: they would be too many panels.
+    # The summary feeds tables of runs; as panels they would be too many.
     target.summary.update({name: value for name, value in _summary(entry, floors) if value is not None})
     for step, rows in (("threshold", _curves(results)), ("area_decile", _areas(entry))):
         # Line plots, which W&B overlays and averages by group.
@@ -57,7 +57,6 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
 
 
 def _summary(entry: RunAnalysis, others: Sequence[Reference]) -> Iterator[tuple[str, float | None]]:
-    """Yield 95% intervals of the macro numbers, floors and readers on the same images, and the numbers per finding."""
     results = entry.run.results
     for part, scores in (("grounding", results.grounding), ("classification", results.classification)):
         for name, mean in scores.macro.items():
@@ -75,7 +74,6 @@ def _summary(entry: RunAnalysis, others: Sequence[Reference]) -> Iterator[tuple[
 
 
 def _curves(results: Results) -> list[dict[str, float | None]]:
-    """Return macro Dice and IoU at each threshold; nothing of boxes, which are one mask."""
     scored = [scores for scores in results.grounding.per_class.values() if scores.count and results.masks > 1]
     curves = {f"curves/{kind}": [getattr(one, f"{kind}_curve") for one in scored] for kind in ("dice", "iou")}
     return [
@@ -85,7 +83,6 @@ def _curves(results: Results) -> list[dict[str, float | None]]:
 
 
 def _areas(entry: RunAnalysis) -> list[dict[str, float | None]]:
-    """Return grounding by decile of the regions' area, smallest first; few pairs make fewer groups."""
     area = entry.run.rows["region_area"][entry.run.rows.counts.row]
     return [
         {
@@ -124,7 +121,6 @@ def _pairs_table(run: Run) -> wandb.Table:
 
 
 def _answers_table(run: Run) -> wandb.Table:
-    """Return what a model answered, of long answers the end."""
     columns = ("image_id", "finding", "query", "status", "boxes", "suspect_frame", "probability", "raw")
     answers = [answer for of_image in run.stored.answers.values() for answer in of_image][:_LONGEST]
     shown = [
@@ -136,7 +132,6 @@ def _answers_table(run: Run) -> wandb.Table:
 def _charts(results: Results) -> dict[str, Any]:
     grounded = {finding: scores for finding, scores in results.grounding.per_class.items() if scores.count}
     charts: dict[str, Any] = {}
-    # Boxes are one mask: there is nothing to sweep.
     for kind, title in (("dice", "Dice"), ("iou", "IoU")) if grounded and results.masks > 1 else ():
         name, x = f"{kind}_curve", results.grounding.thresholds
         ys, title = [getattr(scores, name) for scores in grounded.values()], f"Mean {title} by threshold"
@@ -155,7 +150,6 @@ def scatter(names: Sequence[str], points: Sequence[Sequence[Any]], title: str) -
 
 
 def _cases_table(chosen: Sequence[tuple[ChosenCase, CaseMap]], images: Sequence[wandb.Image]) -> wandb.Table:
-    """Return the overlays with their scores, to be sorted, filtered and grouped, beside the bare radiograph."""
     numbers = ("probability", "recognized", "pointing_hit", "dice")
     rows = []
     for (case, shown), image in zip(chosen, images, strict=True):
@@ -174,7 +168,7 @@ def _log_files(target: Any, run: Run) -> None:
         description=f"{results.model} on {results.dataset} ({results.split}), {results.counts.images} images",
         metadata={"settings": dict(run.settings), "macro": results.macro},
     )
-    # Neither maps nor pictures: whoever may read the numbers need not be allowed to see the patients' images.
+    # No maps or pictures, because readers of the numbers may not be allowed to see patients' images.
     answers = [PREDICTIONS] if results.answered else []
     for name in ("results.json", PAIRS, "config.yaml", *answers):
         artifact.add_file(str(run.folder / name), name)
@@ -184,14 +178,14 @@ def _log_files(target: Any, run: Run) -> None:
 
 
 def read_chosen_maps(entry: RunAnalysis, count: int) -> list[tuple[ChosenCase, CaseMap]]:
-    """Return up to `count` pairs of a run that are most worth a look (see `choose_cases`), with their maps."""
+    """Return up to `count` pairs of a run (see `choose_cases`) with their maps."""
     return [(case, shown) for case, (shown,) in read_maps([entry], choose_cases([entry], count))]
 
 
 def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     """Return the radiograph tinted by the map, with its masks and boxes.
 
-    A finding's place in the results gives its class, so that all pictures agree on names and colors.
+    A finding's class is its index in the results, so that all pictures share names and colors.
     """
     labels, own = dict(enumerate(results.findings, start=1)), 1 + results.findings.index(case.finding)
     region, scores, answer = shown.pair.region, shown.scores, shown.answer
@@ -212,7 +206,7 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
         reach = max(1, round(0.015 * max(height, width)))
         x, y = int(shown.peak[0] * width), int(shown.peak[1] * height)
         pointed = [[max(0, x - reach), max(0, y - reach), min(width, x + reach + 1), min(height, y + reach + 1)]]
-    # Round the twenty largest separate parts of the region: left, top, right, bottom in pixels, half-open.
+    # Boxes of the twenty largest parts of the region: left, top, right, bottom in pixels, half-open.
     _, _, parts, _ = cv2.connectedComponentsWithStats(region.astype(np.uint8), connectivity=8)
     largest = sorted(parts[1:].tolist(), key=lambda part: -part[cv2.CC_STAT_AREA])[:20]
     around = [[left, top, left + wide, top + high] for left, top, wide, high, _ in largest]

@@ -1,4 +1,4 @@
-"""Beginning of Weights & Biases runs: never a prompt, never a hang, no network needed."""
+"""Begin Weights & Biases runs without prompts, hangs or a required network."""
 
 from __future__ import annotations
 
@@ -16,28 +16,23 @@ from xbench.runtime.files import writing
 
 
 def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = None) -> Any:
-    """Begin a W&B run; under WANDB_MODE=disabled one that does nothing.
+    """Begin a W&B run with options of `wandb.init` and files in `folder`/wandb; it does nothing if WANDB_MODE=disabled.
 
-    Args:
-        folder: Where its files go, into the subfolder `wandb`; artifacts' bytes included.
-        options: For `wandb.init`: project, name, group ...
-        offline: True or False decide. None begins online if `server_answers`, and offline should that fail.
-
-    Raises:
-        UserError: The folder cannot be written to, or `offline` is False and the run cannot begin online.
+    If `offline` is None it begins online if `server_answers`, and offline if that fails. Raises UserError if the folder
+    cannot be written to, or if `offline` is False and the run cannot begin online.
     """
     import wandb  # takes a while, and runs without it need not wait
 
-    # wandb's service process resolves relative paths in the folder that it was once started in.
+    # wandb's service resolves relative paths in the folder where it started.
     folder = folder.expanduser().absolute()
     hint = "Give a folder that you may write to with --trainer.default_root_dir, or do without: --trainer.logger false."
     with writing(f"Weights & Biases cannot write to {folder}", hint):
         folder.mkdir(parents=True, exist_ok=True)
-    # By default wandb stages the bytes of artifacts in the home folder, and a sync from elsewhere would lose them.
+    # By default wandb keeps artifacts in the home folder, where a sync from elsewhere misses them.
     os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb"))
     online = server_answers() if offline is None else not offline
     mode = "disabled" if os.environ.get("WANDB_MODE") == "disabled" else "online" if online else "offline"
-    # The console's progress bars are no use on a dashboard; a server that is slow must not hold up the run.
+    # Skip progress bars, and do not wait for a slow server.
     settings = wandb.Settings(console="off", init_timeout=30, silent=not online)
     options = {**options, "dir": str(folder), "settings": settings, "mode": mode}
     try:
@@ -53,22 +48,21 @@ def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = N
 
 
 def offline_folder(run: Any) -> Path | None:
-    """Return the folder of an offline run that `wandb sync` takes; None for one that is online or disabled."""
+    """Return the folder of an offline run for `wandb sync`; None if online or disabled."""
     return Path(run.dir).parent if run.offline and not run.disabled else None
 
 
 def server_answers() -> bool:
-    """Tell whether WANDB_MODE allows W&B, there is a key (WANDB_API_KEY or `wandb login`), and the server answers."""
+    """Return whether WANDB_MODE allows W&B, there is a key (WANDB_API_KEY or `wandb login`), and the server answers."""
     import wandb
 
     own_server = os.environ.get("WANDB_BASE_URL")
     server = urlsplit(own_server or str(wandb.Settings().base_url))
-    # The hosted service has changed its address, and keys are still filed under the old one.
+    # Keys may be filed under the old address of the hosted service.
     hosts = [server.netloc] if own_server else [server.netloc, "api.wandb.ai"]
     if os.environ.get("WANDB_MODE", "online") not in ("online", "run"):
         return False
     try:
-        # `wandb login` keeps the key where curl would look for it.
         if not os.environ.get("WANDB_API_KEY"):
             kept = netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
             if not any(kept.authenticators(host) for host in hosts):
