@@ -378,7 +378,7 @@ def test_a_long_judgement_and_two_tables_side_by_side_fit_the_phone(browser, tmp
     write_page(analysis, all_tables(analysis), tmp_path / "index.html", cases=1)
     shown = browser.new_page(viewport=PHONE)
     shown.goto((tmp_path / "index.html").as_uri())
-    assert "tested too little to tell if they use the lesion" in shown.locator(".say").text_content()
+    assert "too few lesions to tell whether they use the lesion" in shown.locator(".say").text_content()
     assert shown.evaluate(CLIPPED) == [] and shown.locator(".by-two").count() == 2
     assert shown.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     shown.close()
