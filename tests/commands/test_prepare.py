@@ -62,7 +62,6 @@ def test_runs_with_and_without_are_the_same(command, siim, tmp_path, monkeypatch
 
     again = command("prepare", *options)
     assert said(again.output) == {"already there": 6}
-    # Another grid is another store.
     other = command("prepare", *options, "--data.grid", "64", "--data.limit", "2")
     assert said(other.output) == {"prepared": 2}
     assert len(list((tmp_path / "cache").iterdir())) == 2

@@ -296,7 +296,6 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
     asked_for_maps = command("rescore", run.folder, "--protocol", "chexlocalize", "--workers", "0")
     assert asked_for_maps.status == 2 and "has probabilities" in asked_for_maps.errors
     assert command("verify", run.folder).status == 0
-    # As parquet, alone and beside a run with maps.
     pq.write_table(pyarrow.csv.read_csv(table), tmp_path / "scores.parquet")
     other = command(*SCORE, "--predictions", tmp_path / "scores.parquet")
     assert other.results["classification"] == run.results["classification"]

@@ -17,7 +17,6 @@ SCORE = ("score", "--config", "phantom", "--name", "boxes", *QUIET)
 
 @pytest.fixture(scope="module")
 def truth():
-    """The annotated boxes of phantoms by image and finding, in fractions, and the size of each image."""
     from xbench.data import PhantomCXR
 
     data = PhantomCXR(images=6, num_workers=0)

@@ -166,7 +166,6 @@ def test_scores_of_the_rows_are_those_of_the_predictions(run):
 
 
 def places(tree, place=()):
-    """Every value in nested mappings and lists, with what holds it, its key, and its place without names."""
     for key in tree if isinstance(tree, dict) else range(len(tree)):
         here = (*place, "#" if isinstance(tree, list) or place[-1:] in (("per_class",), ("per_finding",)) else key)
         yield tree, key, " / ".join(here)
@@ -209,7 +208,6 @@ def test_any_changed_value_of_the_results_is_found(toy, answers, kind):
     assert disagreements(folder) == []
     provenance = content.pop("provenance")
     missed, tried = set(), 0
-    # The rest is tried with the first kind.
     part = {"maps": content, "constant maps": content["counts"], "answers": content.get("answers")}[kind]
     seen = Counter()
     for holder, key, place in list(places(part, ("counts",) if kind == "constant maps" else ())):

@@ -70,7 +70,6 @@ def dicom(path: Path, encoding: str = "native", frame: bytes | None = None, **ta
 
 
 def frame_of(folder: Path, encoding: str) -> bytes:
-    """A frame of an encoding; that of JPEG-LS comes with pydicom, as nothing here can write one."""
     path = pydicom.data.get_testdata_file("MR_small_jpeg_ls_lossless.dcm", download=False)
     dataset = dcmread(path if encoding == "jpeg-ls" else write_dicom(folder / "a.dcm", GRAY, encoding))
     return get_frame(dataset.PixelData, 0, number_of_frames=1)

@@ -33,7 +33,6 @@ FOLDERS = {
 
 
 def images_of(official: Official, split: str) -> list[str]:
-    """Images of a split; of SIIM all are the two that its folders tell apart."""
     splits = official.splits
     return sorted(splits[split] if split in splits else splits["stage1_train"] + splits["stage1_test"])
 

@@ -28,7 +28,6 @@ def run_of(command, toy_config, known, tmp_path_factory):
     def run(*options):
         if options not in known:
             run = command("test", "--config", toy_config, *options)
-            # The folder of a test goes with it.
             kept = run.folder and shutil.copytree(run.folder, tmp_path_factory.mktemp("kept") / run.folder.name)
             known[options] = replace(run, folder=kept)
         return known[options]

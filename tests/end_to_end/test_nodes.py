@@ -49,11 +49,7 @@ def test_torchrun_on_two_nodes(tmp_path, unbroken):
 
 
 def srun(words: Sequence[str], variables: dict[str, str], folder: Path, preempt_at: int | None) -> tuple[int, str]:
-    """Do what srun does for a step of one task on each of two nodes.
-
-    It sets variables, and with --kill-on-bad-exit it ends all tasks when one fails. Pre-emption, once so many images
-    are scored, sends SIGTERM to every task.
-    """
+    """Do what srun --kill-on-bad-exit does on two nodes; SIGTERM pre-empts both once so many images are scored."""
     options = words[: words.index("python")]
     assert words[len(options) :][:3] == ["python", "-m", "xbench.cli"]
     tasks = []

@@ -137,7 +137,6 @@ def test_false_alarms_are_boxes_about_absent_phrases(tmp_path: Path) -> None:
 
 
 def test_every_phrase_becomes_the_next_one_of_another_region() -> None:
-    """By image: text, label, and the number of the region; absent phrases have no region."""
     images = [[("one", 1, 0), ("two", 1, 1), ("four", 0, None), ("three", 1, 0), ("one", 1, 2)], [("five", 1, 3)]]
     samples = []
     for number, phrases in enumerate(images):

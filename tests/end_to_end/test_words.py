@@ -96,7 +96,6 @@ def test_a_killed_run_goes_on(address, reported, ask, tmp_path, monkeypatch, cap
 
 
 def test_a_file_of_reports_is_the_run_that_wrote_it(reported, tmp_path):
-    """As lines of JSON, CSV and parquet, with images named with their ending and without."""
     rows = [{"image": image, "text": text, "finish": "stop"} for image, _, text in texts_of(reported)]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     table = pa.Table.from_pylist([{"image": f"{row['image']}.png", "findings": row["text"]} for row in rows])

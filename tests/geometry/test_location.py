@@ -27,7 +27,6 @@ def sets(location):
 
 
 def slow(items):
-    """Sides, zones, allowed zones and sets of zones that are enough, by counting pixels of masks."""
     masks = [item.draw() for item in items]
     most = max((mask.sum() for mask in masks), default=0)
     masks = [mask for mask in masks if mask.any() and 50 * mask.sum() >= most]

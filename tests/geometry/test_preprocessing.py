@@ -27,7 +27,6 @@ def noise(height: int, width: int) -> np.ndarray:
 
 
 def view_by_hand(shape: tuple[int, int], size: int) -> list[float]:
-    """Resize of the shorter side, then central crop, in integers: left, top, right, bottom."""
     sides = []
     for side in shape:
         resized = size if side == min(shape) else size * side // min(shape)

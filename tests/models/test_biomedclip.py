@@ -29,7 +29,6 @@ IDS = torch.tensor([[2, 6, 10, 12, 3, 0, 0], [2, 6, 11, 12, 3, 0, 0]])
 
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What open_clip would build a model from, and the configuration of its BERT; nothing is built."""
     seen: dict[str, Any] = {}
 
     def stop(self: Any, architecture: str, *_: Any, **options: Any) -> None:

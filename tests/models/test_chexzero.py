@@ -18,7 +18,6 @@ from xbench.runtime.errors import UserError
 
 @pytest.fixture
 def folder(small: None, tmp_path: Path) -> Path:
-    """Two checkpoints. The second has other text and image embeddings than the first."""
     first = Path(write_checkpoint("chexzero", tmp_path)["checkpoint"])
     tensors = torch.load(first)
     for name in ("text_projection", "visual.proj"):

@@ -29,7 +29,6 @@ def tensors(arguments: dict[str, str]) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def swin(arguments: dict[str, str], tensors: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A checkpoint with a Swin, by the names of transformers 4 and with its buffer of positions."""
     path = tmp_path_factory.mktemp("swin") / "swint_m.tar"
     image = {f: quick_weight(f"other/{f}", shape) for f, shape in shapes_of("cxrclip_swint").items()}
     block = "image_encoder.image_encoder.encoder.layers.0.blocks.0.attention.self"

@@ -101,7 +101,6 @@ def test_a_converted_file_is_not_taken_for_one_of_the_other_model(
 def test_characters_count_as_in_the_authors_code(builds: dict[str, Callable[..., Any]]) -> None:
     model: GLoRIA = builds["gloria"](count="characters")
     (encoded,) = model.encode_prompts([["There is [a] mass"]])
-    # All but the bracket that opens, and the sentence.
     assert int((~encoded[0, :, 0].isnan()).sum()) == 1 + len("There is [a] mass") - 1
     with pytest.raises(UserError, match=r"longer than the 96 characters that GLoRIA with --model\.count characters"):
         model.encode_prompts([["There is " + "a" * 88]])

@@ -231,7 +231,6 @@ def test_carzero_cleaning() -> None:
 
 
 def stub_words() -> WordPieces:
-    """The stub of a vocabulary by which the authors' code was run."""
     ids = torch.arange(28996)
     return WordPieces((ids >= 1000) & (ids % 4 == 0), separator=102)
 

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("small")
 
 
 def flat(content: dict[str, Any]) -> dict[str, Tensor]:
-    """Join the sections of an official file; every tensor gets its own memory, as safetensors wants it."""
     return {f"{section}.{name}": tensor.clone() for section in SECTIONS for name, tensor in content[section].items()}
 
 
@@ -188,7 +187,6 @@ def test_where_no_script_asks_a_list_the_datasets_findings_are_asked(asking: Cal
     for findings, classes in ((("Pneumonia",), ()), (ChestXray14.findings, ()), (("Edema", "Mass"), ("Hernia",))):
         run_on(model, findings, classes)
         assert (model.ask, tuple(model.together)) == ("dataset", tuple(findings))
-    # One model, another dataset after that.
     run_on(model, ChestXray14.findings, ChestXray14.classes)
     assert (model.ask, len(model.together)) == ("official", 14)
 

@@ -95,8 +95,6 @@ def regions() -> list[NDArray[np.bool_]]:
 
 
 class Regions(ChestXrayDataModule):
-    """Films that are their own annotation: white where the lesion is, black elsewhere."""
-
     findings = ("Lesion",)
 
     def read_records(self, annotated: bool) -> list[Record]:
@@ -117,7 +115,6 @@ class Shown(SaliencyModel):
 
 
 def in_view(view: View) -> NDArray[np.bool_]:
-    """The grid pixels whose centers a model is shown."""
     rows, columns = ((np.arange(side) + 0.5) / side for side in GRID)
     left, top, right, bottom = view
     return ((rows >= top) & (rows <= bottom))[:, None] & ((columns >= left) & (columns <= right))

@@ -89,7 +89,6 @@ def resolvers() -> dict[str, RunParser]:
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch) -> Iterator[Path]:
-    """A working directory with the files that the pages show, and those they speak of as the reader's."""
     for _, block in [*blocks("python"), *blocks("yaml")]:
         if match := re.match(r"# (\S+\.(?:py|yaml))\n", block):
             (tmp_path / match[1]).write_text(block)
@@ -155,7 +154,6 @@ def test_other_programs_are_called_as_they_are():
 
 
 def options_of(*classes: type) -> set[str]:
-    """Names of the arguments of classes and of those that they hand options on to."""
     parents = [parent for cls in classes for parent in cls.__mro__ if "__init__" in vars(parent)]
     return {name for parent in parents for name in inspect.signature(parent.__init__).parameters}
 

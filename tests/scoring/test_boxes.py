@@ -103,7 +103,6 @@ def test_points_hit_by_their_share_and_nothing_misses() -> None:
 
 
 def _drawn_plainly(boxes: Any, size: tuple[int, int], gamma: float) -> Any:
-    """Every cell between all edges painted box by box, part by part, on the whole grid."""
     corners, scale = np.asarray(boxes).reshape(-1, 4), [size[1], size[0], size[1], size[0]]
 
     def coverage(some: Any) -> Any:

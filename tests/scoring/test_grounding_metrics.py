@@ -19,7 +19,6 @@ from xbench.metrics import PointingGame, ThresholdSweep, upsample
 
 
 def sweep_by_loop(batches: list[Batch], thresholds: int) -> dict[str, np.ndarray]:
-    """Mean Dice and IoU per class, one pair and one threshold at a time."""
     classes = batches[0][0].shape[1]
     dice: list[list[list[float]]] = [[] for _ in range(classes)]
     iou: list[list[list[float]]] = [[] for _ in range(classes)]

@@ -53,7 +53,6 @@ def update(kind: str, metric: Metric, seed: int) -> None:
 
 
 def named(computed: object) -> dict[str, Tensor]:
-    """What a metric computes, by name: of lists for each finding, all numbers as they are written."""
     if isinstance(computed, dict):
         return computed
     return {"text": torch.frombuffer(bytearray(repr(computed).encode()), dtype=torch.uint8)}

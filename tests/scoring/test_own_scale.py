@@ -44,7 +44,6 @@ def test_a_logit_reaches_a_threshold_just_if_its_sigmoid_does(thresholds: int) -
 
 
 def measured(scale: MapScale, maps: np.ndarray, region: np.ndarray, thresholds: int, **more: Any) -> pa.Table:
-    """The rows of maps (P, h, w) of one image and P findings, all with one region."""
     queries = [Query(name, name) for name in map(str, range(len(maps)))]
     truth = Truth.of_image(
         *(0, "image", None, more.pop("view", FULL_VIEW), None, queries, np.ones(len(maps), np.int8)),

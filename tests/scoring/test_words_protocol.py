@@ -28,7 +28,6 @@ def said(text="", status="asserted"):
 
 
 def region(text):
-    """A region of an item on each side and in each zone that is named, and allowed nowhere else."""
     zones = said(text).zones
     return Location(
         said(text).sides, zones, zones, frozenset(of for of in ZONE_SETS if 2 * len(of & zones) >= len(zones))
@@ -36,7 +35,6 @@ def region(text):
 
 
 def table(*pairs, findings=1):
-    """The table of pairs of words, or a view, and a region, a label or a truth; of each finding in turn."""
     rows = []
     for place, (shown, true) in enumerate(pairs):
         view = shown if isinstance(shown, PairView) else PairView(words=shown)
@@ -102,7 +100,6 @@ TRUE = [region(f"{sides} {' '.join(zones)}") for sides in ("", "left", "right", 
 
 
 def slow(stated, true):
-    """Outcomes of side and zone, from sets."""
     sides, zones = (stated.sides, stated.zones) if stated.status == "asserted" else (set(), set())
     side = "correct" if sides == true.sides else "partial" if sides & true.sides else "opposite"
     far = [*zones, *true.zones_allowed] in (["upper", "lower"], ["lower", "upper"])

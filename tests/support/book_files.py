@@ -40,7 +40,6 @@ def write_small_bert(folder: Path) -> str:
 
 
 def write_book(path: Path, *more: str, without: str = "", renamed: dict[str, str] | None = None) -> str:
-    """Write a book with the names of the official one, and a text that tells where an entry stands."""
     names = [name for name in (*OFFICIAL_ENTRIES, *more) if name != without]
     names = [(renamed or {}).get(name, name) for name in names]
     path.write_text(json.dumps({name: f"{name} at {number}" for number, name in enumerate(names)}))

@@ -16,7 +16,6 @@ from xbench.data.phantom import FINDINGS
 
 
 def write_xrv(path: Path, resnet: bool = False) -> None:
-    """Write a network of torchxrayvision: a DenseNet-121 as a pickled object, a ResNet-50 as its tensors."""
     import torchxrayvision
 
     network: nn.Module = (torchvision.models.resnet50 if resnet else torchxrayvision.models.DenseNet)(num_classes=18)

@@ -54,7 +54,6 @@ def scaled(name: str, noise: np.ndarray) -> Tensor:
 def drawn(
     network: nn.Module, prefix: str = "", draw: Callable[[str, tuple[int, ...]], Tensor] = weight
 ) -> dict[str, Tensor]:
-    """Draw the weights of a network, whose names may have begun otherwise when they were drawn first."""
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     return {name: draw(prefix + name, shape).reshape(shape) for name, shape in shapes.items()}
 

@@ -130,7 +130,6 @@ class Downloads:
         return replace(official, root=root, files=files)
 
     def copy_with(self, file: AnnotationFile, root: Path, images: bool = False) -> Path:
-        """A copy of a download, if not of its images, that has an annotation file to be read; return that file."""
         self.copy(file.dataset, root, images=images)
         for other in root.rglob(file.instead_of) if file.instead_of else ():
             other.unlink()

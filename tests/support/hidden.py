@@ -24,8 +24,6 @@ PRESENT = ((), ("Square",), ("Square", "Twin", "Hole"), ("Edge",))
 
 
 class Regions(Squares):
-    """Images with none to three regions."""
-
     findings = ("Square", "Twin", "Hole", "Edge")
 
     def __init__(self, crashing: Sequence[int] = (), **kwargs) -> None:
@@ -58,8 +56,6 @@ class Regions(Squares):
 
 
 class Seer(AnsweringModel):
-    """Gives the box around bright pixels, or dark ones if it is asked about a hole, and says if there are any."""
-
     def __init__(self) -> None:
         super().__init__("qwen3vl", recognise=True)
 

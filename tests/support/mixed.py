@@ -81,7 +81,6 @@ def _probabilities(path: Path, run: Path, change: Callable[[float], float]) -> P
 
 
 def _boxes() -> Iterable[Sequence[object]]:
-    """Boxes of a detector: those around the regions, every third one moved away."""
     for place, (image, regions) in enumerate(own.truth().items()):
         for finding, mask in regions.items():
             x, y, width, height = own.box_of(mask)

@@ -24,7 +24,6 @@ Mask = NDArray[np.bool_]
 
 @cache
 def phantoms() -> dict[str, Phantom]:
-    """A dozen small phantoms by image, half of them in folders of the same names of files."""
     drawn = {f"p{index // 2}/view{index % 2}": draw_phantom(1, index, HEIGHT, WIDTH) for index in range(12)}
     assert all(1 <= sum(finding in p.masks for p in drawn.values()) < len(drawn) for finding in LABELS.values())
     return drawn
@@ -50,7 +49,6 @@ def boxed(mask: Mask) -> Mask:
 
 
 def plain_counts(mask: Mask) -> list[int]:
-    """COCO's uncompressed run lengths, pixel by pixel."""
     counts, value = [0], False
     for column in range(mask.shape[1]):
         for row in range(mask.shape[0]):

@@ -51,8 +51,6 @@ class PhrasesAlone(Phrases):
 
 
 class Tires(Callback):
-    """Ends the run at its third batch, if ORACLE_TIRES says so."""
-
     def on_test_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         if batch_idx == 2 and os.environ.get("ORACLE_TIRES"):
             raise UserError("The callback is tired.")
@@ -92,8 +90,6 @@ class Pairs(Squares):
 
 
 class Alarmed(Told):
-    """Answers with the true boxes, and with a box about what is absent from every third image."""
-
     def _text(self, batch, query):
         absent = query.kind == "locate" and batch.truth.labels[query.pair] != 1
         if absent and batch.truth.index[batch.truth.image[query.pair]] % 3 == 0:
@@ -102,8 +98,6 @@ class Alarmed(Told):
 
 
 class Attentive(Brightness):
-    """Looks for the opposite of what is denied."""
-
     name = "attentive"
 
     def encode_prompts(self, prompts):
@@ -112,8 +106,6 @@ class Attentive(Brightness):
 
 
 class Deaf(Brightness):
-    """Looks for bright places, whatever it is told."""
-
     name = "deaf"
 
     def encode_prompts(self, prompts):

@@ -13,7 +13,6 @@ from xbench.report.statistics.sample import Sample
 def random_sample(
     seed: int, images: int = 40, findings: int = 3, thresholds: int = 11, per_patient: int = 2, levels: int = 8
 ) -> Sample:
-    """A sample with ties in probabilities (`levels` of them) and curves that are flat in places."""
     draw = np.random.default_rng(seed)
     labels = draw.choice([-1, 0, 1], p=[0.1, 0.5, 0.4], size=(images, findings)).astype(np.int8)
     image, column = np.nonzero((labels == 1) & (draw.random(labels.shape) < 0.8))

@@ -52,8 +52,6 @@ class Marked(ChestXrayDataModule):
 
 
 class Fractures(PhantomCXR):
-    """Phantoms of two of their findings, which takes a quarter of the time."""
-
     name, findings = "fractures", ("Fracture", "Mass")
 
 
@@ -84,7 +82,6 @@ def is_positive(name: str) -> bool:
 
 
 def lesion_of(name: str) -> tuple[slice, slice]:
-    """Where the lesion lies, or would lie: in the lower half, on either side or in the middle."""
     top, left = _random(name.encode()).integers((60, 10), (100, 99))
     return np.s_[top : top + HEIGHT, left : left + WIDTH]
 

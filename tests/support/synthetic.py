@@ -133,7 +133,6 @@ def write_run(
 
 
 def saved_tables(images: Sequence[SavedImage], scores: Mapping[str, NDArray[np.float64]]) -> dict[str, pa.Table]:
-    """Tables of images that show maps, by file; `scores` are `logit` and `probability` (P,) of their pairs."""
     about = [
         (one.index, one.image_id, one.patient_id, one.view, *(one.image_size or (None, None)), one.image_sha256)
         for one in images

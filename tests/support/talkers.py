@@ -71,8 +71,6 @@ class Talker(AnsweringModel):
 
 
 class Ranker(AnsweringModel):
-    """Answers each true box and two others, with confidences that are right more often than not."""
-
     def __init__(self) -> None:
         super().__init__("endpoint", ask_negatives=True)
 

@@ -18,7 +18,6 @@ TAGS = ["<|img|>", "<|/img|>", "<|imgpad|>", "<|ref|>", "<|/ref|>", "<|box|>", "
 
 
 def parts() -> tuple[Any, Any, dict[str, Tensor]]:
-    """Phi, SigLIP, and the tensors between them, by transformers' own names."""
     torch.manual_seed(0)
     phi = transformers.PhiForCausalLM(transformers.PhiConfig(**_phi())).eval()
     tower = transformers.SiglipVisionModel(

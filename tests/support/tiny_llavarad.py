@@ -30,7 +30,6 @@ CONFIG: dict[str, Any] = {
 
 
 def parts() -> tuple[Any, Any, nn.Sequential, dict[str, Tensor]]:
-    """Vicuna, the tower, the projector, and the adapter's matrices by the names of Vicuna's."""
     torch.manual_seed(0)
     words = transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG, attn_implementation="eager")).eval()
     tower = VisionTransformer(

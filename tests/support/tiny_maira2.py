@@ -56,7 +56,6 @@ def tower_config(**changes: Any) -> dict[str, Any]:
 
 
 def parts() -> tuple[Any, Any, list[nn.Linear]]:
-    """Vicuna, DINOv2 as a whole network, and the linear layers between them."""
     torch.manual_seed(0)
     words = transformers.LlamaForCausalLM(transformers.LlamaConfig(**_without_type(words_config()))).eval()
     settings = {name: value for name, value in _without_type(tower_config()).items() if not name.startswith("out_")}

@@ -250,7 +250,6 @@ def test_the_array_has_every_pair_once(places):
         )
         words = run.stdout.splitlines()
         assert words[:4] == ["python", "-m", "xbench.cli", "bench"]
-        # Options go through as they are.
         assert words[-2:] == ["--trainer.precision", "bf16 mixed"]
         started.update(job.name for job in jobs(*words[4:]))
     assert started == Counter(PAIRS)

@@ -39,7 +39,6 @@ def test_names_of_files(tmp_path):
 def test_real_entries(tmp_path):
     entries = json.loads(REAL.read_text())
     names = {one["file_name"].removesuffix(".png"): one for one in entries}
-    # What the description of the excerpt says.
     assert (len(entries), len(names), sum(not one["syms"] for one in entries)) == (35, 35, 8)
     assert len(names["36205"]["boxes"]) == 24
     data = ChestXDet10(str(write_small(tmp_path, sorted(names))), annotations=str(REAL), split="train")

@@ -76,7 +76,6 @@ def test_real_rows(tmp_path):
         assert boxes.setdefault(name[:-4], {}).setdefault(SPELLED.get(spelling, spelling), mask) is mask
     with open(REAL / "Data_Entry_2017_v2020_excerpt.csv", newline="") as file:
         labels = {entry[0][:-4]: entry[1].split("|") for entry in list(csv.reader(file))[1:]}
-    # What the description of the excerpts says.
     assert (len(rows), len(boxes)) == (48, 34)
     assert {len(own) for own in boxes.values()} == {1, 2, 3}
     assert sum(own == ["No Finding"] for own in labels.values()) >= 4

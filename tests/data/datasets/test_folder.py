@@ -46,7 +46,6 @@ def test_images_are_told_by_their_ending_or_their_first_bytes(films, stage):
     for record in data.records:
         assert not record.labels and record.files == (films / record.image_id,)
         shown = data.load(record)
-        # JPEG is lossy.
         np.testing.assert_allclose(shown.image, GRAY, atol=3 if record.image_id == "A.JPeG" else 0)
         assert not shown.regions
 

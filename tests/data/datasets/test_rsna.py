@@ -56,7 +56,6 @@ def test_real_rows(tmp_path):
         own = boxes.setdefault(row["patientId"], [])
         if row["Target"] == "1":
             own.append(tuple(int(float(row[name])) for name in ("x", "y", "width", "height")))
-    # What the description of the excerpt says.
     assert (len(rows), len(boxes), sum(not own for own in boxes.values())) == (43, 25, 8)
     assert {len(own) for own in boxes.values()} == {0, 1, 2, 3, 4}
     data = RSNAPneumonia(str(write_small(tmp_path, sorted(boxes))), annotations=str(REAL))

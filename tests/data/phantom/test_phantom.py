@@ -16,7 +16,6 @@ def phantoms() -> list[Phantom]:
 
 
 def middles(phantom: Phantom) -> dict[str, np.ndarray]:
-    """The middle of every finding's lesions, in fractions of the film, and the share of it that they cover."""
     return {
         finding: np.array([*((np.argwhere(mask) + 0.5) / mask.shape).mean(0), mask.mean()])
         for finding, mask in phantom.masks.items()

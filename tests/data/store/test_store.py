@@ -228,7 +228,6 @@ def test_every_geometry_has_a_digest_of_its_own(tmp_path):
 def test_every_version_of_a_library_and_line_of_code_has_a_digest_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "my_data.py").write_text("from plugin.pictures import Pictures\nclass Mine(Pictures): pass\n")
     (tmp_path / "my_filter.py").write_text("def turned(image, **_):\n    return image ^ 1\n")
-    # What editors leave lying about.
     (tmp_path / ".#my_data.py").symlink_to(tmp_path / "nowhere")
     package = tmp_path / "xbench"
     for name in ("data/decoding.py", "geometry/shapes.py", "report/names.py"):
@@ -357,7 +356,6 @@ def test_prepare_replaces_what_is_damaged(tmp_path, damage, capsys):
     assert all(map(same, stored(data), decoded(data)))
     assert {path.suffix for path in folder.iterdir()} == {"", ".image", ".json"}
     assert folder.name == f"pictures-{digest(json.loads((folder / 'about.json').read_text()))[:16]}"
-    # And a third time there is nothing left to do.
     prepare(data, GEOMETRY, progress=False)
     assert "already there: 6" in capsys.readouterr().out
 

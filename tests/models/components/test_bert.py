@@ -39,7 +39,6 @@ def tokens() -> tuple[Tensor, Tensor]:
 
 
 def plain(folder: str, tokens: tuple[Tensor, Tensor]) -> Tensor:
-    """Hugging Face's own loading and forward pass."""
     bert = BertModel.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.no_grad():
         return bert(*tokens).last_hidden_state

@@ -87,7 +87,6 @@ class Official:
         regions[finding] = mask | regions[finding] if finding in regions else mask.copy()
 
     def fill(self, image_id: str, box: Box) -> None:
-        """Join a box to the region of its finding, as far as it lies in the frame."""
         height, width = self.images[image_id].shape
         mask = np.zeros((height, width), np.bool_)
         mask[max(box.y1, 0) : max(box.y2, 0), max(box.x1, 0) : max(box.x2, 0)] = True
@@ -112,5 +111,4 @@ def hexadecimal(text: str) -> str:
 
 
 def seed_of(*words: object) -> int:
-    """A number that stands for some words; the same in every process."""
     return zlib.crc32(repr(words).encode())

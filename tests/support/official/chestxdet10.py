@@ -82,7 +82,6 @@ def write_chestxdet10(
 
 
 def _outline(name: str, which: int, box: Box) -> list[list[float]]:
-    """Corners of a polygon; most repeat their first at the end, as most of the owners' do."""
     points = outline((box.x1, box.y1, box.x2, box.y2), name, which)
     corners: list[list[float]] = [[round(x), round(y)] for x, y in points]
     return corners + corners[:1] * (which % 3 > 0)

@@ -30,7 +30,6 @@ def scaled(span: Span, height: int, width: int) -> Span:
 
 
 def outline(span: Span, *seed: object) -> list[list[float]]:
-    """A closed, uneven outline that fills a box in pixels: [[x, y], ...], with fractions."""
     rng = np.random.default_rng(seed_of(*seed))
     x1, y1, x2, y2 = span
     angles = np.linspace(0, 2 * np.pi, 14, endpoint=False)

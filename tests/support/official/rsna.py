@@ -104,7 +104,6 @@ def _span(number: int, which: int) -> tuple[float, float, float, float]:
 def _as_published(
     image: NDArray[np.uint8], number: int
 ) -> tuple[NDArray[np.uint8], str, dict[str, Any], NDArray[np.uint8]]:
-    """Pixels, encoding and tags of a DICOM file, and the image that it shows."""
     if number != _INVERTED:
         return image, "jpeg", {}, image
     # 128 levels, from 60 to 187 in the file; black and white lie far outside of the window.

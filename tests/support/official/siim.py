@@ -62,7 +62,6 @@ def enlarge(pixels: NDArray[Any]) -> NDArray[Any]:
 
 
 def encode_relative_rle(mask: NDArray[np.bool_]) -> str:
-    """The encoding of SIIM-ACR: the gap after the run before and the length, run by run."""
     edges = np.flatnonzero(np.diff(mask.T.ravel(), prepend=False, append=False))
     starts, ends = edges[::2], edges[1::2]
     gaps = starts - np.concatenate(([0], ends[:-1]))

@@ -98,7 +98,6 @@ def write_vindr(root: Path, layout: Literal["physionet", "kaggle"] = "physionet"
 
 
 def _boxes(name: str, size: tuple[int, int], classes: Iterable[str], reader: str = "") -> list[Box]:
-    """Boxes with fractions, by class; the reader is empty in a consensus."""
     boxes: list[Box] = []
     for entry in classes:
         class_name = entry.lstrip("=|0123456789")
@@ -177,7 +176,6 @@ def _write_image(official: Official, split: str, name: str, size: tuple[int, int
 
 
 def _overexposed(pixels: NDArray[np.int64], low: int, high: int) -> NDArray[Any]:
-    """Pixels whose darkest and brightest lie far outside of the window."""
     return np.select([pixels == pixels.min(), pixels == pixels.max()], [low, high], pixels).astype(np.uint16)
 
 
