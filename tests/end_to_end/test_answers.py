@@ -293,7 +293,7 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     page = tmp_path / "index.html"
     write_page(analysis, list(tables.values()), page, cases=4)
     text = page.read_text()
-    assert "What did the models that answer say?" in text and '"boxes":[[' in text
+    assert "How many answers could be scored?" in text and '"boxes":[[' in text
     alone = analyze(collect([talked / "runs"]))
     # What was done to more than a few per cent of the answers is said in words.
     done, (entry,) = {"reordered": 0.21, "clipped": 0.07, "dropped": 0.33}, alone.runs
@@ -302,7 +302,7 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     assert all(any(f"{100 * share:.1f} % of the answers" in text for text in said) for share in done.values())
     write_page(alone, list(all_tables(alone)), page, cases=1)
     line = in_a_line(facts_of(alone))
-    assert "boxes" in line and "map" not in line
+    assert "box area" in line and "map" not in line
     text = page.read_text()
     assert "boxes<span" in text and "saliency </span>map" not in text and "recognized, boxes outside" in text
     # The mask of boxes is the same at every threshold: no curve of it, nor a figure of nothing else.

@@ -63,8 +63,8 @@ def test_a_model_that_follows_is_told_from_one_that_does_not(runs: dict[str, Pat
     reply = follows_words(facts_of(analysis))
     assert reply.question == "Does the model follow the words?" and len(reply.texts) == 4
     told = {
-        "attentive": ("It follows them: ", "A denial counts: "),
-        "deaf": ("It does not follow", "A denial changes no"),
+        "attentive": ("It follows them: ", "Negation matters: "),
+        "deaf": ("It does not follow", "Negation changes no"),
     }
     for text, begin in zip(reply.texts, told[model], strict=False):
         assert text.startswith(begin)

@@ -11,7 +11,6 @@ from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysi
 
 FAR_APART = 0.10
 """Scores that differ by more, although no test tells them apart, come from too few images."""
-RANDOM_POINT = "a uniformly random point"
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,10 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
         untested = [label for label in dataset.untested(number, rows[0].label) if label not in parts and len(rows) > 1]
     floors = _floors(shared, number)
     best = max(floors, key=lambda title: floors[title], default=None)
-    words = {"Whole image": "a coin flip" if number == "auroc" else RANDOM_POINT, "Random": "a map of random noise"}
+    words = {
+        "Whole image": "a coin flip" if number == "auroc" else "a uniformly random point",
+        "Random": "a map of random noise",
+    }
     if best is not None and best.startswith(model_title("centre")):
         words = {best: "the middle of the image"}
     another = "where the finding is on another image"

@@ -110,7 +110,10 @@ def collect(paths: Sequence[Path], damaged: Mapping[Path, str] | None = None) ->
     aside: list[SetAside] = []
     for folder in sorted(folders, key=lambda folder: (folder.name, folder)):
         try:
-            run = _read(folder)
+            stored = FinishedRun.open(folder, PAIRS)
+            stored.check_tables()
+            results, rows = stored.results, stored.rows
+            run = Run(folder, results, Images(rows), rows, *_settings(results), "", stored, split=results.split)
         except RunFileError as error:
             unread.append(SetAside(folder, error.reason))
             continue
@@ -174,13 +177,6 @@ def widest(runs: Sequence[Run]) -> Run:
     return max(
         runs, key=lambda run: (not run.results.in_words, run.results.counts.images, run.pictured, common[ground(run)])
     )
-
-
-def _read(folder: Path) -> Run:
-    stored = FinishedRun.open(folder, PAIRS)
-    stored.check_tables()
-    results, rows = stored.results, stored.rows
-    return Run(folder, results, Images(rows), rows, *_settings(results), "", stored, split=results.split)
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:
@@ -259,8 +255,8 @@ def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
 
 
 # Options that have a place of their own, or move no number of a run that has finished.
-_SOURCES = {"class", "checkpoint", "text_encoder", "prompt_source", "prompts", "book"}
-_NO_SETTING = _SOURCES | {"asked", "limit", "batch_size", "map_scale", "trained_on", "interventions", "pairs"}
+_NO_SETTING = {"class", "checkpoint", "text_encoder", "prompt_source", "prompts", "book", "asked", "limit"}
+_NO_SETTING |= {"batch_size", "map_scale", "trained_on", "interventions", "pairs"}
 _GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 

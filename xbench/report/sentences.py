@@ -126,11 +126,6 @@ _USES = {
     "": ("was not tested by intervention", "were not tested by intervention"),
 }
 """What one model does with the lesion, and what several do; where datasets differ, the first of theirs counts."""
-_LOCATES = {
-    "": ("points at", "point at"),
-    "boxes": ("places its boxes on", "place their boxes on"),
-    "points": ("places its points on", "place their points on"),
-}
 
 
 def uses(facts: Facts) -> Answer | None:
@@ -167,8 +162,8 @@ def uses(facts: Facts) -> Answer | None:
         text = does.format("the lesion")
         if looks is not None:
             how = looks.replace("does", "do") if several else looks
-            verb = _LOCATES[answers][several or looks == "does not"]
-            verb = verb if several or not answers else verb.replace("their", "its")
+            where = f"place{{}} {'their' if several else 'its'} {answers} on" if answers else "point{} at"
+            verb = where.format("" if several or looks == "does not" else "s")
             but = "but" if kind == "depends" and looks else "and"
             text = f"{f'{how} {verb}'.strip()} the lesion {but} {does.format('it')}"
         texts.append(f"{listed(names) if len(rows) > 1 else 'It'} {text}")
@@ -554,8 +549,8 @@ def what_was_run(facts: Facts) -> tuple[str, str]:
     (dataset,) = analysis.datasets
     settings = len(facts.shown.rows) if models == "1 model" else 0
     images = count_of(max((run.run.results.counts.images for run in dataset.runs), default=0), "image")
-    about = f"{analysis.heading(dataset)}: {images}, {count_of(len(dataset.findings), 'finding')}"
-    return f"{models}{f', {settings} settings' if settings > 1 else ''} on ", about
+    of = f"{models}{f', {settings} settings' if settings > 1 else ''}, {count_of(len(dataset.findings), 'finding')}, "
+    return of, f"{analysis.heading(dataset)}: {images}"
 
 
 def averaged(found: Standings) -> str:

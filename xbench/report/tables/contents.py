@@ -210,16 +210,13 @@ def _protocol_numbers(dataset: DatasetAnalysis) -> Table:
     rows = []
     for name in dict.fromkeys(scores.name for scores in dataset.protocols):
         for label, entry in in_order(dataset.runs).items():
-            numbers = read_protocol(entry.run.folder, name)["numbers"] if label in _scored_by(dataset, name) else {}
+            scored = any(scores.name == name and label in scores.values for scores in dataset.protocols)
+            numbers = read_protocol(entry.run.folder, name)["numbers"] if scored else {}
             values = ((key, number["value"]) for key, number in numbers.items() if number["value"] is not None)
             rows += [row(PROTOCOLS[name].title, label, key, decimal(float(value), 4)) for key, value in values]
     caption = "Every number of each protocol as in its file, not in percent."
     text = ["Protocol", "Model", "Number"]
     return table_of("protocols_numbers", "All numbers of other papers' rules on", caption, text, ["Value"], rows)
-
-
-def _scored_by(dataset: DatasetAnalysis, name: str) -> set[str]:
-    return {label for scores in dataset.protocols if scores.name == name for label in scores.values}
 
 
 def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:

@@ -17,15 +17,8 @@ from xbench.runtime.yaml_files import load_yaml
 
 _ITEMS = load_yaml(Path(__file__).with_name("checklist.yaml"))
 _PARTS = (
-    "models",
-    "datasets",
-    "units",
-    "measures",
-    "thresholds",
-    "interventions",
-    "uncertainty",
-    "missing",
-    "software",
+    *("models", "datasets", "units", "measures", "thresholds", "interventions"),
+    *("uncertainty", "missing", "software"),
 )
 """Facts of the paragraph, in its order."""
 
@@ -149,11 +142,14 @@ def _most_images(dataset: DatasetAnalysis) -> RunAnalysis:
 
 
 def _readers(analysis: Analysis) -> str:
-    found = []
-    for dataset in analysis.datasets:
-        for agreement in (entry.run.rows["reader_dice"] for entry in dataset.runs[:1]):
-            if len(known := agreement[~np.isnan(agreement)]):
-                found.append((analysis.heading(dataset), f"{known.mean():.2f} over {count_of(len(known), 'pair')}"))
+    of_datasets = [
+        (dataset, entry.run.rows["reader_dice"]) for dataset in analysis.datasets for entry in dataset.runs[:1]
+    ]
+    found = [
+        (analysis.heading(dataset), f"{known.mean():.2f} over {count_of(len(known), 'pair')}")
+        for dataset, agreement in of_datasets
+        if len(known := agreement[~np.isnan(agreement)])
+    ]
     return f"Mean Dice between two readers: {_each(found)}" if found else ""
 
 
