@@ -114,8 +114,8 @@ def protocols() -> str:
     for one in PROTOCOLS.values():
         takes = " or ".join(word for kind, word in _KINDS.items() if kind in one.takes)
         takes = "" if one.takes == Protocol.takes else f" Takes: {takes}."
-        frame = "" if one.setting == Protocol.setting else f" Frame: {one.setting}."
-        limits = f" **Limits**: {'; '.join(one.limits)}." if one.limits else ""
+        frame = "" if one.setting == Protocol.setting else f" Authors' frame: {one.setting}."
+        limits = f" **Limits of our version**: {'; '.join(one.limits)}." if one.limits else ""
         rule = f"*{one.citation}.* {one.rule[0].upper()}{one.rule[1:]}.{takes}{frame}"
         texts = (f"### {one.name}", rule, f"**Flaw.** {one.flaw}{limits}")
         sections += [textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) for text in texts]

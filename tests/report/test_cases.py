@@ -12,9 +12,7 @@ from xbench.report.schema import Quadrants
 
 FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 HOLD = {
-    "Recognized, peak elsewhere": lambda score: (
-        score.recognized and score.pointing_hit < 0.5 and score.peak_distance > 0.05
-    ),
+    "Recognized, elsewhere": lambda score: score.recognized and score.pointing_hit < 0.5 and score.peak_distance > 0.05,
     "Near miss": lambda score: score.recognized and score.look == "near miss",
     "Both wrong": lambda score: not score.recognized and not score.grounded,
     "Not recognized, on the lesion": lambda score: not score.recognized and score.grounded,

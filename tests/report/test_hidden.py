@@ -80,7 +80,7 @@ def test_the_page_shows_them_and_what_speaks_against_it(analysis, tmp_path):
         text = (tmp_path / "index.html").read_text(encoding="utf-8")
         assert text.count('<article class="viewer"><h4>') == CASES * cases
         assert ("redrawn on the stored picture" in text) == bool(cases)
-        for part in ("Based on interventions.", "A hole is unlike any radiograph", "interventions_overlap", "by-two"):
+        for part in ("Judged by hiding lesions.", "A hole is unlike any radiograph", "interventions_overlap", "by-two"):
             assert part in text
 
 

@@ -243,13 +243,10 @@ def test_the_answer_is_by_intervention_where_one_was_run(report, case, tmp_path)
     datasets = [replace(of, interventions=tuple(part)) for of, part in zip(analysis.datasets, parts, strict=True)]
     facts = facts_of(replace(analysis, datasets=tuple(datasets)))
     reply = answer(facts)
-    assert reply.question.endswith("? Based on interventions.") and text in " ".join(reply.texts[:2])
+    assert reply.question.endswith("? Judged by hiding lesions.") and text in " ".join(reply.texts[:2])
     assert reply.texts[2:] == answer(facts_of(analysis)).texts and reply.answer.strong in reply.answer
     assert in_a_line(facts) == " ".join(reply.texts[:3])
-    assert (
-        answer(facts_of(analysis)).question.endswith("? Based on localization only.")
-        and uses(facts_of(analysis)) is None
-    )
+    assert answer(facts_of(analysis)).question.endswith("; no lesion was hidden.") and uses(facts_of(analysis)) is None
     others = [
         replace(of, interventions=tuple(replace(one, label="CLIP (x)") for one in of.interventions)) for of in datasets
     ]
@@ -274,7 +271,7 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
         (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognized"),
         (
             line(None, None, xs=(0.6,), ys=(0.2,), scope="findings"),
-            "One finding is too few to tell: AUROC 60, pointing game 20%",
+            "One finding is too few to tell: AUROC is 60, the pointing game is 20%",
         ),
         (None, "There are too few points to tell."),
     ],
@@ -312,7 +309,7 @@ def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
     analysis = analyze(collect([tmp_path]))
     (dataset,), (run,) = analysis.datasets, analysis.runs
     (text,) = (text for text in in_short(facts_of(analysis)) if "ignores the image" in text)
-    guesses = text.partition(" scores no more than a rule")[0].rpartition(". On ")[2]
+    guesses = text.partition(" does no better than a rule")[0].rpartition(". On ")[2]
     floors = [reference for reference in dataset.references if reference.kind == "floor"]
     assert len(floors) > 1
     for finding in FINDINGS:

@@ -201,7 +201,7 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
     console.print(table)
     what = "phrases" if report.phrases else "images"
     legend = (
-        f"items: annotated boxes, polygons and masks (-: not known); region: positive {what} with one or more of them."
+        f"items: annotated boxes, polygons and masks (-: not known); region: positive {what} with at least one of them."
     )
     console.print(legend, style="dim")
     for number, counted in enumerate(published, start=1):

@@ -151,7 +151,8 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
         for place, (number, entry) in enumerate(numbers["numbers"].items()):
             values = ("-" if value is None else f"{value:.4f}" for value in (entry["value"], entry["strict"]))
             about = ("", "") if place else (numbers["title"], str(numbers["pairs"]))
-            shown.add_row(about[0], number, *values, entry["average"], str(entry["undefined"] or ""), about[1])
+            over = "findings, pooled" if entry["average"] in ("images", "sums") else entry["average"]
+            shown.add_row(about[0], number, *values, over, str(entry["undefined"] or ""), about[1])
     console = Console(markup=False, highlight=False)
     console.print(shown)
     for reason in refused.values():

@@ -90,7 +90,7 @@ def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
     yield "## Evaluation\n"
     yield (
         f"Does {escaped(title)} look at the lesion? Means over findings in percent, with 95% intervals in brackets. "
-        "The floor is the best map or guess that ignores the image.\n"
+        "The floor is the best score of any rule that ignores the image.\n"
     )
     yield f"| Dataset | Run | Images | {' | '.join(NUMBERS[key].title for key in shown)} |"
     yield f"| :--- | :--- | ---: |{' ---: |' * len(shown)}"

@@ -64,8 +64,8 @@ Rankings = dict[str, list[int]]
 """Pairs by reason, the clearest example first."""
 _FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
     "Near miss": lambda score: score.recognized is not False and score.look == "near miss",
-    "Recognized, peak elsewhere": lambda score: score.recognized is True and score.look == "elsewhere",
-    "Peak elsewhere": lambda score: score.recognized is None and score.look == "elsewhere",
+    "Recognized, elsewhere": lambda score: score.recognized is True and score.look == "elsewhere",
+    "Elsewhere": lambda score: score.recognized is None and score.look == "elsewhere",
     "Both wrong": lambda score: score.recognized is False and not score.grounded,
     "Not recognized, on the lesion": lambda score: score.recognized is False and score.grounded,
 }

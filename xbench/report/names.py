@@ -77,6 +77,13 @@ def p_words(p: float | None) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.0995 else f"p = {p:.2f}"
 
 
+def beside(probability: float, threshold: float) -> str:
+    """Return a probability and its threshold with as many digits as it takes to tell them apart."""
+    differ = (digits for digits in range(3, 8) if f"{probability:.{digits}f}" != f"{threshold:.{digits}f}")
+    digits = next(differ, 3)
+    return f"probability {probability:.{digits}f}, threshold {threshold:.{digits}f}"
+
+
 def in_thousandths(probability: float) -> str:
     """Return a probability with three digits; small ones never read as zero."""
     return "< 0.001" if probability < 0.001 else f"{probability:.3f}"

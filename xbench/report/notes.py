@@ -77,8 +77,8 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     if results.answered:
         yield (
             f"{run.label} answers with {results.answered}, which need no threshold: threshold-based numbers are shown "
-            "as a dash. Compare its Dice and IoU at 0.5 with the cross-fitted values of maps, as the paired tests do, "
-            "never with their best."
+            "as a dash. Compare its Dice and IoU (in the columns At 0.5) with the cross-fitted values of maps, as the "
+            "paired tests do, never with their best."
         )
     if limit := run.settings.get("limit"):
         yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."

@@ -24,7 +24,10 @@ class Number:
 
 
 _CROSS_FITTED = "where every image is scored at the threshold that is best on other images."
-_HIT = "Share of images with the finding where the maximum of the map lies in the annotated region."
+_HIT = (
+    "Share of images with the finding where the maximum of the map lies in the annotated region; for boxes and points, "
+    "the mean share of their area, or of the points, in it."
+)
 _OPTIMISM = "Dice at the threshold best on these images, minus Dice with cross-fitted thresholds."
 _GAP = "Dice at the best threshold minus Dice at 0.5: what the fixed threshold costs."
 NUMBERS: Mapping[str, Number] = {

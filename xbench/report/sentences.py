@@ -95,8 +95,9 @@ def answer(facts: Facts) -> Answer:
     if not found.rows:
         return said(facts) or _labels_only(facts, who)
     hidden = uses(facts)
-    by = "localization only" if hidden is None else "interventions"
-    question = f"{who} look at the lesion, or only guess the label? Based on {by}."
+    it = "it points" if len(models) == 1 else "they point"
+    judged = f"Judged by where {it}; no lesion was hidden." if hidden is None else "Judged by hiding lesions."
+    question = f"{who} look at the lesion, or only guess the label? {judged}"
     return Answer(question, *(hidden.texts if hidden else ()), _looks(found), _interval(found), *_further(facts))
 
 
@@ -106,7 +107,7 @@ def in_a_line(facts: Facts) -> str:
     if not found.rows or uses(facts) is not None:
         return " ".join(reply.texts[: 3 if found.rows else None])
     score = found.head.score
-    if score.low is None or score.high is None:
+    if score.low is None or score.high is None or found.undecided(found.head):
         return reply.answer
     whose = "" if len(found.models) == 1 else f" of {found.head.label}"
     return f"{reply.answer.removesuffix('.')}; 95% interval{whose} {whole(score.low)}% to {whole(score.high)}%."
@@ -238,7 +239,7 @@ def _looks(found: Standings) -> Sentence:
         if unsure := next(filter(found.undecided, (head,) if alone else found.rows), None):
             ends = f"{whole(unsure.score.low)}% to {whole(unsure.score.high)}%"
             score = f"{its if alone else f'{unsure.label} '}{_located(unsure)}"
-            span = f"The 95% interval, {ends}, includes {than} and much higher scores."
+            span = f"The 95% interval, {ends}, includes both {than} and much higher scores."
             return Sentence(f"Too few images to tell: {score}. {span}", ends)
         if alone:
             return Sentence(f"It guesses: {its}{_located(head)}. That is not significantly more than {than}.", percent)
@@ -591,6 +592,8 @@ def best(facts: Facts) -> Answer:
     if len(found.datasets) > 1:
         return Answer(question, _by_dataset(found))
     if alone:
+        best_ones = [finding for value, finding in scores if value == high]
+        top = listed(best_ones) if len(best_ones) < 4 else f"{in_words(len(best_ones)).capitalize()} findings"
         text = f"{top}: {whole(high)}% of {_UNITS[head.answers]}. {worst} is the weakest: {whole(low)}%."
         if len(scores) == 1:
             text = f"There is only one: {'it' if head.answers else 'its map'} {_located(head)}."
@@ -620,14 +623,15 @@ def _explained(facts: Facts) -> tuple[str, ...]:
         return ("There are too few points to tell.",)
     xs, ys = [point[1] for point in line.points], [point[2] for point in line.points]
     low, high = whole(min(xs)), whole(max(xs))
-    span = f"AUROC {low} to {high}" if low != high else f"AUROC {high}"
-    apart = " to ".join(dict.fromkeys((f"{whole(min(ys))}%", f"{whole(max(ys))}%")))
+    span = f"AUROC ranges from {low} to {high}" if low != high else f"AUROC is {high}"
+    ends = [*dict.fromkeys((f"{whole(min(ys))}%", f"{whole(max(ys))}%"))]
+    apart = f"the pointing game {f'from {ends[0]} to {ends[1]}' if len(ends) > 1 else f'is {ends[0]}'}"
     what = "model" if line.scope == "models" else "finding" if line.independent else "pair"
     alike = max(xs) - min(xs) < 0.05 <= max(ys) - min(ys)
-    text = f"Not here. Every {what} is recognized about equally well ({span}), but the pointing game is {apart}."
+    text = f"Not here. Every {what} is recognized about equally well: {span}, but {apart}."
     if line.r_squared is None:
         few = f"{in_words(len(xs)).capitalize()} {what}{' is' if len(xs) == 1 else 's are'} too few to tell"
-        return (text if alike else f"{few}: {span}, pointing game {apart}.",)
+        return (text if alike else f"{few}: {span}, {apart}.",)
     p, points = line.p_in_words.replace(" ", "\u00a0"), f"{in_words(len(xs))} {what}s"
     if not line.independent:
         models = "one model" if line.models == 1 else f"{in_words(line.models)} models"
@@ -702,7 +706,7 @@ def _guesses(facts: Facts, row: Standing) -> str:
             on = f" (on {facts.analysis.heading(dataset)})" if len(row.runs) > 1 else ""
             where.append(f"{listed(beaten)}{on}")
     name = _name(facts.pointing, row) if row is facts.pointing.head else row.label
-    return f"On {listed(where)}, {name} scores no more than a rule that ignores the image." if where else ""
+    return f"On {listed(where)}, {name} does no better than a rule that ignores the image." if where else ""
 
 
 def _at_most(score: Estimate, floor: Estimate, slack: float = 0.0) -> bool:
@@ -725,7 +729,8 @@ def thresholds(facts: Facts) -> Answer:
         return Answer(question, "Boxes and points need no threshold.")
     over = f", averaged over {in_words(len(of_label))} datasets" if len(of_label) > 1 else ""
     dice = f"with it, the Dice of {_name(found, row)} is {100 * fixed:.1f}%"
-    verdict = "Not 0.5" if gap >= 0.05 or gap >= 0.2 * best else "0.5 is a fair choice"
+    fair = "0.5 is a fair choice" if best >= 0.2 else "0.5 costs little, but overlap is low at every threshold"
+    verdict = "Not 0.5" if gap >= 0.05 or gap >= 0.2 * best else fair
     flatters = "Choosing the best threshold on the same images that are scored overstates Dice by"
     return Answer(
         question,

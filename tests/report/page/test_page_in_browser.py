@@ -273,7 +273,7 @@ def test_cases_and_points_open_with_the_run_that_the_answer_is_about(browser, tm
     page = browser.new_page(viewport=WIDE)
     page.goto((tmp_path / "index.html").as_uri())
     assert page.locator("#case-model option").all_text_contents() == ["CLIP (320 px)", "CLIP"]
-    assert "by CLIP," in page.locator(".lightbox h2").text_content()
+    assert "Outcomes for CLIP," in page.locator(".lightbox h2").text_content()
     shown = page.locator("#recognition fieldset label:has(:checked)")
     assert shown.text_content() == "CLIP" and page.locator("#recognition .set:visible").count() == 1
     assert page.locator("#case-model").input_value() == "CLIP"

@@ -136,11 +136,13 @@ def _draw_case(axes: Sequence[Axes], maps: Sequence[CaseMap]) -> None:
     for axis, shown in zip(axes[1:], maps, strict=True):
         saliency = cv2.resize(shown.saliency, display.shape[::-1], interpolation=cv2.INTER_AREA)
         _draw(axis, tinted(display, np.clip(saliency, 0, 1)), region)
-        if shown.peak is not None:
+        if shown.peak is not None and shown.answer is None:
             for color, weight in (("black", 2.4), ("white", 1.1)):
                 axis.plot(width * shown.peak[0], height * shown.peak[1], "+", color=color, ms=6, mew=weight)
         hit = shown.scores.pointing_hit
-        look = shown.scores.look if hit in (0, 1) else f"hit {hit:.2f}"
+        look = shown.scores.look if hit in (0, 1) else f"{100 * hit:.0f}% inside"
+        if shown.peak is None:
+            look = "no box" if shown.answer is not None else "no map"
         text = f"{look}\nDice {100 * shown.scores.dice:.0f}"
         axis.set_title(text, weight="normal", loc="center", pad=1.5, linespacing=1.0)
 

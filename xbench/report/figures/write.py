@@ -49,8 +49,8 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     numbers = {**NUMBERS, **WORDS}
     for key in INTERVALS:
         caption = (
-            f"{numbers[key].meaning} Means over findings with 95% intervals, times 100. Gray: what the best map or "
-            "guess that ignores the image gets; dotted: at random."
+            f"{numbers[key].meaning} Means over findings with 95% intervals, times 100. Gray: the best score of any "
+            "rule that ignores the image; dotted: a random point."
         )
         drawn = Drawn(f"intervals_{key}", f"{numbers[key].title} with intervals", caption)
         yield drawn, intervals(analysis, key, looks)
@@ -69,30 +69,30 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     grounds["dice_fixed"] = "marking the whole image", f"{NUMBERS['dice_fixed'].title} \u00d7 100", "whole image"
     for key, (floor, quantity, ground) in grounds.items():
         caption = (
-            "In up to ten groups of equal size, by the area of the region as a share of the image; all findings "
-            f"together, times 100, with 95% bands. Gray: {floor}."
+            "In up to ten groups with equal numbers of pairs, sorted by region area; all findings together, times 100, "
+            f"with 95% bands. Gray: {floor}."
         )
         drawn = Drawn(f"area_{key}", f"{NUMBERS[key].title} against lesion size", caption)
         yield drawn, curves(charts.sizes(analysis, key, by_area=True), looks, quantity, ground, by_area=True)
     for dataset in analysis.datasets:
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (
-            "Radiographs with the annotated region outlined, and over them the map of each model, clear where it is "
-            f"low; +: its peak. A hit is in the region, a near miss at most {100 * NEAR:g}% of the image's width "
+            "Radiographs with the annotated region outlined, and over them the map of each model, transparent where "
+            f"it is low; +: its peak. A hit is in the region, a near miss at most {100 * NEAR:g}% of the image's width "
             "outside; Dice at 0.5, times 100. Chosen by the scores alone, for the reason at the left, and drawn "
-            "square; of more than seven models those with the highest pointing game."
+            "square. If there are more than seven models, the seven with the highest pointing game are shown."
         )
         drawn = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
         yield drawn, overlays(dataset, choose_cases(dataset.runs, cases))
         caption = (
-            "Of 100 images with a finding and its region (their number in parentheses): whether the model recognizes "
-            "the finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) "
+            "Percentage of images with the finding and its region (n in parentheses) by whether the model recognizes "
+            "the finding (its probability reaches the threshold that maximizes sensitivity plus specificity) "
             f"and whether it points at the lesion, just outside (at most {100 * NEAR:g}% of the image's width) or "
             "elsewhere. Numbers: on the lesion."
         )
         yield Drawn(f"quadrants_{ending}", f"Recognized and grounded on {where}", caption), quadrants(dataset)
         caption = (
-            "By the ninth of the image that the center of mass of the region lies in, all findings together: pointing "
-            "game and Dice, times 100; on the right of 100 maps those that peak in each ninth."
+            "By the cell of a 3 x 3 grid that holds the region's center of mass, all findings together: pointing game "
+            "and Dice, times 100; on the right, the percentage of maps that peak in each cell."
         )
         yield Drawn(f"positions_{ending}", f"Grounding against position on {where}", caption), positions(dataset)

@@ -23,7 +23,7 @@ from xbench.report.cases import CaseMap, choose_cases, opposite_sides, read_maps
 from xbench.report.colors import colored, outline
 from xbench.report.facts import Facts, Standing, facts_of
 from xbench.report.hidden import hidden_cases
-from xbench.report.names import in_thousandths, p_words, whole
+from xbench.report.names import beside, in_thousandths, p_words, whole
 from xbench.report.notes import warnings
 from xbench.report.runs import Run
 from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, in_order, parts_of
@@ -133,13 +133,13 @@ def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
             share = whole(scores.peak_distance)
             where = f"{share}% of the image\u2019s width away" if share != "0" else "just beside the outline"
         on = f" in {facts.analysis.heading(dataset)}" if len(head.runs) > 1 else ""
-        # Typical pairs have a threshold.
-        least = f"threshold {entry.quadrants[case.finding].threshold:.2g}"
+        # Only pairs of findings with a threshold are typical of an outcome.
+        threshold = entry.quadrants[case.finding].threshold
         over = cv2.cvtColor(colored(shrunk(shown.saliency, 160)), cv2.COLOR_RGBA2BGRA).astype(np.uint8, copy=False)
         found[outcome] = {
             "finding": case.finding,
             "called": f"{on}, {'recognized' if scores.recognized else 'not recognized'}",
-            "details": f" (probability {in_thousandths(scores.probability)}, {least}). The peak is {where}.",
+            "details": f" ({beside(scores.probability, threshold)}). The peak is {where}.",
             "film": encoded(".jpg", shrunk(shown.pair.display, 448), (cv2.IMWRITE_JPEG_QUALITY, 80)),
             "map": encoded(".png", over, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
             "outline": outline_of(shown.pair.region, (100 / width, 100 / height)),

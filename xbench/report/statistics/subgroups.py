@@ -109,7 +109,7 @@ def _of_attribute(
 
 
 def comparable(own: Measures, group: Codes, groups: int, key: str) -> tuple[list[int], NDArray[np.bool_]]:
-    """Return the groups with a number, and the findings (C,) that have it in each of them."""
+    """Return the groups to compare, two or more or none, and the findings (C,) that have the number in each of them."""
     sample, counts = own.sample, np.zeros((groups, len(own.sample.findings)), np.int64)
     if key == "auroc":
         for code, labels in ((code, sample.labels[group == code]) for code in range(groups)):
@@ -120,7 +120,8 @@ def comparable(own: Measures, group: Codes, groups: int, key: str) -> tuple[list
         np.add.at(counts, (group[sample.pair_image][known], sample.pair_column[known]), 1)
     counts[:, np.isnan(own.point[key])] = 0
     findings = (counts[counts.sum(axis=1) >= LEAST[key]] > 0).all(axis=0)
-    return np.flatnonzero(counts[:, findings].sum(axis=1) >= LEAST[key]).tolist(), findings
+    codes = np.flatnonzero(counts[:, findings].sum(axis=1) >= LEAST[key]).tolist()
+    return codes if len(codes) > 1 else [], findings
 
 
 def _gap(high: Estimate, low: Estimate, ways: int) -> Estimate:

@@ -198,9 +198,9 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
     cells = [_with_ranks(scores) for scores in dataset.protocols]
     rows = rows_of_models(_labels_of_protocols(dataset), cells, dataset.references)
     caption = (
-        "Each protocol's headline number in percent, with the model's rank; do not compare numbers of different "
-        "columns. *: not in the authors' image frame, so not comparable with published numbers; the notes name both "
-        "frames. Floors and ceilings: those that were scored by the protocol."
+        "Each protocol's headline number in percent, with the rank among several models; do not compare numbers of "
+        "different columns. *: not in the authors' image frame, so not comparable with published numbers; the notes "
+        "name both frames. Floors and ceilings: those that were scored by the protocol."
     )
     notes = [_rule_and_flaw(PROTOCOLS[one.name], one.in_frame) for one in dataset.protocols]
     return table_of("protocols", "Other papers' scoring rules on", caption, ["Model"], columns, rows, notes)
@@ -297,8 +297,7 @@ def _grounding_honest(analysis: Analysis) -> Table:
         "Dice and IoU with honest thresholds",
         "Means over findings, in percent. Best: at the threshold that is best on the same images. Cross-fitted: every "
         f"image at the threshold that is best on other images ({analysis.folds} folds of whole patients, where these "
-        "are known). Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5. Each dataset "
-        "has its own marks."
+        "are known). Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5."
         f"{marks(rows)} {INTERVALS}",
         ["Dataset", "Model"],
         _HONEST.values(),
@@ -403,11 +402,11 @@ def _quadrants(dataset: DatasetAnalysis) -> Table:
         "quadrants",
         "Recognized and grounded on",
         "Among images with the finding and its region, the percentage by whether the model recognizes the finding (its "
-        "probability reaches the threshold, a probability from 0 to 1 with the largest sum of sensitivity and "
-        "specificity) and whether it grounds it (the peak of the map, or at least half of the box area or points, lies "
-        "in the region). A pair that is recognized but not grounded is a near miss if the peak, or the center of the "
-        f"boxes, is at most {100 * NEAR:g}% of the image's width from the region. Elsewhere: farther away, so the "
-        "output does not show what the model recognized the finding by.",
+        "probability reaches the threshold that maximizes sensitivity plus specificity) and whether it grounds it (the "
+        "peak of the map, or at least half of the box area or points, lies in the region). A pair that is recognized "
+        "but not grounded is a near miss if the peak, or the center of the boxes, is at most "
+        f"{100 * NEAR:g}% of the image's width from the region. Elsewhere: farther away, so the output does not show "
+        "what the model based its recognition on.",
         ["Model", "Finding"],
         ["Images", "Threshold", "Both", "Recognized, near miss", "Recognized, elsewhere", "Grounded only", "Neither"],
         rows,
@@ -422,8 +421,9 @@ def _by_area(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "by_area",
         "Grounding against lesion size on",
-        "Scored pairs of all findings in up to ten groups of equal size by the area of their region, in percent of the "
-        f"image; mean scores in percent, and Dice of marking the whole image on the same pairs. {INTERVALS}",
+        "Scored pairs of all findings in up to ten groups with equal numbers of pairs, sorted by region area in "
+        "percent of the image; mean scores in percent, and Dice of marking the whole image on the same pairs. "
+        f"{INTERVALS}",
         ["Model"],
         ["Area from", "Area to", "Pairs", *titles, "Dice of the whole image"],
         [
@@ -441,9 +441,9 @@ def _by_position(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "by_position",
         "Grounding against position on",
-        "Scored pairs of all findings by the ninth of the image with the center of mass of their region; left and "
+        "Scored pairs of all findings by the cell of a 3 x 3 grid that holds their region's center of mass; left and "
         "right are sides of the image. Mean scores in percent. Peaks: percentage of all maps with their peak, or of "
-        f"answers with their center, in that ninth, wherever the region is. {INTERVALS}",
+        f"answers with their center, in that cell, wherever the region is. {INTERVALS}",
         ["Model", "Position"],
         ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
         [

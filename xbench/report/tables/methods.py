@@ -107,7 +107,8 @@ def _of_answers(answers: Sequence[Answers]) -> list[str]:
     read = []
     for of in answers:
         lost = 100 * ((of.overall["unparsable"] or 0.0) + (of.overall["truncated"] or 0.0))
-        read.append(f"in the format of {of.family} ({lost:.1f}% could not be read completely)")
+        format_ = "xbench's own format" if of.family == "endpoint" else f"the format of {of.family}"
+        read.append(f"in {format_} ({lost:.1f}% could not be read completely)")
     said = [boxes] * any(of.kind == "boxes" for of in answers)
     return [*said, f"Answers were read {listed(_distinct(read))}; one without a box counts as a miss"] if read else said
 
@@ -155,7 +156,7 @@ def _readers(analysis: Analysis) -> str:
 
 def _attributes(analysis: Analysis) -> str:
     found = [
-        (analysis.heading(dataset), f"{one.attribute} {one.name} {one.images:,}")
+        (analysis.heading(dataset), f"{one.attribute} {one.name}: {one.images:,}")
         for dataset in analysis.datasets
         for one in dataset.subgroups
         if one.images is not None and one.label == _most_images(dataset).run.label

@@ -18,8 +18,9 @@ class Lesions(Protocol):
     heading = "Lesion recall"
     citation = "this project"
     rule = (
-        "connected parts of the stretched map at 0.5; an annotated item is found if one part covers half of it, "
-        "small below 1%, large above 5% of the image; false_parts: parts of an image that touch no item"
+        "connected parts of the stretched map at 0.5; an annotated item is found if one part covers half of it; also "
+        "for items below 1% (_small), of 1 to 5% (_medium) and above 5% (_large) of the image; false_parts: parts of "
+        "an image that touch no item"
     )
     flaw = "A part that covers the whole lung finds every lesion in it, so read the recall beside Dice."
     in_setting = "always"
