@@ -143,7 +143,7 @@ def test_a_file_that_is_cut_off_is_said(command, truth, tmp_path):
     (note,) = (one for one in run.results["counts"]["notes"] if "incomplete" in one["note"])
     assert note["count"] == len({image for image, _ in unnamed})
     assert f"has no box for {len(unnamed)} of {len(boxes)} pairs" in note["note"]
-    assert silent and f"does not mention {len(silent)} of these images" in note["note"]
+    assert silent and f"no row at all for {len(silent)} of them, such as {min(silent)}" in note["note"]
     assert note["note"].split()[0] in run.output
     assert command("report", run.folder, "--out", "said").status == 0
     page = (tmp_path / "said/index.html").read_text()

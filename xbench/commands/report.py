@@ -157,7 +157,7 @@ def _summarize(console: Console, analysis: Analysis, out: Path, seconds: float) 
     from xbench.report.sentences import in_a_line
 
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for title in ("Dataset", "Best", "Point.", "95 % interval", "Not significantly different"):
+    for title in ("Dataset", "Best", "Point.", "95% interval", "Not significantly different"):
         grid.add_column(title, justify="right" if title == "Point." else "left", overflow="fold")
     for dataset in analysis.datasets:
         values = dataset.values("pointing_game")

@@ -315,7 +315,7 @@ class External(AnsweringModel):
         silent = {image for image, _ in lost} - {image for image, _ in texts}
         text = f"{self._path.name} has no box for {len(lost)} of {len(present)} pairs of an image and a present finding"
         if silent:
-            text += f", and no row at all for {len(silent)} of these images, such as {min(silent)}: it may be incomplete"
+            text += f", and no row at all for {len(silent)} of them, such as {min(silent)}: it may be incomplete"
         notes = [Note(text, image) for image, _ in lost] if self._kind == "boxes" else []
         if not self._ask_negatives:
             text = f"{self._path.name} has no entry about an image without the finding, so no false alarms are counted"

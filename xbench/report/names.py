@@ -80,7 +80,8 @@ def p_words(p: float | None) -> str:
 def beside(probability: float, threshold: float) -> str:
     """Return a probability and its threshold with as many digits as it takes to tell them apart."""
     differ = (digits for digits in range(3, 8) if f"{probability:.{digits}f}" != f"{threshold:.{digits}f}")
-    digits = next(differ, 3)
+    if (digits := next(differ, 0)) == 0:
+        return f"probability {probability:.3f}, just at the threshold"
     return f"probability {probability:.{digits}f}, threshold {threshold:.{digits}f}"
 
 

@@ -201,6 +201,8 @@ def setting_in_words(key: str, value: str) -> str:
     """Return a setting as in labels: `320 px`, `name prompts`."""
     if key == "image_size" and value.isdecimal():
         return f"{value} px"
+    if key == "elsewhere_sha256" and value == "none":
+        return "without another split"
     return f"{value} prompts" if key == "prompts" else f"{key.replace('_', ' ')} {value}"
 
 

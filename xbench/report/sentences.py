@@ -410,6 +410,9 @@ def _interval(found: Standings) -> Sentence:
         texts.append(f"{guess} would score {whole(found.floor.value)}%, a perfect model 100%.")
     if any(len(run.findings) > 1 for run in runs):
         texts.append("Every finding counts the same.")
+    if found.head.answers:
+        without = f"An image with the finding but without {found.head.answers} counts as 0"
+        texts.append(f"{without}; images without the finding do not count.")
     return Sentence(" ".join(texts), span)
 
 
@@ -593,8 +596,9 @@ def best(facts: Facts) -> Answer:
         return Answer(question, _by_dataset(found))
     if alone:
         best_ones = [finding for value, finding in scores if value == high]
-        top = listed(best_ones) if len(best_ones) < 4 else f"{in_words(len(best_ones)).capitalize()} findings"
-        text = f"{top}: {whole(high)}% of {_UNITS[head.answers]}. {worst} is the weakest: {whole(low)}%."
+        top = listed(best_ones) if len(best_ones) < 4 else f"{in_words(len(best_ones))} findings"
+        each = " each" if len(best_ones) > 1 else ""
+        text = f"Best: {top}, {whole(high)}% of {_UNITS[head.answers]}{each}. Weakest: {worst}, {whole(low)}%."
         if len(scores) == 1:
             text = f"There is only one: {'it' if head.answers else 'its map'} {_located(head)}."
         return Answer(question, text if high else f"None: 0% of {_UNITS[head.answers]} for every finding.")
@@ -690,7 +694,10 @@ def failures(facts: Facts) -> Answer:
         f"{', averaged over datasets' if len(sized) > 1 else ''}"
     )
     if abs(large.value - small.value) < 0.05:
-        return Answer(question, f"Size hardly matters: {text}.", guesses)
+        verdict = (
+            "Too few lesions to tell whether size matters" if found.undecided(found.head) else "Size hardly matters"
+        )
+        return Answer(question, f"{verdict}: {text}.", guesses)
     if not differ(small, large):
         return Answer(question, f"Size may matter: {text}, but this difference could be chance.", guesses)
     return Answer(question, f"On {'small' if small.value < large.value else 'large'} lesions: {text}.", guesses)
@@ -728,13 +735,14 @@ def thresholds(facts: Facts) -> Answer:
     if row is None or gap is None or fixed is None or best is None:
         return Answer(question, "Boxes and points need no threshold.")
     over = f", averaged over {in_words(len(of_label))} datasets" if len(of_label) > 1 else ""
-    dice = f"with it, the Dice of {_name(found, row)} is {100 * fixed:.1f}%"
+    dice = f"the Dice of {_name(found, row)} is {100 * fixed:.1f}%"
     fair = "0.5 is a fair choice" if best >= 0.2 else "0.5 costs little, but overlap is low at every threshold"
-    verdict = "Not 0.5" if gap >= 0.05 or gap >= 0.2 * best else fair
+    costs = f"0.5 for every finding costs {100 * gap:.1f} points"
+    verdict = costs if gap >= 0.05 or gap >= 0.2 * best else fair
     flatters = "Choosing the best threshold on the same images that are scored overstates Dice by"
     return Answer(
         question,
-        f"{verdict}: {dice}, against {100 * best:.1f}% with the best threshold of each finding{over}.",
+        f"{verdict}: with it, {dice}, against {100 * best:.1f}% with the best threshold of each finding{over}.",
         "" if optimism is None else f"{flatters} {100 * optimism:.1f} points.",
     )
 

@@ -189,7 +189,7 @@ def test_filters_of_cases(page):
     dice = []
     for button in page.locator("#case-strip button").all():
         button.click()
-        dice.append(float(page.locator("#case-said").text_content().split("Dice at 0.5: ")[1].rstrip(".")))
+        dice.append(float(page.locator("#case-said").text_content().split("Dice at threshold 0.5: ")[1].rstrip("%.")))
     assert dice == sorted(dice, reverse=True)
     reset.click()
     # The runs of RSNA are of two models; CLIP has the cases of the other dataset alone.

@@ -47,10 +47,11 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     drawn = Drawn("auroc_pointing_game_findings", "Recognition and grounding per finding", caption)
     yield drawn, auroc_against_pointing_game(analysis, "findings", looks)
     numbers = {**NUMBERS, **WORDS}
+    dotted = {"pointing_game": "; dotted: a random point", "dice_cross_fitted": "; dotted: the whole image"}
     for key in INTERVALS:
         caption = (
             f"{numbers[key].meaning} Means over findings with 95% intervals, times 100. Gray: the best score of any "
-            "rule that ignores the image; dotted: a random point."
+            f"rule that ignores the image{dotted.get(key, '')}."
         )
         drawn = Drawn(f"intervals_{key}", f"{numbers[key].title} with intervals", caption)
         yield drawn, intervals(analysis, key, looks)

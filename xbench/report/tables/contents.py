@@ -342,8 +342,8 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
         "best_and_worst_findings",
         "Best and worst findings",
         "For each model and dataset, the three findings with the highest and the three with the lowest pointing game, "
-        "in percent; fewer if a dataset has fewer than six findings. Floor: the highest pointing game on the finding "
-        f"of the rules that ignore the image. {INTERVALS}",
+        "in percent; fewer if a dataset has fewer than six findings. Floor: the highest pointing game that any rule "
+        f"ignoring the image reaches on that finding. {INTERVALS}",
         ["Dataset", "Model", "Place", "Finding"],
         ["Images", "Pointing game", "Floor", *(NUMBERS[key].title for key in numbers)],
         rows,
@@ -442,8 +442,8 @@ def _by_position(dataset: DatasetAnalysis) -> Table:
         "by_position",
         "Grounding against position on",
         "Scored pairs of all findings by the cell of a 3 x 3 grid that holds their region's center of mass; left and "
-        "right are sides of the image. Mean scores in percent. Peaks: percentage of all maps with their peak, or of "
-        f"answers with their center, in that cell, wherever the region is. {INTERVALS}",
+        "right are sides of the image. Mean scores in percent. Peaks: percentage of the maps of these pairs with "
+        f"their peak, or of answers with their center, in that cell, wherever the region is. {INTERVALS}",
         ["Model", "Position"],
         ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
         [
@@ -513,13 +513,13 @@ def _subgroups(dataset: DatasetAnalysis) -> Table:
         "subgroups",
         "Sex, age and projection on",
         "Images by sex, age and projection as recorded in the dataset. Positives: pairs of an image and a finding that "
-        "is present; scored: those with a region. Numbers in percent, means over findings that count in every group: "
-        f"for AUROC those with {LEAST['auroc']} positives and {LEAST['auroc']} negatives in each group; the pointing "
-        f"game needs {LEAST['pointing_game']} scored pairs in the group. Below the groups: largest minus smallest, in "
-        "percentage points, with the number of findings in the mean and an interval corrected for picking the "
-        "extremes; p of a test that exchanges the groups of patients, adjusted for all attributes and numbers of the "
-        "model. A gap may come from different lesions, diseases or devices in a group. The age bands are ours. "
-        f"{INTERVALS}",
+        "is present; scored: those with a region. Numbers in percent. AUROC: mean over the findings with "
+        f"{LEAST['auroc']} positives and {LEAST['auroc']} negatives in each group. Pointing game: mean over the "
+        f"findings that occur in each group, if the group has at least {LEAST['pointing_game']} scored pairs in all. "
+        "Below the groups: largest minus smallest, in percentage points, with the number of findings in the mean and "
+        "an interval corrected for picking the extremes; p of a test that exchanges the groups of patients (of images "
+        "where patients are not known), adjusted for all attributes and scores tested for this model. A gap may come "
+        f"from different lesions, diseases or devices in a group. The age bands are ours. {INTERVALS}",
         ["Model", "Attribute", "Group"],
         ["Images", "Patients", "Positives", "Scored", *(NUMBERS[key].title for key in LEAST), "p", "Adjusted p"],
         rows,
@@ -540,7 +540,7 @@ def _correlations(analysis: Analysis) -> Table:
         "settings (for all datasets: its means over them), or a model and finding. p: test of a zero slope; none if "
         "points are not independent, such as findings of several models or datasets. Left out: models and findings "
         "with equal probabilities for all images, whose AUROC is 0.5 by construction.",
-        ["A point for each", "Dataset"],
+        ["Each point is a", "Dataset"],
         ["Models", "Points", "R\u00b2", "Slope", "Intercept", "p"],
         rows,
         analysis.notes,

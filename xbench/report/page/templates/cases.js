@@ -126,7 +126,7 @@
   }
 
   function said(panel) {
-    const dice = panel.dice === null ? "" : `${panel.boxes ? "Dice" : "Dice at 0.5"}: ${percent(panel.dice, 1)}.`;
+    const dice = panel.dice === null ? "" : `${panel.boxes ? "Dice" : "Dice at threshold 0.5"}: ${percent(panel.dice, 1)}%.`;
     const words = [verdict(panel), `, ${recognized(panel)}. ${dice}`];
     return panel.boxes ? [...words, element("code", { class: "raw" }, panel.raw || "(an empty answer)")] : words;
   }
