@@ -117,7 +117,8 @@ def test_the_screen_says_what_was_found_and_left_out(written):
     *_, blank, found, page = said.splitlines()
     assert page == f"Report: {out / 'index.html'}" and not blank
     assert re.fullmatch(
-        r".* points? at \d+% on average over \w+ findings; [\d.]+ of \d+ lesions; 95% interval( of \S+)? \d+% to \d+%.",
+        r".* points? at \d+% of lesions on average over \w+ findings \([\d.]+ of \d+\); "
+        r"95% interval( of \S+)? \d+% to \d+%.",
         found,
     )
 

@@ -80,7 +80,7 @@ def test_the_rate_is_a_mean_over_findings_with_the_lesions_beside_it(report):
     images, value = demo.run.images, demo.macro["pointing_game"].value
     hits, lesions = images.pointing_hit[images.scored].sum(), images.scored.sum()
     assert abs(hits / lesions - value) > 0.02, "the two are not the same"
-    said = f"its map points at {100 * value:.0f}% on average over eight findings; {hits:.0f} of {lesions} lesions"
+    said = f"its map points at {100 * value:.0f}% of lesions on average over eight findings ({hits:.0f} of {lesions})"
     alone = of(analysis, "Demo", datasets=1)
     assert said in answer(facts_of(alone)).answer and said in in_a_line(facts_of(alone))
     assert charts.outcomes(alone.datasets, "Demo").over == "eight findings"

@@ -78,7 +78,9 @@ def made(*found, tied=(), p=None, **scores):
 
 
 CASES = {
-    "one model": made("Does KAD", "Mostly", "79% on average over three", "43.6 of 63", "75% to 83%", "13%", kad=[0.79]),
+    "one model": made(
+        "Does KAD", "Mostly", "79% of lesions on average over three", "43.6 of 63", "75% to 83%", "13%", kad=[0.79]
+    ),
     "half": made("About half the time", "52%", kad=[0.52]),
     "rarely": made("Less than half the time", "30%", kad=[0.30]),
     "nearly always": made("Nearly always", "96%", kad=[0.96]),
@@ -107,7 +109,12 @@ CASES = {
     "one at the floor": made("the best, KAD,", "One is at the floor: MAVL", kad=[0.79], mavl=[0.1], p=0.001),
     "all at the floor": made("They guess: none", "(13%)", kad=[0.12], mavl=[0.1], p=0.001),
     "one model on two datasets": made(
-        *("60% on average over two datasets", "40% (RSNA Pneumonia) to 80% (VinDr-CXR)", "87.2", "57% to 63%"),
+        *(
+            "60% of lesions on average over two datasets",
+            "40% (RSNA Pneumonia) to 80% (VinDr-CXR)",
+            "87.2",
+            "57% to 63%",
+        ),
         kad=[0.8, 0.4],
     ),
     "two models on two datasets": made(

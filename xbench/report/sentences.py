@@ -371,14 +371,15 @@ def axis_title(found: Standings) -> str:
 
 
 def _located(row: Standing, more: str = "") -> str:
-    """Return the predicate of a score: `points at 91% on average over eight findings; 243 of 272 lesions`."""
+    """Return the predicate of a score: `points at 91% of lesions on average over eight findings (243 of 272)`."""
     over, percent = mean_over(len(row.runs), row.findings), _percent(row)
     if row.answers:
         mean = f", on average over {over}" if over else ""
         share = f"{percent} of its {_UNITS[row.answers]} on the lesion"
         return f"has {share}{mean}{more} ({count_of(row.lesions, 'lesion')})"
-    lesions = f"{_hits(row)} of {row.lesions:,} lesions"
-    return f"points at {f'{percent} on average over {over}{more}; {lesions}' if over else f'{lesions} ({percent})'}"
+    hits = f"{_hits(row)} of {row.lesions:,}"
+    mean = f"{percent} of lesions on average over {over}{more} ({hits})"
+    return f"points at {mean if over else f'{hits} lesions ({percent})'}"
 
 
 def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> str:
