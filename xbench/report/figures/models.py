@@ -75,7 +75,7 @@ def dice_gap(analysis: Analysis, looks: Looks) -> Figure | None:
     columns = charts.gaps(analysis)
     if not columns:
         return None
-    figure, axes = _rows(analysis, columns, "Dice \u00d7 100:  \u25cb at 0.5   | cross-fitted   \u25cf best")
+    figure, axes = _rows(analysis, columns, "Dice \u00d7 100:  \u25cb at 0.5   \u25cf cross-fitted   | best")
     for axis, column in zip(axes, columns, strict=True):
         for row, entry in enumerate(column.entries):
             if len(entry.marks) < 2:
@@ -85,9 +85,9 @@ def dice_gap(analysis: Analysis, looks: Looks) -> Figure | None:
             axis.plot([fixed, best], [row, row], **dot)
             dot |= {"markersize": 4.5, "zorder": 3}
             axis.plot(fixed, row, "o", markerfacecolor="white", **dot)
-            axis.plot(best, row, "o", **dot)
+            axis.plot(best, row, "|", **{**dot, "color": "black", "markersize": 8})
             if entry.score.value is not None:
-                axis.plot(100 * entry.score.value, row, "|", **{**dot, "color": "black", "markersize": 8})
+                axis.plot(100 * entry.score.value, row, "o", **dot)
             write_number(axis, row, f"{best - fixed:.1f}")
         axis.text(1.04, 1.0, "gap", transform=axis.transAxes, va="bottom", color=FAINT)
     return figure

@@ -56,8 +56,8 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         drawn = Drawn(f"intervals_{key}", f"{numbers[key].title} with intervals", caption)
         yield drawn, intervals(analysis, key, looks)
     caption = (
-        "Dice at the fixed threshold 0.5 (open), at cross-fitted thresholds (bar), and at the threshold that is best "
-        "on the same images (filled); numbers: best minus at 0.5. Means over findings, times 100."
+        "Dice at the fixed threshold 0.5 (open), at cross-fitted thresholds (filled), and at the threshold that is "
+        "best on the same images (bar); numbers: best minus at 0.5. Means over findings, times 100."
     )
     yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, looks)
     caption = (
