@@ -9,9 +9,9 @@ from synthetic import FINDINGS, write_run
 
 from xbench.report import charts
 from xbench.report.facts import facts_of, over_datasets
-from xbench.report.names import model_title
+from xbench.report.names import beside, model_title
 from xbench.report.page.write import write_page
-from xbench.report.runs import collect
+from xbench.report.runs import collect, setting_in_words
 from xbench.report.schema import Comparison, Correlation, Estimate, FillAnalysis, InterventionAnalysis, Reference
 from xbench.report.sentences import (
     answer,
@@ -366,3 +366,40 @@ def test_means_over_datasets_recover_the_intervals():
     assert both.high - both.value == pytest.approx((0.1**2 + 0.1**2) ** 0.5 / 2)
     assert over_datasets([one, Estimate(0.7)]) == Estimate(pytest.approx(0.6))
     assert over_datasets([one, Estimate(None)]) == Estimate(None)
+
+
+@pytest.mark.parametrize(("high", "expected"), [(0.22, "It guesses"), (0.24, "Too few images to tell: its map")])
+def test_a_wide_interval_that_holds_the_floor_is_not_called_a_guess(report, high, expected):
+    analysis = report({"kad": [0.15]})
+    (dataset,) = analysis.datasets
+    wide = dataset.runs[0].macro | {"pointing_game": Estimate(0.15, 0.02, high)}
+    runs = (replace(dataset.runs[0], macro=wide), *dataset.runs[1:])
+    facts = facts_of(replace(analysis, datasets=(replace(dataset, runs=runs),)))
+    assert answer(facts).answer.startswith(expected)
+    # The interval is given once.
+    assert in_a_line(facts).count(f"{100 * high:.0f}%") == 1
+
+
+def test_findings_with_the_same_best_score_are_all_best(report):
+    analysis = report({"kad": [0.79]})
+    (dataset,) = analysis.datasets
+    run, names = dataset.runs[0], sorted(dataset.runs[0].findings)
+    for tops, expected in (
+        (2, f"Best: {names[0]} and {names[1]}, 90% of lesions each."),
+        (1, f"Best: {names[0]}, 90% of"),
+    ):
+        scores = {name: Estimate(0.9 if place < tops else 0.5 - 0.1 * place) for place, name in enumerate(names)}
+        findings = {name: of | {"pointing_game": scores[name]} for name, of in run.findings.items()}
+        changed = replace(dataset, runs=(replace(run, findings=findings), *dataset.runs[1:]))
+        said = best(facts_of(replace(analysis, datasets=(changed,)))).answer
+        assert said.startswith(expected) and said.endswith(f"Weakest: {names[2]}, 30%."), said
+
+
+def test_a_probability_is_told_from_its_threshold():
+    assert beside(0.33916, 0.33914) == "probability 0.3392, threshold 0.3391"
+    assert beside(0.36, 0.2141) == "probability 0.360, threshold 0.214"
+    assert beside(0.0237, 0.0237) == "probability 0.024, just at the threshold"
+
+
+def test_a_box_baseline_without_another_split_is_called_so():
+    assert setting_in_words("elsewhere_sha256", "none") == "without another split"
