@@ -112,7 +112,7 @@ def _rates(answers: Answers, of_file: bool) -> str:
     if of_file and not shares["unparsable"] + shares["truncated"]:
         found, pairs = round(shares["pairs"] * shares["answered"]), round(shares["pairs"])
         return f"{pairs} pairs with the finding and a region: {answers.kind} for {found}, none for {pairs - found}."
-    kinds = ", ".join(f"{100 * shares[name]:.1f} % {name}" for name in STATUSES)
+    kinds = ", ".join(f"{100 * shares[name]:.1f}% {name}" for name in STATUSES)
     recognized = tokens = ""
     if answers.tokens is not None:
         tokens = f" Tokens: {answers.tokens.sent:,} sent, {answers.tokens.received:,} received."

@@ -299,7 +299,7 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     done, (entry,) = {"reordered": 0.21, "clipped": 0.07, "dropped": 0.33}, alone.runs
     results = replace(entry.run.results, answers=replace(answers, overall=answers.overall | done))
     said = warnings([replace(entry, run=replace(entry.run, results=results))])
-    assert all(any(f"{100 * share:.1f} % of the answers" in text for text in said) for share in done.values())
+    assert all(any(f"{100 * share:.1f}% of the answers" in text for text in said) for share in done.values())
     write_page(alone, list(all_tables(alone)), page, cases=1)
     line = in_a_line(facts_of(alone))
     assert "box area" in line and "map" not in line

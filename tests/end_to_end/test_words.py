@@ -260,7 +260,7 @@ def test_the_prior_is_learned_on_another_run(address, reported, tmp_path, capsys
     capsys.readouterr()
     learned = rescored(run, "--tune", str(run_in(tmp_path / "runs")))
     assert {*learned["tuned"]["Nodule"]} == {"sides", "zones"} and learned["numbers"]["side_prior"]["value"] > 0
-    assert "Texts: 10, 80.0 % read, 20.0 % normal." in " ".join(capsys.readouterr().out.split())
+    assert "Texts: 10, 80.0% read, 20.0% normal." in " ".join(capsys.readouterr().out.split())
     assert main(["rescore", str(run), "--strict"]) == 2 and "need --protocol words" in capsys.readouterr().err
 
 

@@ -146,7 +146,7 @@ def _add_protocols(words: Words, names: Sequence[str], every: bool, tuning: Mapp
             numbers |= write_words(words) if "words" in PROTOCOLS[name].takes else {}
             path = write_protocol(run.folder, name, numbers, tables[name])
         if texts := numbers.get("texts"):
-            shares = [f"{100 * share:.1f} % {name}" for name, share in texts.items() if name != "count" and share]
+            shares = [f"{100 * share:.1f}% {name}" for name, share in texts.items() if name != "count" and share]
             shown.caption = f"Texts: {', '.join([str(texts['count']), *shares])}."
         for place, (number, entry) in enumerate(numbers["numbers"].items()):
             values = ("-" if value is None else f"{value:.4f}" for value in (entry["value"], entry["strict"]))

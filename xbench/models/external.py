@@ -299,7 +299,7 @@ class External(AnsweringModel):
         count = lost + len(source.maps) + len(source.scores) + len(source.texts)
         half = ": half of them or more, so the file may use other names" if lost >= count / 2 else ""
         text = (
-            f"{lost} of {count} predictions ({100 * lost / count:.1f} %) belong to no image and finding of {dataset}, "
+            f"{lost} of {count} predictions ({100 * lost / count:.1f}%) belong to no image and finding of {dataset}, "
             f"and --extra ignore left them out{half}"
         )
         rank_zero_warn(f"{text}. The first: {'; '.join(map(_in_words, source.unknown[:3]))}.")
@@ -313,10 +313,10 @@ class External(AnsweringModel):
         present = [(image, finding) for image in labels for finding in self.findings if labels[image].get(finding) == 1]
         lost = [pair for pair in present if pair not in texts]
         silent = {image for image, _ in lost} - {image for image, _ in texts}
-        text = f"{self._path.name} has no box for {len(lost)} of {len(present)} pairs of an image and a present finding"
-        if silent:
-            text += f", and no row at all for {len(silent)} of them, such as {min(silent)}: it may be incomplete"
-        notes = [Note(text, image) for image, _ in lost] if self._kind == "boxes" else []
+        text = f"{self._path.name} has no box for {len(lost)} of {len(present)} positive pairs"
+        incomplete = f"a finding is present, but {self._path.name} has no row for the image; the file may be incomplete"
+        notes = [Note(text, image) for image, _ in lost] + [Note(incomplete, image) for image in sorted(silent)]
+        notes = notes if self._kind == "boxes" else []
         if not self._ask_negatives:
             text = f"{self._path.name} has no entry about an image without the finding, so no false alarms are counted"
             absent = (image for image in labels if any(labels[image].get(finding) == 0 for finding in self.findings))

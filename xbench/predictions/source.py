@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -236,7 +237,11 @@ def kind_of(path: Path) -> Kind:
     suffix = "" if path.is_dir() else path.suffix.lower()
     if suffix == ".csv":
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            head = file.readline(2**16).replace('"', "").strip().split(",")
+            head = [name.strip() for name in file.readline(2**16).replace('"', "").split(",")]
+        corners = [name for name in head if re.fullmatch(r"[xywh]|width|height|[xy]_?(\d|min|max)", name, re.I)]
+        if len(corners) > 3 and "x0" not in head:
+            wanted = "Boxes need x0, y0, x1 and y1 (left, top, right and bottom): rename or convert them."
+            raise UsageError(f"{path} has the columns {', '.join(corners)}. {wanted}")
         return read_answered(path)[0] if "x0" in head else "probabilities"
     if suffix == ".parquet":
         return "probabilities"

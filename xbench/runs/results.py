@@ -205,7 +205,7 @@ class Repeats(_Part):
 
     def in_words(self) -> str:
         """Describe the agreement."""
-        status, boxes = (f"{100 * count / self.asked:.1f} %" for count in (self.same_status, self.same_boxes))
+        status, boxes = (f"{100 * count / self.asked:.1f}%" for count in (self.same_status, self.same_boxes))
         return (
             f"Asked again {self.asked:,} times: {status} have the first answer's status, {boxes} its boxes (IoU > 0.9)."
         )
@@ -233,13 +233,13 @@ class Answers(_Part):
         said, share = [], {name: value or 0.0 for name, value in self.overall.items()}
         if (lost := share["unparsable"] + share["truncated"]) > 0.05:
             said.append(
-                f"{100 * lost:.1f} % of the answers could not be read completely (unparsable "
-                f"{100 * share['unparsable']:.1f} %, truncated {100 * share['truncated']:.1f} %) and "
+                f"{100 * lost:.1f}% of the answers could not be read completely (unparsable "
+                f"{100 * share['unparsable']:.1f}%, truncated {100 * share['truncated']:.1f}%) and "
                 "count as misses if they have no box: look at some in predictions.parquet."
             )
         if share["suspect_frame"] > 0.2:
             said.append(
-                f"The numbers of {100 * share['suspect_frame']:.1f} % of the answers do not look like the declared "
+                f"The numbers of {100 * share['suspect_frame']:.1f}% of the answers do not look like the declared "
                 f"frame {self.frame}. If it is wrong, use another one: `xbench rescore RUN --frame NAME`."
             )
         done = {
@@ -250,7 +250,7 @@ class Answers(_Part):
         hint = f"check that the frame is {self.frame}, and that the numbers are corners, not sizes"
         for name, what in done.items():
             if share[name] > 0.05:
-                said.append(f"{100 * share[name]:.1f} % of the answers {what}: {hint}.")
+                said.append(f"{100 * share[name]:.1f}% of the answers {what}: {hint}.")
         if (found := self.recognition) is not None:
             if found.median_mass is not None and found.median_mass < 0.5:
                 said.append(
@@ -343,7 +343,7 @@ class Results(_Part):
         scores[MACRO] = self.grounding.macro | vars(test)
         names = ["all findings together" if name == MACRO else name for name in test.may_be_wrong]
         surest = scores[min(test.may_be_wrong, key=lambda name: scores[name]["sign_p"] or 0)]
-        low, high = (f"{100 * (surest[key] or 0):.1f} %" for key in ("pointing_game_of_minimum", "pointing_game"))
+        low, high = (f"{100 * (surest[key] or 0):.1f}%" for key in ("pointing_game_of_minimum", "pointing_game"))
         return (
             "The sign of the saliency maps may be wrong: their minimum lies in the annotated region more often than "
             f"their maximum, for {', '.join(names)} ({low} against {high}, p = {surest['sign_p'] or 0:.2g}). "
