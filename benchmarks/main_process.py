@@ -27,7 +27,7 @@ FIGURES = (
         "main process of `test` without its network, an image with one pair",
         "ms",
         at_most(0.5),
-        "Each batch maps shared memory, runs Lightning's hooks and writes a file of the journal. Larger batches help.",
+        "Each batch maps shared memory, runs Lightning's hooks and appends to the journal. Larger batches help.",
     ),
     Figure(
         "the same, over reading the map and its region once",

@@ -72,7 +72,8 @@ class PredictionWriter(Callback):
         kept = tables_of(outputs, batch)
         number = batch.first // data.batch_size
         with self._writing():
-            append_record(self._parts, BatchRecord(number, kept, tuple(batch.failures), tuple(batch.notes)))
+            record = BatchRecord(number, kept, tuple(batch.failures), tuple(batch.notes))
+            append_record(self._parts / f"{trainer.global_rank}.arrow", record)
             if outputs is not None and self._drawn:
                 self._draw(outputs, batch, pl_module)  # type: ignore[arg-type]
 

@@ -63,10 +63,10 @@ class ResultsWriter(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        for batch, path in self._run.finished.items() if trainer.is_global_zero else ():
+        for batch, place in self._run.finished.items() if trainer.is_global_zero else ():
             images = range(len(data.records))[batch * data.batch_size : (batch + 1) * data.batch_size]
             unasked = [image for image in images if not data.records[image].looked_for(data.findings)]
-            Evaluation.of(trainer).restore(read_record(path), unasked)
+            Evaluation.of(trainer).restore(read_record(batch, place), unasked)
 
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
@@ -81,7 +81,8 @@ class ResultsWriter(Callback):
             f"The finished batch cannot be written to {self._run.journal}",
             "Earlier batches are kept: free disk space and run the same command with --resume true.",
         ):
-            append_record(self._run.journal, BatchRecord(number, tables, tuple(batch.failures), tuple(batch.notes)))
+            record = BatchRecord(number, tables, tuple(batch.failures), tuple(batch.notes))
+            append_record(self._run.part(trainer.global_rank), record)
         # Otherwise this time would count as waiting for the next batch.
         evaluation.stopwatch.lap("logging")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -69,14 +70,15 @@ def test_a_killed_run_goes_on(broken, unbroken, monkeypatch, capsys):
     assert json.loads(results.read_text())["provenance"]["batches_of_earlier_attempts"] == 4
 
 
-@pytest.mark.parametrize("damage", ["a bit turned", "not renamed", "another batch"])
+@pytest.mark.parametrize("damage", ["a bit turned", "cut off", "another batch"])
 def test_a_damaged_batch_is_done_again(broken, unbroken, monkeypatch, damage):
-    *_, other, path = sorted(broken.glob("runs/*/*/journal/*.arrow"))
-    content = bytearray((other if damage == "another batch" else path).read_bytes())
+    (path,) = broken.glob("runs/*/*/journal/*.arrow")
+    content, (*_, last) = bytearray(path.read_bytes()), finished_batches(path.parent).items()
+    if damage == "another batch":
+        head = content.rindex(b"%d %d " % (last[0], last[1].size), 0, last[1].start)
+        content[head : head + 1] = b"7"
     content[-9] ^= damage == "a bit turned"
-    path.write_bytes(content)
-    if damage == "not renamed":
-        path.rename(path.with_suffix(".partial"))
+    path.write_bytes(content[: -1 if damage == "cut off" else None])
     check_gone_on(broken, monkeypatch, unbroken)
     both = logged(broken / "first.log") + logged(broken / "second.log")
     assert len(both) - len({*both}) == 2, "the images of that batch"
@@ -202,36 +204,44 @@ def test_no_damage_to_a_journal_gives_a_wrong_record(tmp_path_factory, seed, pla
     draw = np.random.default_rng(seed)
     written = {batch: record(batch, draw) for batch in range(3)}
     for one in written.values():
-        append_record(folder, one)
+        append_record(folder / "0.arrow", one)
 
     def finished():
         found = finished_batches(folder)
-        for batch, path in found.items():
+        for batch, place in found.items():
             # To the bit and with their types.
-            assert read_record(path) == written[batch]
-            assert _encode(read_record(path)) == _encode(written[batch])
+            assert read_record(batch, place) == written[batch]
+            assert _encode(read_record(batch, place)) == _encode(written[batch])
         return [*found]
 
     assert finished() == [0, 1, 2]
-    path = finished_batches(folder)[1]
+    places, path = finished_batches(folder), folder / "0.arrow"
     content = bytearray(path.read_bytes())
-    path.write_bytes(content[: place * (len(content) - 1) // 2000])
-    assert finished() == [0, 2]
-    content[place * (len(content) - 1) // 2000] ^= flip
+    changed = place * (len(content) - 1) // 2000
+    path.write_bytes(content[:changed])
+    assert finished() == [batch for batch, one in places.items() if one.start + one.size <= changed]
+    content[changed] ^= flip
     path.write_bytes(content)
-    assert finished() == [0, 2]
-    with pytest.raises(ValueError, match="changed while"):
-        read_record(path)
-    append_record(folder, written[1])
-    assert finished() == [0, 1, 2]
+    kept = finished()
+    damaged = next(batch for batch, one in places.items() if changed < one.start + one.size)
+    assert damaged not in kept and kept[:damaged] == [*range(damaged)]
+    if changed >= places[damaged].start:
+        with pytest.raises(ValueError, match="changed while"):
+            read_record(damaged, places[damaged])
+    append_record(folder / "1.arrow", written[damaged])
+    assert damaged in finished()
 
 
 def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
-    append_record(tmp_path, record(0, draw))
+    append_record(tmp_path / "0.arrow", record(0, draw))
+
+    class Full(io.FileIO):
+        def write(self, content):
+            super().write(bytes(content)[:90])
+            full()
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left on device"):
-        patch.setattr("os.replace", full)
-        append_record(tmp_path, record(1, draw))
-    assert not [*tmp_path.glob("*.partial")]
+        patch.setattr("builtins.open", lambda path, mode: io.BufferedWriter(Full(path, mode)))
+        append_record(tmp_path / "0.arrow", record(1, draw))
     assert [*finished_batches(tmp_path)] == [0]

@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from xbench.runs.files import PAIRS, PREDICTIONS, SCHEMAS
 from xbench.runs.folder import open_journaled_folder
-from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
+from xbench.runs.journal import BatchRecord, all_batches, append_record, finished_batches, read_record
 from xbench.scoring.rows import column_of, nulls
+from xbench.types import Note
 
 
 def test_a_table_that_is_kept_does_not_keep_the_others_of_its_batch(tmp_path):
@@ -17,10 +18,10 @@ def test_a_table_that_is_kept_does_not_keep_the_others_of_its_batch(tmp_path):
     maps = pa.table(nulls(SCHEMAS[PREDICTIONS], 1) | {"map": cells})
     rows = pa.table(nulls(SCHEMAS[PAIRS], 2) | {"index": pa.array([0, 1])})
     for batch in range(3):
-        append_record(tmp_path, BatchRecord(batch, {PAIRS: rows, PREDICTIONS: maps}, (), ()))
-    paths = [*finished_batches(tmp_path).values()]
+        append_record(tmp_path / "0.arrow", BatchRecord(batch, {PAIRS: rows, PREDICTIONS: maps}, (), ()))
+    finished = finished_batches(tmp_path)
     gc.collect()
-    before, kept = pa.total_allocated_bytes(), [read_record(path).tables[PAIRS] for path in paths]
+    before, kept = pa.total_allocated_bytes(), [read_record(*one).tables[PAIRS] for one in finished.items()]
     gc.collect()
     assert all(table.equals(rows) for table in kept)
     # Buffers of Arrow's own pool; one that borrows from Python's bytes says so by its parent.
@@ -38,11 +39,14 @@ def _root(buffer: pa.Buffer) -> pa.Buffer:
     return buffer
 
 
-def test_a_batch_that_is_done_again_leaves_no_other_record(tmp_path):
+def test_the_record_of_the_last_attempt_counts(tmp_path):
     same = SimpleNamespace(broadcast=lambda choice: choice)
     trainer = SimpleNamespace(is_global_zero=True, world_size=1, default_root_dir=tmp_path, callbacks=[], strategy=same)
     run = open_journaled_folder(trainer, "model", "data", lambda: {}, batches=2, resume=False)
     for batch in range(2):
-        append_record(run.journal, BatchRecord(batch, {}, (), ()))
+        append_record(run.part(0), BatchRecord(batch, {}, (), ()))
     again = open_journaled_folder(trainer, "model", "data", lambda: {}, batches=2, resume=True)
-    assert again.path == run.path and [*again.finished] == [*finished_batches(run.journal)] == [0]
+    assert again.path == run.path and [*again.finished] == [0]
+    second = BatchRecord(1, {}, (), (Note("again", "a"),))
+    append_record(again.part(0), second)
+    assert [*all_batches(run.journal, 2)] == [BatchRecord(0, {}, (), ()), second]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xbench.findings.names import is_folder_name
 from xbench.runs.files import CONFIG, JOURNAL, RESULTS
 from xbench.runs.fingerprint import difference
-from xbench.runs.journal import ABOUT, finished_batches, read_about
+from xbench.runs.journal import ABOUT, Place, finished_batches, read_about
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import write_whole
 from xbench.runtime.locks import Busy, try_lock
@@ -32,12 +32,17 @@ class RunFolder:
     """Folder of a run, the same in every process."""
 
     path: Path
-    finished: Mapping[int, Path] = field(default_factory=dict)  # by number, batches of earlier attempts
+    finished: Mapping[int, Place] = field(default_factory=dict)  # by number, batches of earlier attempts
+    files: int = 0  # of the journal, from earlier attempts
 
     @property
     def journal(self) -> Path:
         """Folder of the journal of an unfinished run."""
         return self.path / JOURNAL
+
+    def part(self, process: int) -> Path:
+        """Return the journal's file for a process, which sorts after those of earlier attempts."""
+        return self.journal / f"{self.files:06d}-{process:06d}.arrow"
 
 
 def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
@@ -79,9 +84,7 @@ def open_journaled_folder(
         finished = [*finished_batches(folder / JOURNAL).items()]
         # A process without a batch would make the others wait forever, so it repeats a finished one.
         kept = max(0, batches - trainer.world_size)
-        for _, again in finished[kept:]:
-            again.unlink()  # a second answer, or another last bit on a GPU, would contradict it
-        return RunFolder(folder, dict(finished[:kept]))
+        return RunFolder(folder, dict(finished[:kept]), len([*folder.glob(f"{JOURNAL}/*.arrow")]))
 
     return _together(trainer, choose)
 

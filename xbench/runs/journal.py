@@ -1,31 +1,31 @@
 """Journal of finished batches on disk, so that a killed run can be resumed.
 
-Each batch is a file with a line of JSON and Arrow tables, which is renamed into place when complete, with a checksum in
-its name. If a process or machine dies at any time, a batch is either intact or counts as unfinished. Nothing is
-pickled.
+Each process appends its batches to a file of its own, because file systems of clusters create files slowly. A batch is
+a line with its number, size and checksum, then JSON and Arrow tables. If a process or machine dies at any time, a batch
+is either intact or counts as unfinished. Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from xbench.runs.files import SCHEMAS
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from xbench.types import Failure, Note
 
 ABOUT = "about.json"
-_NAME = re.compile(r"(\d+)-([0-9a-f]{8})\.arrow")
+_HEAD = re.compile(rb"(\d{1,12}) (\d{1,15}) ([0-9a-f]{8})\n")
 
 
 @dataclass(frozen=True)
@@ -38,41 +38,71 @@ class BatchRecord:
     notes: tuple[Note, ...]
 
 
-def append_record(folder: Path, record: BatchRecord) -> None:
-    """Write a batch to the journal in a folder, which finishes it."""
+class Place(NamedTuple):
+    """Where the journal holds a batch."""
+
+    path: Path
+    start: int
+    size: int
+    checksum: int  # CRC-32 that starts from the batch's number
+
+
+def append_record(path: Path, record: BatchRecord) -> None:
+    """Append a batch to the journal's file of this process and attempt, which finishes the batch."""
     content = _encode(record)
+    head = f"{record.batch} {len(content)} {zlib.crc32(content, record.batch):08x}\n".encode()
     # Not forced to disk, which would take longer than the batch; the checksum reveals missing data.
-    write_whole(folder / f"{record.batch:06d}-{zlib.crc32(content):08x}.arrow", content, forced=False)
+    with open(path, "ab") as file:
+        file.writelines((head, content))
 
 
-def finished_batches(folder: Path) -> dict[int, Path]:
-    """Return the journal's intact files by batch, in the dataset's order."""
-    # Repeated batches are equal.
-    found = {int(path.name.partition("-")[0]): path for path in folder.glob("*.arrow") if _intact(path)}
-    return dict(sorted(found.items()))
+def finished_batches(folder: Path) -> dict[int, Place]:
+    """Return the places of the journal's intact batches by number, in the dataset's order."""
+    return {batch: place for batch, place in _places(folder).items() if _intact(batch, place)}
 
 
 def all_batches(folder: Path, expected: int) -> Iterator[BatchRecord]:
     """Yield all batches in order; raise a UserError at the end if any is missing."""
-    finished = set[int]()
-    # Longer numbers are larger. Repeated batches are equal.
-    for path in sorted(folder.glob("*.arrow"), key=lambda path: (len(path.name), path.name)):
-        if (content := _intact(path)) is not None and (record := _decode(content)).batch not in finished:
-            finished.add(record.batch)
-            yield record
-    if len(finished) != expected:
+    finished = 0
+    for batch, place in _places(folder).items():
+        if (content := _intact(batch, place)) is not None:
+            finished += 1
+            yield _decode(content)
+    if finished != expected:
         raise UserError(
-            f"{folder} holds {len(finished)} of {expected} finished batches, because other processes wrote to another "
+            f"{folder} holds {finished} of {expected} finished batches, because other processes wrote to another "
             "disk: --trainer.default_root_dir must be a folder that all nodes share."
         )
 
 
-def read_record(path: Path) -> BatchRecord:
-    """Read a finished batch; raise a ValueError if its file changed since `finished_batches`."""
-    content = _intact(path)
+def read_record(batch: int, place: Place) -> BatchRecord:
+    """Read a finished batch; raise a ValueError if it changed since `finished_batches`."""
+    content = _intact(batch, place)
     if content is None:
-        raise ValueError(f"{path} changed while it was read")
+        raise ValueError(f"{place.path} changed while it was read")
     return _decode(content)
+
+
+def _places(folder: Path) -> dict[int, Place]:
+    """Return the last place of each batch, sorted; what follows a torn batch in its file is lost."""
+    found: dict[int, Place] = {}
+    for path in sorted(folder.glob("*.arrow")):  # later attempts last
+        with open(path, "rb") as file:
+            end = os.fstat(file.fileno()).st_size
+            while head := _HEAD.fullmatch(file.readline(64)):
+                place = Place(path, file.tell(), int(head[2]), int(head[3], 16))
+                if file.seek(place.size, os.SEEK_CUR) > end:
+                    break
+                found[int(head[1])] = place
+    return dict(sorted(found.items()))
+
+
+def _intact(batch: int, place: Place) -> bytes | None:
+    """Return the content of a batch; None if its checksum does not match."""
+    with open(place.path, "rb") as file:
+        file.seek(place.start)
+        content = file.read(place.size)
+    return content if zlib.crc32(content, batch) == place.checksum else None
 
 
 def _decode(content: bytes) -> BatchRecord:
@@ -96,13 +126,6 @@ def read_about(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return about if isinstance(about, dict) else None
-
-
-def _intact(path: Path) -> bytes | None:
-    """Return the content of a journal file; None if its checksum does not match."""
-    name = _NAME.fullmatch(path.name)
-    content = path.read_bytes() if name else b""
-    return content if name and zlib.crc32(content) == int(name[2], 16) else None
 
 
 def encoded(table: pa.Table) -> pa.Buffer | bytes:
