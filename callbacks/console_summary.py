@@ -78,7 +78,7 @@ _OF_LESIONS = {"recall_50": "Rec.\n@0.5", "precision_50": "Prec.\n@0.5"}
 
 def _table(results: Results) -> Table:
     answers, columns, recognition = results.answers, _COLUMNS, results.classification.macro
-    legend = " Best: the finding's highest mean of all thresholds, on these images."
+    legend = " Best: at the threshold with the finding's highest mean on these images."
     if answers:
         # Fit 80 characters.
         asked = {name: title for name, title in _COLUMNS.items() if name in recognition}
@@ -134,7 +134,8 @@ def _own_scale(own: OwnScale) -> str:
 def _interventions(found: Interventions) -> Table:
     others = [f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.all_pairs[ANY].macro.items()]
     about = "" if found.sign_over_fills is not False else " Its sign depends on the fill."
-    caption = f"{found.reason or ''} Use: drop minus control drop.{about} Means over findings. {', '.join(others)}."
+    means = f"Means over findings with {LEAST} pairs"
+    caption = f"{found.reason or ''} Use: drop minus control drop.{about} {means}. {', '.join(others)}."
     if all(value is None for numbers in found.all_pairs.values() for value in numbers.macro.values()):
         caption = f"{found.reason or ''} No numbers: a finding needs {LEAST} pairs."
     pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"

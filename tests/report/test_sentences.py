@@ -16,6 +16,7 @@ from xbench.report.schema import Comparison, Correlation, Estimate, FillAnalysis
 from xbench.report.sentences import (
     answer,
     best,
+    chance_recognition,
     differences,
     failures,
     in_a_line,
@@ -87,7 +88,7 @@ CASES = {
     "one guesses": made("It guesses", "the middle of the image (13%)", kad=[0.15]),
     "a setting matters": made("79%", "with name prompts it falls to 50%", kad=[0.79], kad__name=[0.5], p=0.001),
     "no setting matters": made(
-        *("79%", "None of the two other settings makes a significant difference", "(78% to 80%)"),
+        *("79%", "In the pointing game, the two other settings score 78% to 80%, without a"),
         **{"kad": [0.79], "kad__name": [0.78], "kad__other": [0.8], "p": 0.6, "tied": ("kad", "kad/name")},
     ),
     "several models": made("Do two models", "the best, KAD,", "79%", "75% to 83%", kad=[0.79], mavl=[0.5], p=0.001),
@@ -189,32 +190,33 @@ USED, UNUSED = hidden("kad", "depends"), hidden("kad", "unchanged", (0.0, 0.0))
 BY_INTERVENTION = {
     "uses it": judged("It points at the lesion and uses it.", USED),
     "a shortcut": judged(
-        "It points at the lesion and does not use it. With the lesion hidden, the score falls by 1.00 standard "
-        "deviations (SD); with an equal patch elsewhere hidden, by 1.00: a use of 0.00 SD (\u22120.10 to 0.10, 95% "
-        "interval; p = 0.90) over 200 lesions, the most of two fills.",
+        "It points at the lesion and does not use it. Hiding the lesion lowers the score by 1.00 standard deviations "
+        "(SD); hiding an equal patch elsewhere lowers it by 1.00. The difference, called use, is 0.00 SD (95% "
+        "interval \u22120.10 to 0.10; p = 0.90) over 200 lesions. Of two fills, \u201cmean\u201d is shown, "
+        "with the largest use.",
         UNUSED,
     ),
     "no sign": judged(
         "It seldom points at the lesion and shows no sign", hidden("kad", "no sign", (0.0, 0.05)), kad=[0.3]
     ),
     "one finding is a shortcut": judged(
-        "It points at the lesion and uses it, with no sign of that for Nodule and Hernia. With",
+        "It points at the lesion and uses it, with no sign of that for Nodule and Hernia. Hiding",
         hidden("kad", "depends", Nodule=(0.0, 0.1, 0), Mass=(0.0, 0.11, 0), Effusion=(0.11, 0.0, 0), Hernia=(-1, 0, 9)),
     ),
     "some findings have too few lesions": judged(
-        "p = 0.001) over 200 lesions of two of three findings, the least of two fills.",
+        "200 lesions of two of three findings, those with 30 or more. Of two fills, \u201cblur\u201d is shown",
         hidden("kad", "depends", Nodule=(0.9, 0.8, 0), Mass=(0.9, 0.8, 0), Hernia=None),
     ),
-    "nothing below 0": judged("a use of 0.00 SD", hidden("kad", "no sign", (-0.003, -0.002))),
-    "a negligible use": judged("It points at the lesion and uses it. With", hidden("kad", "depends", (0.1, 0.1))),
-    "elsewhere": judged("It does not point at the lesion but uses it. With", USED, kad=[0.12]),
+    "nothing below 0": judged("called use, is 0.00 SD", hidden("kad", "no sign", (-0.003, -0.002))),
+    "a negligible use": judged("It points at the lesion and uses it. Hiding", hidden("kad", "depends", (0.1, 0.1))),
+    "elsewhere": judged("It does not point at the lesion but uses it. Hiding", USED, kad=[0.12]),
     "a fill decides": judged("uses it or not, depending on how it is hidden.", hidden("kad", "fill", (0.9, 0.0))),
     "any hole": judged("points at the lesion and reacts to any hole alike.", hidden("kad", "any hole", (0.0, 0.0))),
     "too few": judged(
         "was tested on too few lesions to tell whether it uses it.", hidden("kad", "too few", (0.3, 0.3))
     ),
     "one patient": judged(
-        "a use of 0.90 SD (no interval; not tested) over 200 lesions", of_one_patient(hidden("kad", "too few"))
+        "called use, is 0.90 SD (no interval; not tested) over 200 lesions", of_one_patient(hidden("kad", "too few"))
     ),
     "several of one patient": judged(
         "KAD 0.90 SD (no interval), MAVL 0.80 SD (0.70 to 0.90).",
@@ -222,19 +224,21 @@ BY_INTERVENTION = {
         **{"kad": [0.79], "mavl": [0.7]},
     ),
     "no scores": judged(
-        "With the lesion hidden, 50% of decisions change; with an equal patch elsewhere hidden, 50%: a premium of 30 "
-        "points (20 to 40, 95% interval; p = 0.001) over 200 lesions, the least of two fills.",
+        "Hiding the lesion changes 50% of decisions; hiding an equal patch elsewhere changes 50%. The difference, "
+        "called premium, is 30 points (95% interval 20 to 40; p = 0.001) over 200 lesions. Of two fills, \u201cmean",
         hidden("kad", "depends", (0.3, 0.4), "premium"),
     ),
     "several": judged(
         "MAVL uses the lesion; KAD points at the lesion and does not use it; CLIP does not use the lesion; Demo was "
-        "not tested by intervention. Use, the fall for the lesion minus that for an equal patch elsewhere: KAD 0.00 SD "
+        "not tested by intervention. Use (how much more the score falls for the lesion than for an equal patch "
+        "elsewhere): KAD 0.00 SD "
         "(\u22120.10 to 0.10), MAVL 0.80 SD (0.70 to 0.90), CLIP 0.00 SD (\u22120.10 to 0.10).",
         *(UNUSED, hidden("mavl", "depends"), hidden("clip", "unchanged", (0.0, 0.0))),
         **{"kad": [0.79], "mavl": [0.7], "clip": [0.3], "demo": [0.6]},
     ),
     "two datasets": judged(
-        "uses it on some datasets. Use, the fall for the lesion minus that for an equal patch elsewhere: VinDr-CXR "
+        "uses it on some datasets. Use (how much more the score falls for the lesion than for an equal patch "
+        "elsewhere): VinDr-CXR "
         "0.80 SD (0.70 to 0.90), RSNA Pneumonia 0.90 SD (0.80 to 1.00).",
         *(USED, hidden("kad", "no sign")),
         kad=[0.79, 0.8],
@@ -272,7 +276,7 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
     [
         (line(0.67, 1.0), "Largely. Across three models, AUROC explains 67% of the variation"),
         (line(0.4, 1.0), "In part. Across"),
-        (line(0.4, 1.0, p=0.3), "(R\u00b2\u00a00.40, p\u00a0=\u00a00.300), which so few"),
+        (line(0.4, 1.0, p=0.3), "(R\u00b2\u00a00.40, p\u00a0=\u00a00.300), which could be"),
         (line(0.1, 1.0), "Hardly."),
         (line(0.7, -1.0), "The other way round"),
         (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognized"),
@@ -292,7 +296,7 @@ def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyze
     facts = facts_of(three_analyzed)
     (run,) = facts.pointing.head.runs
     fixed, highest, optimism = (100 * run.macro[key].value for key in ("dice_fixed", "dice_best", "dice_optimism"))
-    assert f"is {fixed:.1f}%, against {highest:.1f}% with the best threshold" in thresholds(facts).answer
+    assert f"is {fixed:.1f}% at 0.5 and {highest:.1f}% at the best threshold" in thresholds(facts).answer
     assert f"{optimism:.1f} points" in thresholds(facts).more[0]
     for end, size in ((0, "smallest"), (-1, "largest")):
         value, count = 100 * run.areas[end].scores["pointing_game"].value, run.areas[end].count
@@ -304,7 +308,7 @@ def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyze
         }
         elsewhere, all_of = round(counts["elsewhere"]), round(sum(counts.values()))
         share = f"{elsewhere} of {all_of} ({100 * elsewhere / all_of:.1f}%, {entry.run.label})"
-        assert share in recognition(facts).more[-1]
+        assert share in " ".join(recognition(facts).more)
     for section in (best, recognition, failures, thresholds, differences):
         assert all(any(text in point for point in in_short(facts)) for text in section(facts).texts)
     assert in_short(facts_of(replace(three_analyzed, datasets=(), correlations=()))) == ()
@@ -316,7 +320,11 @@ def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
     analysis = analyze(collect([tmp_path]))
     (dataset,), (run,) = analysis.datasets, analysis.runs
     (text,) = (text for text in in_short(facts_of(analysis)) if "ignores the image" in text)
-    guesses = text.partition(" does no better than a rule")[0].rpartition(". On ")[2]
+    guesses = text.partition(", a rule that ignores")[0].rpartition(". On ")[2]
+    nodule = run.findings["Nodule"] | {"auroc": Estimate(0.6, 0.5, 0.7)}
+    poor = replace(run, findings={**run.findings, "Nodule": nodule})
+    assert not chance_recognition([run]) and " above 50 for Nodule: " in chance_recognition([poor])
+    assert " for 1 of 6 pairs " in chance_recognition([run, poor])
     floors = [reference for reference in dataset.references if reference.kind == "floor"]
     assert len(floors) > 1
     for finding in FINDINGS:

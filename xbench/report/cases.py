@@ -156,8 +156,8 @@ def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1
 def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCase]]:
     """Return a typical pair of each outcome, with the index of its run, for runs of one model on several datasets.
 
-    Outcomes are `hit`; `elsewhere`, recognized only; and `missed`, neither; the last two with the peak far from the
-    region if possible. Typical is the pair with the Dice nearest to the median.
+    Outcomes are `hit`; `elsewhere`, recognized only; and `missed`, neither. Typical is the pair with the Dice nearest
+    to the median, among near misses if most are.
     """
     pairs: defaultdict[tuple[str, str], list[tuple[float, int, ChosenCase]]] = defaultdict(list)
     for place, run in enumerate(runs):
@@ -168,8 +168,7 @@ def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCas
                 pairs[outcome, scores.look].append((scores.dice, place, case))
     typical = {}
     for outcome in ("hit", "elsewhere", "missed"):
-        looks = [pairs[outcome, look] for look in ("hit", "elsewhere", "near miss")]
-        if of_outcome := next(filter(None, looks), None):
+        if of_outcome := max((pairs[outcome, look] for look in ("hit", "elsewhere", "near miss")), key=len):
             median = sorted(dice for dice, _, _ in of_outcome)[(len(of_outcome) - 1) // 2]
             _, place, case = min(of_outcome, key=lambda pair: abs(pair[0] - median))
             typical[outcome] = place, case

@@ -181,8 +181,7 @@ def differ(first: Estimate, second: Estimate) -> bool:
 def over_datasets(scores: Sequence[Estimate]) -> Estimate:
     """Return the mean of scores on datasets with no image in common, each counting the same.
 
-    The interval recovers the variances from the scores' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine
-    27, 1693); None if a score has none.
+    The interval combines the scores' own limits (MOVER: see `intervals.combined`); None if a score has none.
     """
     if len(scores) == 1:
         return scores[0]

@@ -52,10 +52,10 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
     # Worth of each pair by reason; NaN for one without it.
     worths = {
         "largest use": np.where(uses > 0, uses, np.nan),
-        "pointed at, least used": np.where(hit, -np.abs(uses), np.nan),
-        "falls more for the patch": np.where(uses < 0, -uses, np.nan),
-        "not pointed at, and used": np.where(~hit & (uses > 0), uses, np.nan),
-        "falls most for the patch": np.where(elsewhere > 0, elsewhere, np.nan),
+        "pointed at, use nearest to 0": np.where(hit, -np.abs(uses), np.nan),
+        "lowest use": np.where(uses < 0, -uses, np.nan),
+        "used but not pointed at": np.where(~hit & (uses > 0), uses, np.nan),
+        "largest effect of the patch": np.where(elsewhere > 0, elsewhere, np.nan),
         "use nearest to the median": -np.abs(uses - np.nanmedian(uses)),
     }
     rankings = {

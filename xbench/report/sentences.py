@@ -130,10 +130,7 @@ _USES = {
 
 
 def uses(facts: Facts) -> Answer | None:
-    """Say whether hiding the lesion matters more than hiding an equal patch, for the models' own settings.
-
-    Return None if no lesion was hidden from them.
-    """
+    """Say whether hiding the lesion from the models at their own settings matters; None if it was not hidden."""
     found, groups, measured = facts.pointing, dict[tuple[str, str | None, str], list[str]](), list[str]()
     unused: list[str] = []
     rows = [row for row in found.rows if row.own] if len(found.models) > 1 else [found.head]
@@ -169,11 +166,8 @@ def uses(facts: Facts) -> Answer | None:
             text = f"{f'{how} {verb}'.strip()} the lesion {but} {does.format('it')}"
         texts.append(f"{listed(names) if len(rows) > 1 else 'It'} {text}")
     strong = does.format("it") if len(texts) == 1 else ""
-    lead = (
-        "Use, the fall for the lesion minus that for an equal patch elsewhere: "
-        if len(rows) > 1 or len(tried) > 1
-        else ""
-    )
+    more = "Use (how much more the score falls for the lesion than for an equal patch elsewhere): "
+    lead = more if len(rows) > 1 or len(tried) > 1 else ""
     but = f", with no sign of that for {listed(unused)}" if unused else ""
     answer = Sentence(f"{'; '.join(texts)}{but}.", strong)
     return Answer("Does the score depend on the lesion?", answer, f"{lead}{', '.join(measured)}.")
@@ -205,20 +199,23 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
     limits = "" if value.low is None else f"{written(value.low)} to {written(value.high)}"
     if label:
         return f"{label} {number} ({limits or 'no interval'})"
-    interval = f"{limits}, 95% interval" if limits else "no interval"
+    interval = f"95% interval {limits}" if limits else "no interval"
     falls = ("drop", "control_drop") if name == "use" else ("flip_rate", "control_flip_rate")
     region, patch = (written(fill.mean[part].value) for part in falls)
-    what = f"the score falls by {region} standard deviations (SD); with an equal patch elsewhere hidden, by {patch}"
-    if name == "premium":
-        what = f"{region}% of decisions change; with an equal patch elsewhere hidden, {patch}%"
-    which = f", the {'least' if one.dependence == 'depends' else 'most'} of {in_words(len(tested))} fills"
+    lead = f"Hiding the lesion changes {region}% of decisions; hiding an equal patch elsewhere changes {patch}%"
+    if name == "use":
+        other = f"raises it by {patch[1:]}" if patch[0] == "\u2212" else f"lowers it by {patch}"
+        does = f"raises the score by {region[1:]}" if region[0] == "\u2212" else f"lowers the score by {region}"
+        lead = f"Hiding the lesion {does} standard deviations (SD); hiding an equal patch elsewhere {other}"
     lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} lesions"
     findings = [name in of for key, of in fill.numbers.items() if key != MACRO]
     if not all(findings):
-        lesions += f" of {in_words(sum(findings))} of {in_words(len(findings))} findings"
-    lesions += which if len(tested) > 1 else ""
+        lesions += f" of {in_words(sum(findings))} of {in_words(len(findings))} findings, those with {LEAST} or more"
+    least = "smallest" if one.dependence == "depends" else "largest"
+    if len(tested) > 1:
+        lesions += f". Of {in_words(len(tested))} fills, \u201c{fill.fill}\u201d is shown, with the {least} {name}"
     p = p_words(fill.p_adjusted.get(name))
-    return f"With the lesion hidden, {what}: a {name} of {number} ({interval}; {p}) over {lesions}"
+    return f"{lead}. The difference, called {name}, is {number} ({interval}; {p}) over {lesions}"
 
 
 def tested_elsewhere(facts: Facts) -> str:
@@ -515,13 +512,11 @@ def _settings(found: Standings) -> Sentence:
         ]
         texts.append(f"{lead} {listed(moves)}.")
     if same and changed:
-        texts.append(f"{begin(same)} {'makes' if len(same) == 1 else 'make'} no significant difference to that.")
+        texts.append(f"{begin(same)} {'makes' if len(same) == 1 else 'make'} no significant difference.")
     elif same:
         span = " to ".join(dict.fromkeys((_percent(same[-1]), _percent(same[0]))))
-        which = "The other setting makes no"
-        if len(same) > 1:
-            which = f"None of the {in_words(len(same))} other settings makes a"
-        texts.append(f"{which} significant difference ({span}).")
+        which = f"{in_words(len(same))} other settings score" if len(same) > 1 else "other setting scores"
+        texts.append(f"In the pointing game, the {which} {span}, without a significant difference.")
     if untested:
         texts.append(f"{begin(untested)} could not be tested against it.")
     return Sentence(" ".join(texts), lead)
@@ -607,7 +602,7 @@ def best(facts: Facts) -> Answer:
     if found.too_few_images:
         text = f"Too few images to tell {listed(tied)} apart"
     elif len(tied) == len(found.rows):
-        text = f"No difference between the {in_words(len(tied))} {_kind(found)} is significant"
+        text = f"The {in_words(len(tied))} {_kind(found)} do not differ significantly in the pointing game"
     elif len(tied) > 1:
         text = f"{listed(tied)} are tied by the pointing game"
     else:
@@ -620,7 +615,18 @@ def best(facts: Facts) -> Answer:
 def recognition(facts: Facts) -> Answer:
     """Say whether recognition predicts grounding, and how often a recognized lesion is missed."""
     explained = _explained(facts)
-    return Answer("Does recognition predict grounding?", *explained, _recognised_elsewhere(facts.analysis.runs))
+    missed = _recognised_elsewhere(facts.analysis.runs), chance_recognition(facts.analysis.runs)
+    return Answer("Does recognition predict grounding?", *explained, *missed)
+
+
+def chance_recognition(runs: Sequence[RunAnalysis]) -> str:
+    """Name the findings with an AUROC not significantly above one half; empty without one."""
+    runs = [run for run in runs if run.quadrants]
+    outcomes = [(run, finding) for run in runs for finding in run.quadrants]
+    low = [finding for run, finding in outcomes if (number_of(run, "auroc", finding).low or 0.0) <= 0.5]
+    where = f"{len(low)} of {len(outcomes)} {'findings' if len(runs) == 1 else 'pairs of run and finding'}"
+    where = listed(low) if len(runs) == 1 and 0 < len(low) < 4 else where
+    return f"AUROC is not significantly above 50 for {where}: recognition may be chance there." if low else ""
 
 
 def _explained(facts: Facts) -> tuple[str, ...]:
@@ -650,7 +656,7 @@ def _explained(facts: Facts) -> tuple[str, ...]:
     if not line.independent:
         return (f"Too few models to tell. {explains}; pairs of one model are not independent.",)
     if line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
-        return (f"Too few points to tell. {explains}, which so few points could show by chance.",)
+        return (f"Too few points to tell. {explains}, which could be chance with so few points.",)
     if line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
         return "The other way round: where AUROC is higher, the pointing game is lower.", f"{explains}."
     how = "Largely" if line.r_squared >= 0.6 else "In part" if line.r_squared >= 0.3 else "Hardly"
@@ -714,7 +720,7 @@ def _guesses(facts: Facts, row: Standing) -> str:
             on = f" (on {facts.analysis.heading(dataset)})" if len(row.runs) > 1 else ""
             where.append(f"{listed(beaten)}{on}")
     name = _name(facts.pointing, row) if row is facts.pointing.head else row.label
-    return f"On {listed(where)}, {name} does no better than a rule that ignores the image." if where else ""
+    return f"On {listed(where)}, a rule that ignores the image scores as high as {name} or higher." if where else ""
 
 
 def _at_most(score: Estimate, floor: Estimate, slack: float = 0.0) -> bool:
@@ -737,13 +743,13 @@ def thresholds(facts: Facts) -> Answer:
         return Answer(question, "Boxes and points need no threshold.")
     over = f", averaged over {in_words(len(of_label))} datasets" if len(of_label) > 1 else ""
     dice = f"the Dice of {_name(found, row)} is {100 * fixed:.1f}%"
-    fair = "0.5 is a fair choice" if best >= 0.2 else "0.5 costs little, but overlap is low at every threshold"
-    costs = f"0.5 for every finding costs {100 * gap:.1f} points"
+    fair = "0.5 is a fair threshold" if best >= 0.2 else "Overlap is low at every threshold"
+    costs = f"Using 0.5 for every finding costs {100 * gap:.1f} Dice points"
     verdict = costs if gap >= 0.05 or gap >= 0.2 * best else fair
     flatters = "Choosing the best threshold on the same images that are scored overstates Dice by"
     return Answer(
         question,
-        f"{verdict}: with it, {dice}, against {100 * best:.1f}% with the best threshold of each finding{over}.",
+        f"{verdict}: {dice} at 0.5 and {100 * best:.1f}% at the best threshold of each finding{over}.",
         "" if optimism is None else f"{flatters} {100 * optimism:.1f} points.",
     )
 

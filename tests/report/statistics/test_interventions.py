@@ -260,6 +260,8 @@ def test_tables_have_every_number(analysis, found):
     assert len(rows) == 4 * (1 + len(FINDINGS))
     row = next(row for row in rows if (row["Model"], row["Fill"], row["Finding"]) == ("KAD", "blur", "all"))
     blur = found["KAD"].fills[1]
+    parts = [one for one in rows if (one["Model"], one["Fill"]) == ("KAD", "blur") and one["Finding"] != "all"]
+    assert sum(int(one["Pairs: Scored"]) for one in parts) == int(row["Pairs: Scored"]) == blur.counts["scored"]
     assert float(row["Use"]) == blur.mean["use"].value and float(row["Use, low"]) == blur.mean["use"].low
     assert float(row["Adjusted p: Use"]) == blur.p_adjusted["use"] and float(row["McNemar p: Changed"]) == blur.p_exact
     shown = next(row for row in tables["interventions_chestxray14"].rows if row.cells[0].text == "KAD")

@@ -354,7 +354,7 @@ def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
     table = Table(
         title="Runs: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count),
         title_justify="left",
-        caption="Means over findings. Point.: pointing game. Best: the highest mean of all thresholds, by finding.",
+        caption="Means over findings. Point.: pointing game. Best: at each finding's best threshold.",
         caption_justify="left",
         box=None,
         pad_edge=False,

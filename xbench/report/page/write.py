@@ -43,8 +43,7 @@ def write_page(
 ) -> None:
     """Write the report as one HTML file that contains all styles, scripts, tables, charts and pictures.
 
-    Its content security policy forbids network access. The browser of cases has up to `cases` of each dataset.
-    `progress` is called for every case and after the last.
+    The browser of cases has up to `cases` of each dataset. `progress` is called for every case and after the last.
     """
     environment = Environment(
         loader=PackageLoader("xbench.report.page"),
@@ -116,11 +115,7 @@ class _Shelf:
 
 
 def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
-    """Return a typical image of each outcome, by the series that the report is about.
-
-    The image is a JPEG and its map a PNG; the region's outline is in a square of 100, and the peak in percent of width
-    and height; `finding`, `called` and `details` are the caption.
-    """
+    """Return a typical image of each outcome with its caption; places are in percent of width and height."""
     found: dict[str, dict[str, Any]] = {}
     for outcome, (place, case) in typical_cases(head.runs).items():
         entry, dataset = head.runs[place], facts.shown.datasets[place]
@@ -190,8 +185,7 @@ def _signed(value: float | None) -> str:
 def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) -> dict[str, Any]:
     """Return up to `count` chosen cases of every dataset, and their radiographs, each once.
 
-    Radiographs are JPEG (10 to 40 kB each), maps gray PNG (about 6 kB a model), regions SVG paths. `progress` is called
-    for every case and after the last. `head` is the label of the run that the answer is about.
+    `progress` is called for every case and after the last. `head` is the label of the run that the answer is about.
     """
     parts = parts_of(analysis.datasets)
     chosen = [

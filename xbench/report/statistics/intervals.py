@@ -245,12 +245,11 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
 def combined(spreads: Sequence[Spread]) -> Limits | None:
     """Return the interval of the mean of numbers on the same K clusters; None if all rest on one cluster.
 
-    The variances are recovered from the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine 27,
-    1693), with the correlations of their influences, so the interval follows their skew and stays in range. A mean of
-    shares has Wilson's interval on as many hits as would have its variance: if hits are rare, most findings have none,
-    and their own limits ignore the other findings. Few hits vary less around their own mean than around the truth, so
-    each finding's variance p (1 - p) is that of the mean of all for one of its hits. Student's t stops where all
-    findings are at their limits at once.
+    The correlations between numbers are those of their influences. A mean m of shares has Wilson's interval on the
+    number of hits that would give m its variance. The variance of a share p of n hits is (p (1 - p) + m (1 - m) / n) /
+    n: a few hits vary less around their own mean than around the truth. The ends lie within the mean of the shares' own
+    limits. Means of other numbers combine the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine
+    27, 1693), so the interval follows their skew and stays in range.
     """
     if len(spreads) == 1:
         return spreads[0].interval()

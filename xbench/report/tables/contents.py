@@ -295,9 +295,9 @@ def _grounding_honest(analysis: Analysis) -> Table:
     return table_of(
         "grounding_honest",
         "Dice and IoU with honest thresholds",
-        "Means over findings, in percent. Best: at the threshold that is best on the same images. Cross-fitted: every "
-        f"image at the threshold that is best on other images ({analysis.folds} folds of whole patients, where these "
-        "are known). Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5."
+        "Means over findings, in percent. Best: at the threshold that is best on the same images. Cross-fitted: each "
+        f"image is scored at the threshold that is best on the other folds ({analysis.folds} folds of whole patients, "
+        "where these are known). Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5."
         f"{marks(rows)} {INTERVALS}",
         ["Dataset", "Model"],
         _HONEST.values(),

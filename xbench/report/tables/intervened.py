@@ -31,14 +31,14 @@ _OF_FILLS = {
 _IN_UNITS = {"drop", "control_drop", "use", "follows", "control_follows", "specificity", "advantage"}
 _OTHERS = {
     "map_moves": "map leaves the region when it is hidden",
-    "follows": "rank correlation with the map when the region is hidden",
-    "control_follows": "rank correlation with the map when the control is hidden",
+    "follows": "rank correlation of the maps before and after the region is hidden",
+    "control_follows": "rank correlation of the maps before and after the control is hidden",
     "sufficiency": "still recognized with everything but the region hidden",
     "no_image_yes": "recognized with the whole image hidden",
     "swap_same_agreement": "same decision on another patient's image with the finding",
     "swap_opposite_change": "other decision on another patient's image without it",
-    "specificity": "rank correlation with the map in other words",
-    "advantage": "rank accuracy in the right words, minus that in the others",
+    "specificity": "rank correlation of the maps with the original and with other words",
+    "advantage": "rank accuracy with the original words, minus that with other words",
 }
 
 
@@ -55,31 +55,33 @@ def _cell(name: str, value: Estimate | None) -> Cell:
 
 def _hidden(dataset: DatasetAnalysis) -> Table:
     tested, counted, rows = ("use", "premium"), ("scored", "decided", "without_control"), []
+    stored = {entry.run.label: entry.run.results.interventions for entry in dataset.runs}
     for one in dataset.interventions:
+        results = stored[one.label]
         for fill in one.fills:
+            pairs = {MACRO: fill.counts} | (results.all_pairs[fill.fill].per_class if results else {})
             for finding, numbers in fill.numbers.items():
                 cells = [_cell(name, numbers.get(name)) for name in _OF_FILLS]
-                more: list[Cell | int | None] = [None] * 8
+                counts = [pairs[finding][name] for name in counted]
+                more: list[Cell | None] = [None] * 5
                 if finding == MACRO:
-                    more = [fill.counts[name] for name in counted]
-                    more += [
-                        *(p_value(fill.p_adjusted.get(name)) for name in tested),
-                        p_value(fill.p_exact),
-                    ]
+                    more = [*(p_value(fill.p_adjusted.get(name)) for name in tested), p_value(fill.p_exact)]
                     more += [_cell(name, fill.recognized.get(name)) for name in tested]
-                if numbers.keys() & _OF_FILLS.keys():
-                    rows.append(row(one.label, fill.fill, "all" if finding == MACRO else finding, *cells, *more))
+                if finding == MACRO or any(counts):
+                    name = "all" if finding == MACRO else finding
+                    rows.append(row(one.label, fill.fill, name, *cells, *counts, *more))
     return table_of(
         "interventions",
         "Regions hidden on",
         "All regions of the finding are hidden together; for comparison, an equal patch elsewhere (the control). Drop: "
         "how far the score falls, in standard deviations of the score over all images. Use: drop minus control drop, "
         "pair by pair. Changed: percentage of decisions that change. Premium: changed minus changed for the control, "
-        f"in points. All: mean over the findings with {LEAST} pairs or more. Scored, Decided: pairs of the findings in "
-        "the mean. No control: pairs of any finding with no place for a control. Adjusted p: region and control "
-        "exchanged by patient (by image where patients are unknown), corrected over models and fills. McNemar: exact "
-        "test on the pairs whose decision changes for only one of the two. Among recognized: only images that the "
-        f"model recognizes unchanged. {INTERVALS}",
+        f"in points. All: mean over the findings with {LEAST} pairs or more; others have no numbers. Scored, Decided: "
+        "pairs with a drop or a decision; for all, of the findings in the mean. No control: pairs with no place for a "
+        "control; for all, of any finding. Adjusted p: region and control exchanged by patient (by image where "
+        "patients are unknown), corrected over models and fills. McNemar: exact test on the pairs whose decision "
+        "changes for only one of the two. Among recognized: only images that the model recognizes unchanged. "
+        f"{INTERVALS}",
         ["Model", "Fill", "Finding"],
         [
             *_OF_FILLS.values(),
@@ -127,9 +129,9 @@ def _others(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "interventions_more",
         "Other changes of images and words on",
-        "Means over findings: percentages of pairs, and correlations and differences from -1 to 1. On another "
-        "patient's image with the finding, a model that uses a marker beside the finding agrees with itself as often "
-        f"as one that uses the finding: that row alone proves nothing. {INTERVALS}",
+        "Means over findings: percentages of pairs, and correlations and differences from -1 to 1. Rank accuracy: "
+        "share of a region's n pixels that are among the map's n highest. A model that uses a marker beside a finding "
+        f"also decides the same on another patient's image with the finding, so that row proves nothing. {INTERVALS}",
         ["Model", "What", "Fill or words"],
         ["Value"],
         rows,
