@@ -18,7 +18,6 @@ from xbench.models.base import SaliencyModel
 from xbench.report.names import training_of
 from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
 from xbench.runs.files import PAIRS, PREDICTIONS
-from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
 from xbench.runs.provenance import collect_provenance
 from xbench.runs.results import Results
@@ -202,7 +201,7 @@ class Evaluation(Callback):
             )
         table = in_order([SCHEMA.empty_table(), *chain(*tables)])
         self.rows = Rows.of(table, self._groups)
-        seconds, saved = {**self.stopwatch.seconds, "decode": self._decode}, saved_config(trainer)
+        seconds = {**self.stopwatch.seconds, "decode": self._decode}
         self.results = summarize(
             (model.name, data.name, data.split),
             self.rows,
@@ -211,7 +210,7 @@ class Evaluation(Callback):
             failures,
             # Every process has the notes about annotations; notes about images come from one process each.
             [*data.notes, *chain(*of_notes)],
-            collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
+            collect_provenance(trainer, model, data, seconds)
             | {
                 "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
                 "kernel_not_used": problems[0] if problems else None,

@@ -165,6 +165,7 @@ def test_what_is_wrong_is_said_without_torch(files):
         ("demo --trainer.logger nope", "--trainer.logger 'nope'"),
         ("demo stray", "stray"),
         ("mymodel.yaml --config phantom --model.sacle 3", "--model.sacle. Did you mean --model.scale?"),
+        ("mymodel.yaml --config phantom --model.prompts phrase", "Mine has no option --model.prompts."),
         ("mymodel.yaml --config phantom --model.scale high", "--model.scale: 'high' is not a number."),
         ("nowhere.yaml", "no.such.Model"),
         ("absent.yaml", "mean mine.Mine?"),

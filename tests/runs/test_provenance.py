@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from toys import Squares
+from toys import Brightness, Squares
+
+from xbench.report.runs import collect
+from xbench.runtime.digests import file_sha256
 
 
 @pytest.mark.parametrize("from_configuration", [False, True])
@@ -35,3 +39,24 @@ def test_whatever_a_model_says_of_itself_can_be_written(command, toy_config, mon
     run = command("test", "--config", toy_config, "--data.limit", "2", status=0)
     expected = {"weight": "nan", "size": "1.5", "word": "\\ud800", "path": ["x"]}
     assert run.results["provenance"]["model"].items() >= expected.items()
+
+
+class Loaded(Brightness):
+    stated = ("gain", "fault")
+
+    def __init__(self, checkpoint: str = "", crop: bool = False, words: Sequence[str] = (), split: str = "a"):
+        super().__init__(crop=crop)
+
+
+def test_a_report_tells_own_models_apart_by_the_files_and_values_of_their_options(command, toy_config, tmp_path):
+    toy_config.write_text(toy_config.read_text().replace("toys.Brightness", f"{__name__}.Loaded"))
+    for name in ("a.pt", "b.pt"):
+        (tmp_path / name).write_text(name)
+    variants = ["checkpoint=b.pt", "words=[a.pt]", "words=[b.pt]", "split=b", "crop=true", "checkpoint=a.pt"]
+    for given in [*variants, variants[-1]]:
+        words = "--data.limit", "4", "--model.checkpoint", "a.pt", f"--model.{given}"
+        run = command("test", "--config", toy_config, *words, status=0)
+    assert run.results["provenance"]["model"].items() >= {"gain": 8.0, "fault": "none"}.items()
+    assert run.results["provenance"]["checkpoint_sha256"] == file_sha256(tmp_path / "a.pt")
+    found = collect([tmp_path / "runs"])
+    assert len(found.runs) == len({one.label for one in found.runs}) == len(variants) and len(found.set_aside) == 1

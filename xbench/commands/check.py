@@ -90,23 +90,17 @@ def check(
 class DatasetReport:
     """Content and problems of a dataset.
 
-    Attributes:
-        counts: Findings by label 1, 0 and -1; key None counts annotated items, and is empty if only regions are known.
-        groups: Findings, and the group of phrases without one, if any.
-        phrases: Whether images have phrases of their own, which count for their findings.
-        regions: Positive images with a non-empty drawn annotation, and their queries, by finding.
-        problems: Sentences about what prevents scoring.
-        missing: Annotated images without a file; one of the problems names the first.
-        notes: Oddities of images.
+    `counts` has findings by label 1, 0 and -1, and annotated items by key None, empty if only regions are known.
+    `regions` has positive images with a non-empty drawn annotation, and their queries, by finding.
     """
 
     images: int = 0
     counts: defaultdict[int | None, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    groups: list[str] = field(default_factory=list)
-    phrases: bool = False
+    groups: list[str] = field(default_factory=list)  # findings, and the group of phrases without one, if any
+    phrases: bool = False  # whether images have phrases of their own, which count for their findings
     regions: defaultdict[str, list[tuple[Record, str]]] = field(default_factory=lambda: defaultdict(list))
     problems: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # annotated images without a file
     notes: list[Note] = field(default_factory=list)
 
 

@@ -82,6 +82,8 @@ def build(part: dict[str, Any], stage: str | None = None) -> Any:
         return built
     except UserError as error:
         return error
+    except FileNotFoundError as error:
+        return UserError(f"{part['class_path']}: {error}.")
 
 
 def run_parser(command: Literal["test", "intervene", "predict", "prepare", "check"]) -> RunParser:
@@ -97,20 +99,11 @@ def run_parser(command: Literal["test", "intervene", "predict", "prepare", "chec
     seeds = "Seed of random numbers; true for a random seed, false for none."
     parser.add_argument("--seed_everything", type=bool | int, default=0, help=seeds)
     parser.add_lightning_class_args(Trainer, "trainer")
-    threads = (
-        "CPU threads per process. The last bits of results depend on it, so it does not change with the number of "
-        "processes; on a CPU, --trainer.devices N starts N processes."
-    )
+    threads = "CPU threads per process. The last bits of results depend on it. --trainer.devices N starts N processes."
     parser.add_argument("--threads", type=PositiveInt, default=1, help=threads)
-    more = (
-        "On a CPU, let --trainer.devices exceed the number of cores. Each process loads the model, and together they "
-        "are slower."
-    )
+    more = "On a CPU, let --trainer.devices exceed the number of cores, which is slower."
     parser.add_argument("--oversubscribe", type=bool, default=False, help=more)
-    resume = (
-        "test: continue the newest unfinished run of this model and dataset under --trainer.default_root_dir, if any, "
-        "with the same results as an uninterrupted run."
-    )
+    resume = "test: continue the newest unfinished run of this model and dataset under --trainer.default_root_dir."
     parser.add_argument("--resume", type=bool, default=False, help=resume)
     if command == "predict":
         drawn = "Findings to draw, as a list or separated by commas; true for all, false for no "
@@ -164,7 +157,12 @@ def class_arguments(path: str) -> Mapping[str, Any]:
     owners: list[Any] = [vars(owner)["__init__"] for owner in resolve_class(path).__mro__ if "__init__" in vars(owner)]
     names = constructor(path)
     if names is None:
-        names = {name: "" for init in owners for name in inspect.signature(init).parameters}
+        names = {}
+        for init in owners:
+            taken = inspect.signature(init).parameters
+            names |= dict.fromkeys(taken, "")
+            if all(argument.kind is not argument.VAR_KEYWORD for argument in taken.values()):
+                break
     hints: dict[str, Any] = {}
     for init in reversed(owners):
         # Names for type checkers only cannot be resolved.

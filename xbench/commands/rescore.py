@@ -41,14 +41,7 @@ from xbench.runs.fingerprint import names_digest, utf8, versions
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
 from xbench.runs.images import SavedImage
-from xbench.runs.protocols import (
-    is_native,
-    run_view,
-    score_images,
-    score_without_maps,
-    write_protocol,
-    write_words,
-)
+from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol, write_words
 from xbench.runs.results import Results, write_results
 from xbench.runs.summary import numbers_of, summarize
 from xbench.runs.tables import about_tables, read_rows, write_tables

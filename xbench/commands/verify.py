@@ -1,4 +1,4 @@
-"""Command `verify`: recompute every number of a run from its tables and compare.
+"""Command `verify`: recompute every number of runs from their tables and compare.
 
 Uses the functions of the run itself and compares exactly; `--deep` also measures the stored predictions again. Tests
 compare each number with an independent form. Needs no torch unless deep.
@@ -45,24 +45,24 @@ class Compared(NamedTuple):
 
 
 def verify(given: Namespace) -> None:
-    """Print whether the numbers of a run follow from its tables."""
-    folder = given.run.expanduser()
-    run = FinishedRun.open(folder, PAIRS)
-    numbers = [*verified(run, given.deep)]
-    wrong = [number for number in numbers if number.differs]
+    """Print whether the numbers of each run follow from its tables, up to the first whose numbers do not."""
     # Names of findings may look like markup.
     console = Console(highlight=False, markup=False)
-    for one in wrong[:_SHOWN]:
-        console.print(str(one), soft_wrap=True)
-    if wrong:
-        raise UserError(
-            f"{folder}: {len(wrong)} of {len(numbers)} numbers do not follow from its tables (first: {wrong[0]}). A "
-            "file was changed after the run or belongs to another one: do not use these results; repeat the run."
-        )
-    deep = ", and its rows from the stored predictions" if given.deep else ""
-    console.print(f"All {len(numbers)} numbers of {folder} follow from its tables{deep}.", soft_wrap=True)
-    if PICTURES in run.results.tables and not (folder / PICTURES).exists():
-        console.print(f"{PICTURES} was deleted; no number depends on it.", soft_wrap=True)
+    for folder in [run.expanduser() for run in given.run]:
+        run = FinishedRun.open(folder, PAIRS)
+        numbers = [*verified(run, given.deep)]
+        wrong = [number for number in numbers if number.differs]
+        for one in wrong[:_SHOWN]:
+            console.print(str(one), soft_wrap=True)
+        if wrong:
+            raise UserError(
+                f"{folder}: {len(wrong)} of {len(numbers)} numbers do not follow from its tables (first: {wrong[0]}). "
+                "A file was changed after the run or belongs to another one: do not use these results; repeat the run."
+            )
+        deep = ", and its rows from the stored predictions" if given.deep else ""
+        console.print(f"All {len(numbers)} numbers of {folder} follow from its tables{deep}.", soft_wrap=True)
+        if PICTURES in run.results.tables and not (folder / PICTURES).exists():
+            console.print(f"{PICTURES} was deleted; no number depends on it.", soft_wrap=True)
 
 
 def verified(run: FinishedRun, deep: bool = False) -> Iterator[Compared]:

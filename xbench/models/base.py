@@ -168,7 +168,8 @@ class SaliencyModel(pl.LightningModule, ABC):
 
     def provenance(self) -> dict[str, Any]:
         """Return the settings and digests that the numbers depend on, as plain values; by default the `stated` ones."""
-        names = [name for part in type(self).__mro__ for name in vars(part).get("stated", "").split()]
+        stated = [vars(part).get("stated", "") for part in type(self).__mro__]
+        names = [name for one in stated for name in (one.split() if isinstance(one, str) else one)]
         about = {name: getattr(self, "text_source" if name == "text_encoder" else name) for name in names}
         if path := about.get("checkpoint"):
             about |= {"checkpoint": str(path), "checkpoint_sha256": file_sha256(path)}

@@ -21,7 +21,7 @@ _SECTIONS = (
     ("Grounding", ("grounding",), ("intervals_pointing_game",)),
     ("Maps side by side", (), ("overlays",)),
     ("Honest thresholds", ("grounding_honest", "calibration_gap"), ("dice_gap", "dice_curve", "intervals_dice")),
-    ("Recognition", ("classification", "protocols_calibration"), ("intervals_auroc",)),
+    ("Recognition", ("classification", "auroc", "protocols_calibration"), ("intervals_auroc",)),
     ("Recognition and grounding", ("correlations", "quadrants"), ("auroc_pointing_game", "quadrants")),
     ("Findings", ("pointing_game", "best_and_worst"), ()),
     ("Size and position of lesions", ("by_area", "by_position"), ("area", "positions")),

@@ -186,7 +186,7 @@ def own_settings(runs: Sequence[Run]) -> dict[str, Run]:
     common = Counter(map(ground, runs))
 
     def preference(run: Run) -> tuple[int, int, bool, int, str, str]:
-        size, official = run.settings.get("image_size", "0"), run.settings.get("prompts") == "official"
+        size, official = run.settings.get("image_size", "0"), run.settings.get("prompts") in ("default", "official")
         told = str(sorted(run.told_by.items()))
         images = run.results.counts.images
         return -common[ground(run)], -images, not official, int(size) if size.isdigit() else 0, run.label, told
@@ -203,7 +203,8 @@ def setting_in_words(key: str, value: str) -> str:
         return f"{value} px"
     if key == "elsewhere_sha256" and value == "none":
         return "without another split"
-    return f"{value} prompts" if key == "prompts" else f"{key.replace('_', ' ')} {value}"
+    shown = value[:8] if key.endswith("_sha256") else value
+    return f"{value} prompts" if key == "prompts" else f"{key.replace('_', ' ')} {shown}"
 
 
 def _labeled(runs: Sequence[Run]) -> list[Run]:
@@ -258,7 +259,8 @@ def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
 
 # Options that have a place of their own, or move no number of a run that has finished.
 _NO_SETTING = {"class", "checkpoint", "text_encoder", "prompt_source", "prompts", "book", "asked", "limit"}
-_NO_SETTING |= {"batch_size", "map_scale", "trained_on", "interventions", "pairs"}
+_NO_SETTING |= {"batch_size", "map_scale", "trained_on", "interventions", "pairs", "options"}
+_NO_DATA = _NO_SETTING - {"options"} | {"on_error", "split"}
 _GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 
@@ -267,6 +269,7 @@ def _settings(results: Results) -> tuple[dict[str, str], frozenset[str]]:
     provenance = results.provenance
     model, data = provenance.get("model") or {}, provenance.get("data") or {}
     prompts = provenance.get("prompts")
+    own = {"class": model["class"], **model["options"]} if "options" in model else {}
     settings: dict[str, Any] = {
         "split": results.split,
         "precision": provenance.get("precision"),
@@ -280,7 +283,7 @@ def _settings(results: Results) -> tuple[dict[str, str], frozenset[str]]:
     }
     if prompts is not None:
         source = model.get("prompt_source")
-        settings["prompts"] = "official" if source is None else Path(str(source)).stem
+        settings["prompts"] = ("default" if own else "official") if source is None else Path(str(source)).stem
         # A file of prompts may also reword what is asked in addition to the findings.
         settings["prompt_texts"] = _digest(prompts if source is None else model.get("asked", prompts))
     if provenance.get("checkpoint_sha256"):
@@ -289,9 +292,9 @@ def _settings(results: Results) -> tuple[dict[str, str], frozenset[str]]:
         settings["annotation"] = _digest(provenance["annotation_sha256"])
     if model.get("book"):
         settings["book"] = _digest(model["book"])
-    # A model and a dataset may have options of one name.
-    own = data.keys() - _NO_SETTING - {"on_error", "split"}
-    of_data = {f"data_{key}" if key in settings else key: data[key] for key in data if key in own}
+    # Several parts may have options of one name.
+    settings |= {f"model_{key}" if key in settings else key: value for key, value in own.items()}
+    of_data = {f"data_{key}" if key in settings else key: data[key] for key in data if key not in _NO_DATA}
     words = {key: _in_words(value) for key, value in (settings | of_data).items() if value is not None}
     return words, frozenset(of_data)
 

@@ -41,14 +41,14 @@ def fingerprint(config: Mapping[str, Any], model: type[SaliencyModel], data: Che
     """Describe what the numbers of a run depend on, as nested plain values for JSON.
 
     These are options that may move a number, versions and code, and digests of annotations and of every file that an
-    option names, singly or, for the model, by folder. Classes of models and datasets declare the other options as
+    option names. Classes of models and datasets declare the other options as
     `neutral_options`. `config` is the resolved configuration; `data` must be set up.
     """
     settings = _settings(config, model, type(data))
     content = {
         "settings": settings,
         "accelerator": _accelerator(settings["trainer"].get("accelerator", "auto")),
-        "files": dict(_digests(settings["model"], "model", folders=True)) | dict(_digests(settings["data"], "data")),
+        "files": dict(_digests(settings["model"], "model", of_model=True)) | dict(_digests(settings["data"], "data")),
         "annotations": annotation_digests(data.annotation_files()),
         "images": {"count": len(data.records), "names": names_digest(record.image_id for record in data.records)},
         "versions": versions(),
@@ -59,13 +59,18 @@ def fingerprint(config: Mapping[str, Any], model: type[SaliencyModel], data: Che
 
 
 def of_results(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a fingerprint for `results.json`.
-
-    A digest replaces the settings, which contain paths. The accelerator is omitted, so that any machine recognizes a
-    run finished on a cluster.
-    """
+    """Return a fingerprint without the accelerator, which may differ, and paths: a digest replaces the settings."""
     kept = {name: value for name, value in content.items() if name != "accelerator"}
     return kept | {"settings": digest(content["settings"])}
+
+
+def own_options(config: Mapping[str, Any], model: type[SaliencyModel]) -> dict[str, Any]:
+    """Return the model's options that may move a number; `X_sha256` replaces an option X that names a file."""
+    options = _arguments(config["model"], model)
+    files = {place: sha for name in options for place, sha in _digests(options[name], name, of_model=True)}
+    return {name: plain(value) for name, value in options.items() if name not in files} | {
+        f"{place}_sha256": sha for place, sha in files.items()
+    }
 
 
 def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,10 +160,14 @@ def _settings(config: Mapping[str, Any], model: type[SaliencyModel], data: type[
     for part, owner in (("model", model), ("data", data)):
         chosen = config.get(part)
         if isinstance(chosen, Mapping):
-            arguments = without(chosen.get("init_args"), owner.neutral_options)
-            chosen = {"class": chosen.get("class_path"), **arguments}
+            chosen = {"class": chosen.get("class_path"), **_arguments(chosen, owner)}
         counted[part] = chosen
     return counted
+
+
+def _arguments(part: Mapping[str, Any], owner: type[SaliencyModel | ChestXrayDataModule]) -> dict[str, Any]:
+    given = {**(part.get("init_args") or {}), **(part.get("dict_kwargs") or {})}
+    return {name: value for name, value in given.items() if name not in owner.neutral_options}
 
 
 def _accelerator(option: Any) -> Any:
@@ -171,14 +180,14 @@ def _accelerator(option: Any) -> Any:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def _digests(value: Any, option: str, folders: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield options that name files, or optionally folders, with digests of their content."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _digests(inner, f"{option}.{name}", folders)
-    elif isinstance(value, str) and value and len(value) < 4096:
-        path = Path(os.path.expanduser(value.removeprefix("local-dir:")))
+def _digests(value: Any, option: str, of_model: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield options that name files with digests of their content; for models, also folders and lists."""
+    if isinstance(value, Mapping) or (of_model and isinstance(value, list | tuple)):
+        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _digests(inner, f"{option}.{name}", of_model)
+    elif isinstance(value, str | os.PathLike) and 0 < len(text := os.fspath(value)) < 4096:
+        path = Path(os.path.expanduser(text.removeprefix("local-dir:")))
         if os.path.isfile(path):
             yield option, file_sha256(path)
-        elif folders and os.path.isdir(path):
+        elif of_model and os.path.isdir(path):
             yield option, files_sha256(path, path.rglob("*"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import xbench
-from xbench.runs.fingerprint import annotation_digests, plain, utf8, versions
-from xbench.runtime.digests import source_sha256
+from xbench.runs.fingerprint import annotation_digests, own_options, plain, utf8, versions
+from xbench.runs.folder import saved_config
+from xbench.runtime.digests import outside, source_sha256
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 def collect_outputs(trainer: pl.Trainer, model: SaliencyModel) -> dict[str, Any]:
     """Describe the model and the preprocessing, which determine logits and maps; see `outputs_depend_on`."""
-    details = model.provenance()
+    details, saved = {**model.provenance()}, saved_config(trainer)
+    if saved is not None and outside(type(model)):
+        given, known = own_options(saved.config.as_dict(), type(model)), {*details, "prompts_sha256"}
+        options = {name: value for name, value in given.items() if name not in known}
+        details = {"checkpoint_sha256": options.pop("checkpoint_sha256", None), **details, "options": options}
     of_model: dict[str, Any] = {"saliency_upsample": model.saliency_upsample, "map_scale": model.map_scale}
     of_model |= {name: value for name in ("exploratory", "trained_on", "map_sigma") if (value := getattr(model, name))}
     outputs: dict[str, Any] = plain(
@@ -42,18 +46,11 @@ def collect_outputs(trainer: pl.Trainer, model: SaliencyModel) -> dict[str, Any]
 
 
 def collect_provenance(
-    trainer: pl.Trainer,
-    model: SaliencyModel,
-    data: ChestXrayDataModule,
-    seconds: dict[str, float],
-    config: Mapping[str, Any] | None = None,
+    trainer: pl.Trainer, model: SaliencyModel, data: ChestXrayDataModule, seconds: dict[str, float]
 ) -> dict[str, Any]:
-    """Describe a run as nested plain values for JSON.
-
-    `seconds` is the wall-clock time of this process by stage; `config` is the resolved configuration, None if started
-    from Python.
-    """
-    store, given = data.prepared, None if config is None else (config.get("data") or {}).get("init_args") or {}
+    """Describe a run as nested plain values for JSON; `seconds` is the wall-clock time of this process by stage."""
+    store, saved = data.prepared, saved_config(trainer)
+    given = None if saved is None else (saved.config.as_dict().get("data") or {}).get("init_args") or {}
     seed = os.environ.get("PL_GLOBAL_SEED")  # set by Lightning's seed_everything
     return {
         "versions": versions(),

@@ -64,6 +64,7 @@ _HONEST = {
 _OWN = ("dice_fixed", "dice_best", "iou_fixed", "iou_best")
 _PER_FINDING = {
     "pointing_game": ("pointing_game", "Pointing game", "Mean over findings, then each finding, in percent."),
+    "auroc": ("auroc", "AUROC", "Mean over findings, then each finding, in percent."),
     "dice_gap": (
         "calibration_gap",
         "Calibration gap",
@@ -160,7 +161,8 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     findings = (None, *dataset.findings) if several else (None,)
     columns = [finding or ("Mean" if several else dataset.findings[0]) for finding in findings]
     cells = [cells_of(dataset, key, finding) for finding in findings]
-    rows = rows_of_models(in_order(dataset.runs), cells, dataset.references)
+    labels = [label for label in in_order(dataset.runs) if any(of[label].value is not None for of in cells)]
+    rows = rows_of_models(labels, cells, dataset.references)
     return table_of(name, f"{title} per finding on", f"{caption}{marks(rows)} {INTERVALS}", ["Model"], columns, rows)
 
 
@@ -356,8 +358,10 @@ def best_and_worst(entry: RunAnalysis) -> list[tuple[str, str]]:
     known = {finding: score for finding, score in scores.items() if score is not None}
     ranked = sorted(known, key=lambda finding: -known[finding])
     size = min(3, len(ranked) // 2)
-    best = [(f"best {place}", finding) for place, finding in enumerate(ranked[:size], 1)]
-    worst = [(f"worst {place}", finding) for place, finding in enumerate(ranked[::-1][:size], 1)]
+    best = [(f"best {place}", one) for place, one in enumerate(ranked[:size], 1) if known[one] > known[ranked[-1]]]
+    worst = [
+        (f"worst {place}", one) for place, one in enumerate(ranked[::-1][:size], 1) if known[one] < known[ranked[0]]
+    ]
     return best + worst
 
 

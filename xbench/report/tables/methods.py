@@ -121,21 +121,22 @@ def _models(runs: Sequence[RunAnalysis]) -> str:
     named = [f"{model} ({listed(known)})" if (known := _distinct(of)) else model for model, of in weights.items()]
     trained = {model_title(entry.run.model): entry.run.trained_on for entry in runs if entry.run.trained_on}
     supervised = [f"; {model} is supervised and was {training_of(labels)}" for model, labels in trained.items()]
-    return f"We evaluated {listed(named)} without any training of our own{''.join(supervised)}"
+    return f"We evaluated {listed(named)}{''.join(supervised)}. No model was trained or tuned during the evaluation"
 
 
 def _counts(analysis: Analysis, title: str) -> str:
     (dataset,) = (one for one in analysis.datasets if analysis.heading(one) == title)
     if not dataset.runs:
         return "references only"
-    whole = _most_images(dataset).run.results.counts
+    run = _most_images(dataset).run
+    whole, unknown = run.results.counts, int((run.rows["label"] == -1).sum())
     positives, scored = (
         sum(vars(of)[name] for of in whole.per_finding.values()) for name in ("positives", "with_region")
     )
     return (
         f"split {dataset.split}: {count_of(whole.images, 'image')}, {count_of(len(dataset.findings), 'finding')}, "
         f"{count_of(positives, 'positive')}, {scored:,} with a region"
-    )
+    ) + f", {count_of(unknown, 'unknown label')}" * bool(unknown)
 
 
 def _most_images(dataset: DatasetAnalysis) -> RunAnalysis:
