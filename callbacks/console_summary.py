@@ -134,12 +134,11 @@ def _own_scale(own: OwnScale) -> str:
 def _interventions(found: Interventions) -> Table:
     others = [f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.all_pairs[ANY].macro.items()]
     about = "" if found.sign_over_fills is not False else " Its sign depends on the fill."
-    means = f"Means over findings with {LEAST} pairs"
+    means = f"Means over the findings with {LEAST} of the {found.pairs} pairs"
     caption = f"{found.reason or ''} Use: drop minus control drop.{about} {means}. {', '.join(others)}."
     if all(value is None for numbers in found.all_pairs.values() for value in numbers.macro.values()):
         caption = f"{found.reason or ''} No numbers: a finding needs {LEAST} pairs."
-    pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"
-    title = f"Interventions on {pairs}: the region hidden, and an equal patch elsewhere (control)"
+    title = "Interventions: the region hidden, and an equal patch elsewhere (control)"
     table = Table("Fill", title=title, caption=caption.strip(), box=box.SIMPLE_HEAD)
     columns = [name for names in OF_FILL.values() for name in names]
     for name in columns:

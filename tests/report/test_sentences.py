@@ -192,8 +192,8 @@ BY_INTERVENTION = {
     "a shortcut": judged(
         "It points at the lesion and does not use it. Hiding the lesion lowers the score by 1.00 standard deviations "
         "(SD); hiding an equal patch elsewhere lowers it by 1.00. The difference, called use, is 0.00 SD (95% "
-        "interval \u22120.10 to 0.10; p = 0.90) over 200 lesions. Of two fills, \u201cmean\u201d is shown, "
-        "with the largest use.",
+        "interval \u22120.10 to 0.10; p = 0.90) over 200 lesions. Of two ways to hide pixels, "
+        "\u201cmean\u201d has the largest use.",
         UNUSED,
     ),
     "no sign": judged(
@@ -204,7 +204,7 @@ BY_INTERVENTION = {
         hidden("kad", "depends", Nodule=(0.0, 0.1, 0), Mass=(0.0, 0.11, 0), Effusion=(0.11, 0.0, 0), Hernia=(-1, 0, 9)),
     ),
     "some findings have too few lesions": judged(
-        "200 lesions of two of three findings, those with 30 or more. Of two fills, \u201cblur\u201d is shown",
+        "200 lesions of two of three findings, those with at least 30. Of two ways to hide pixels",
         hidden("kad", "depends", Nodule=(0.9, 0.8, 0), Mass=(0.9, 0.8, 0), Hernia=None),
     ),
     "nothing below 0": judged("called use, is 0.00 SD", hidden("kad", "no sign", (-0.003, -0.002))),
@@ -225,7 +225,7 @@ BY_INTERVENTION = {
     ),
     "no scores": judged(
         "Hiding the lesion changes 50% of decisions; hiding an equal patch elsewhere changes 50%. The difference, "
-        "called premium, is 30 points (95% interval 20 to 40; p = 0.001) over 200 lesions. Of two fills, \u201cmean",
+        "called premium, is 30 points (95% interval 20 to 40; p = 0.001) over 200 lesions. Of two ways",
         hidden("kad", "depends", (0.3, 0.4), "premium"),
     ),
     "several": judged(

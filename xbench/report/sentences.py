@@ -210,10 +210,10 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
     lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} lesions"
     findings = [name in of for key, of in fill.numbers.items() if key != MACRO]
     if not all(findings):
-        lesions += f" of {in_words(sum(findings))} of {in_words(len(findings))} findings, those with {LEAST} or more"
+        lesions += f" of {in_words(sum(findings))} of {in_words(len(findings))} findings, those with at least {LEAST}"
     least = "smallest" if one.dependence == "depends" else "largest"
     if len(tested) > 1:
-        lesions += f". Of {in_words(len(tested))} fills, \u201c{fill.fill}\u201d is shown, with the {least} {name}"
+        lesions += f". Of {in_words(len(tested))} ways to hide pixels, \u201c{fill.fill}\u201d has the {least} {name}"
     p = p_words(fill.p_adjusted.get(name))
     return f"{lead}. The difference, called {name}, is {number} ({interval}; {p}) over {lesions}"
 
@@ -236,7 +236,7 @@ def _looks(found: Standings) -> Sentence:
         if unsure := next(filter(found.undecided, (head,) if alone else found.rows), None):
             ends = f"{whole(unsure.score.low)}% to {whole(unsure.score.high)}%"
             score = f"{its if alone else f'{unsure.label} '}{_located(unsure)}"
-            span = f"The 95% interval, {ends}, includes both {than} and much higher scores."
+            span = f"The 95% interval, {ends}, includes both the score of {than} and much higher ones."
             return Sentence(f"Too few images to tell: {score}. {span}", ends)
         if alone:
             return Sentence(f"It guesses: {its}{_located(head)}. That is not significantly more than {than}.", percent)
