@@ -109,8 +109,13 @@ def test_boxes_have_one_mask_and_were_run(report):
     assert [entry.label for entry in own.entries] == [entry.label for entry in phantom.entries]
     why = {entry.label: entry.none for entry in own.entries if entry.score.value is None}
     assert why["detector"] == "one mask" and why["truth"] == why["atlas"] == "not run"
-    assert ": with it, the Dice of Demo" in thresholds(facts_of(analysis)).answer
-    assert "need no threshold" in thresholds(facts_of(of(analysis, "detector", "truth"))).answer
+    assert ": the Dice of Demo" in thresholds(facts_of(analysis)).answer
+    boxes = replace(of(analysis, "detector", "truth"), studies=())
+    assert thresholds(facts_of(boxes)) is None and not charts.gaps(boxes)
+    grounding, *more = all_tables(boxes)
+    assert [column.title for column in grounding.columns][1:4] == ["Pointing game", "Dice", "IoU"]
+    assert "grounding_honest" not in {table.name for table in more}
+    assert "perfect" not in answer(facts_of(boxes)).texts[1]
     (band,) = charts.matrix(analysis, standings(analysis))
     assert {entry.none for column in band for entry in column.entries if entry.score.value is None} == {"not run"}
 

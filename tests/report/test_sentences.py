@@ -257,7 +257,7 @@ def test_the_answer_is_by_intervention_where_one_was_run(report, case, tmp_path)
     assert reply.question.endswith("? Judged by hiding lesions.") and text in " ".join(reply.texts[:2])
     assert reply.texts[2:] == answer(facts_of(analysis)).texts and reply.answer.strong in reply.answer
     assert in_a_line(facts) == " ".join(reply.texts[:3])
-    assert answer(facts_of(analysis)).question.endswith("; no lesion was hidden.") and uses(facts_of(analysis)) is None
+    assert answer(facts_of(analysis)).question.endswith(", not by hiding lesions.") and uses(facts_of(analysis)) is None
     others = [
         replace(of, interventions=tuple(replace(one, label="CLIP (x)") for one in of.interventions)) for of in datasets
     ]
@@ -386,6 +386,9 @@ def test_a_wide_interval_that_holds_the_floor_is_not_called_a_guess(report, high
     assert answer(facts).answer.startswith(expected)
     # The interval is given once.
     assert in_a_line(facts).count(f"{100 * high:.0f}%") == 1
+    both = replace(dataset, runs=(*report({"mavl": [0.5]}).runs, *runs))
+    text = "KAD (15%) cannot be told apart from the middle of the image (13%) with so few images."
+    assert (text in answer(facts_of(replace(analysis, datasets=(both,)))).texts) == (high > 0.23)
 
 
 def test_findings_with_the_same_best_score_are_all_best(report):

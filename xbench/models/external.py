@@ -46,9 +46,6 @@ _NEEDED = {
 class External(AnsweringModel):
     """Reads maps, probabilities, boxes, points, raw answers or texts from files.
 
-    If a file of boxes or answers mentions an image without the finding, all such images count as asked, and those that
-    it omits have no box. Otherwise it is unknown whether the model was asked, and no false alarms are counted.
-
     Args:
         predictions: Output of `xbench predict` or `test`; a folder, zip or tar of maps (npy, npz, png, tiff, and
             CheXlocalize's pkl); masks or points that people drew (json); a table of probabilities (CSV, parquet); boxes

@@ -15,9 +15,7 @@ from xbench.runtime.errors import UsageError
 def preprocessing_of(frame: str) -> Preprocessing:
     """Return the geometry of a declared frame, without mean and standard deviation.
 
-    `whole` is the whole radiograph. Otherwise list the steps, separated by spaces or commas: `shortest:N` or
-    `longest:N` resize that side to N pixels in proportion, `stretch:N` resizes both, `pad:N` pads to a square and
-    `crop:N` cuts out the central square. Raises a UserError unless all images end in one size.
+    Raises a UserError unless all images end in one size.
     """
     if frame == "whole":
         return Preprocessing(stretch((224, 224)))

@@ -28,9 +28,8 @@ Value = TypeVar("Value")
 class Names:
     """Images and findings of a dataset, and their names in files.
 
-    File extensions of images are optional, and so are folders if the rest of the path is unique; findings ignore case,
-    and `_` is a space. `given` maps names in the predictions to findings, as in `--names`, and replaces all other names
-    of these findings. `own` maps names in the dataset's own files to findings and adds to the usual ones.
+    `given` maps names to findings, as in `--names`, and replaces all other names of these findings; `own` maps names in
+    the dataset's files to findings and adds to the usual ones.
     """
 
     def __init__(
@@ -137,8 +136,7 @@ class Drawn(Source):
 class MapFiles(Source):
     """Maps in a folder or an archive, in one file per image and finding or one npz file per image.
 
-    `pattern` is the path of a file below `root` without its extension. Without `{finding}` files are npz, with arrays
-    named after findings. `scores` is a table of probabilities, CSV or parquet, or `pickled` for those in pickled maps.
+    `pattern` is the path of a file below `root` without its extension; `scores` is a table, or `pickled`.
     """
 
     def __init__(self, root: Path, names: Names, pattern: str = "{image}/{finding}", scores: str | None = None) -> None:

@@ -31,12 +31,7 @@ _MISSING = {None, *pyarrow.csv.ConvertOptions().null_values}  # as written by pa
 
 
 def read_scores(path: Path) -> Scores:
-    """Read a table of probabilities in [0, 1], CSV or parquet.
-
-    The table has a row per image and finding, with the columns `image`, `finding`, `probability` and optionally
-    `logit`; or a row per image, with `image` and a column per finding. Without `logit`, the probability takes its
-    place. Empty cells are missing values.
-    """
+    """Read a table of probabilities, CSV or parquet, with a row per image and finding or a column per finding."""
     found: dict[Pair, tuple[float, float] | None] = {}
     with named(path):
         for where, row in _parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path):
@@ -62,13 +57,9 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
 
     Formats:
       - CSV with image, finding, x0, y0, x1, y1 and optionally score; a row without corners means no box.
-      - COCO results with image_id, category_id, bbox (left, top, width, height) and score. `ids` maps ids to names;
-        unknown numbers become `id NUMBER`. Without `ids`, an id is a name.
-      - JSON lines with image, finding and either boxes (lists of x0, y0, x1, y1), optionally with scores, or answer,
-        optionally with finish, `stop` or `length`.
+      - COCO results. `ids` maps ids to names; unknown numbers become `id NUMBER`. Without `ids`, an id is a name.
+      - JSON lines with image, finding and either boxes, optionally with scores, or answer, optionally with finish.
       - JSON of points by image and finding, as in CheXlocalize's human benchmark, in pixels.
-
-    Boxes without x0 < x1 and y0 < y1 are refused.
     """
     boxes: dict[Pair, list[dict[str, Any]]] = {}
     texts: dict[Pair, Reply] = {}

@@ -142,7 +142,7 @@ def gaps(analysis: Analysis) -> list[Column]:
             ceiling=_reference(dataset, "Reader agreement", "dice_best"),
         )
         for dataset, entries in zip(analysis.datasets, of_datasets, strict=True)
-        if any(entry.marks for entry in entries.values())
+        if any(len(entry.marks) > 1 for entry in entries.values())  # boxes have one mask, and no threshold to choose
     ]
 
 

@@ -19,7 +19,7 @@ from xbench.runtime.files import write_whole
 
 _SECTIONS = (
     ("Grounding", ("grounding",), ("intervals_pointing_game",)),
-    ("Maps side by side", (), ("overlays",)),
+    ("Cases side by side", (), ("overlays",)),
     ("Honest thresholds", ("grounding_honest", "calibration_gap"), ("dice_gap", "dice_curve", "intervals_dice")),
     ("Recognition", ("classification", "auroc", "protocols_calibration"), ("intervals_auroc",)),
     ("Recognition and grounding", ("correlations", "quadrants"), ("auroc_pointing_game", "quadrants")),

@@ -66,6 +66,7 @@ class Standings:
     datasets: tuple[DatasetAnalysis, ...] = ()
     rows: tuple[Standing, ...] = ()
     floor: Floor | None = None
+    ceiling: float | None = None  # the score of boxes around outlines
     chance: float | None = None  # what a point drawn at random scores
     untested: tuple[str, ...] = ()  # on a single dataset, labels that no paired test compares with the best
 
@@ -144,7 +145,7 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
         (dataset,) = shared
         rows = [replace(row, tied=row.label in dataset.tied_with_best.get(number, ())) for row in rows]
         untested = [label for label in dataset.untested(number, rows[0].label) if label not in parts and len(rows) > 1]
-    floors = _floors(shared, number)
+    floors, ceilings = _references(shared, number, "floor"), _references(shared, number, "ceiling")
     best = max(floors, key=lambda title: floors[title], default=None)
     words = {
         "Whole image": "a coin flip" if number == "auroc" else "a uniformly random point",
@@ -157,15 +158,16 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
     words |= {model_title(f"words_{name}"): f"always saying {place}" for name, place in says.items()}
     floor = None if best is None else Floor(words.get(best, best), best, floors[best])
     chance = floors.get("Whole image") if number == "pointing_game" else None
-    return Standings(number, shared, tuple(rows), floor, chance, tuple(untested))
+    ceiling = ceilings.get(model_title("outline_boxes"))
+    return Standings(number, shared, tuple(rows), floor, ceiling, chance, tuple(untested))
 
 
-def _floors(datasets: Sequence[DatasetAnalysis], number: str) -> dict[str, float]:
+def _references(datasets: Sequence[DatasetAnalysis], number: str, kind: str) -> dict[str, float]:
     scores: dict[str, list[float]] = {}
     for dataset in datasets:
-        for floor in dataset.references:
-            if floor.kind == "floor" and (value := number_of(floor, number).value) is not None:
-                scores.setdefault(floor.title, []).append(value)
+        for reference in dataset.references:
+            if reference.kind == kind and (value := number_of(reference, number).value) is not None:
+                scores.setdefault(reference.title, []).append(value)
     return {title: sum(values) / len(values) for title, values in scores.items() if len(values) == len(datasets)}
 
 

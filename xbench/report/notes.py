@@ -66,6 +66,13 @@ def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]
         if len(groups) > 1:
             said = [f"{words} ({_labels(group)})" for (_, words), group in groups.items()]
             notes.append(f"{sentence}: {'; '.join(said)}.")
+    boxes = [run for run in runs if run.results.answered]
+    if boxes and len(boxes) < len(runs):
+        notes.append(
+            f"{_labels(boxes)}: answers with boxes or points need no threshold, so numbers that depend on one are "
+            "missing. Compare their Dice and IoU (in the columns At 0.5) with the cross-fitted values of maps, as the "
+            "paired tests do, never with their best."
+        )
     return (*notes, *(note for entry in entries for note in _notes_of(entry)))
 
 
@@ -74,12 +81,6 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     yield from _disagreement(entry)
     for warning in filter(None, (results.sign_warning(), entry.auroc_warning)):
         yield f"{run.label}: {warning}"
-    if results.answered:
-        yield (
-            f"{run.label} answers with {results.answered}, which need no threshold: threshold-based numbers are shown "
-            "as a dash. Compare its Dice and IoU (in the columns At 0.5) with the cross-fitted values of maps, as the "
-            "paired tests do, never with their best."
-        )
     if limit := run.settings.get("limit"):
         yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."
     for note in results.counts.notes:

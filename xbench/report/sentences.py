@@ -96,7 +96,7 @@ def answer(facts: Facts) -> Answer:
         return said(facts) or _labels_only(facts, who)
     hidden = uses(facts)
     it = "it points" if len(models) == 1 else "they point"
-    judged = f"Judged by where {it}; no lesion was hidden." if hidden is None else "Judged by hiding lesions."
+    judged = f"Judged by where {it}, not by hiding lesions." if hidden is None else "Judged by hiding lesions."
     question = f"{who} look at the lesion, or only guess the label? {judged}"
     return Answer(question, *(hidden.texts if hidden else ()), _looks(found), _interval(found), *_further(facts))
 
@@ -245,6 +245,8 @@ def _looks(found: Standings) -> Sentence:
     if floor is not None and found.at_floor(head):
         guess = f"{'pointing at ' if floor.does.startswith('the middle') else ''}{floor.does}"
     verdict = _verdict(head, "on the lesion" if head.answers else "at the lesion", guess)
+    if head.answers:
+        verdict = verdict.replace("About half", "Partly on the lesion").replace("than half", "than half on the lesion")
     if found.undecided(head):
         verdict = "Too few images to tell"
     if alone:
@@ -329,9 +331,9 @@ def _tie(found: Standings, verdict: str) -> Sentence:
         names = f"{f'the {in_words(len(tied))}' if _kind(found) == 'models' else count} {_kind(found)}"
     rates = _rates(tied, listed) if each else _rates((tied[-1], tied[0]), " to ".join)
     end = "and no difference is significant" if every else "not significantly different"
-    verb = "share first place with"
+    kinds, verb = {row.answers for row in tied}, "share first place with"
     if few or every:
-        verb = "score" if any(row.answers for row in tied) else "point at"
+        verb = "point at" if kinds == {""} else "score" if "" in kinds else "have"
     text = f"{'Too few images to tell' if few else verdict}: {names} {verb} {rates}, {end}."
     return Sentence(text, rates.partition(" of ")[0])
 
@@ -384,7 +386,7 @@ def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> st
     over = mean_over(len(rows[0].runs), rows[0].findings)
     kinds = {row.answers for row in rows}
     beside = f" ({join(hits)} of {rows[0].lesions:,})" if len({row.lesions for row in rows}) == 1 else ""
-    of = f" of {_UNITS[min(kinds)]}" if len(kinds) == 1 else ""
+    of = "" if len(kinds) > 1 else f" of their {_UNITS[min(kinds)]} on the lesion" if any(kinds) else " of lesions"
     return f"{join(rates)}{of}{f' on average over {over}' if over else ''}{'' if any(kinds) else beside}"
 
 
@@ -405,7 +407,10 @@ def _interval(found: Standings) -> Sentence:
     if found.floor is not None:
         does = found.floor.does
         guess = "Pointing at the middle of every image" if does.startswith("the middle") else does[0].upper() + does[1:]
-        texts.append(f"{guess} would score {whole(found.floor.value)}%, a perfect model 100%.")
+        top = "" if found.head.answers else ", a perfect model 100%"
+        if found.ceiling is not None and found.head.answers == "boxes":
+            top = f", and boxes around the annotated outlines {whole(found.ceiling)}%"
+        texts.append(f"{guess} would score {whole(found.floor.value)}%{top}.")
     if any(len(run.findings) > 1 for run in runs):
         texts.append("Every finding counts the same.")
     if found.head.answers:
@@ -447,16 +452,22 @@ def _further(facts: Facts) -> Iterator[Sentence]:
 
 
 def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
-    floor, count = facts.pointing.floor, len(guessing)
+    found, floor = facts.pointing, facts.pointing.floor
     assert floor is not None
-    lowest = {row.label: row.score.low or 0.0 for row in facts.recognition.rows}
-    who = "it recognizes" if count == 1 else "both recognize" if count == 2 else "each recognizes"
-    aware = f", although {who} better than chance" * all(lowest.get(row.label, 0.0) > 0.5 for row in guessing)
-    lead = f"{in_words(count).capitalize()} {'is' if count == 1 else 'are'} at the floor:"
-    names = f"{listed([row.label for row in guessing])} {'does' if count == 1 else 'do'}"
-    unsure = listed([row.label for row in guessing if facts.pointing.undecided(row)] or [""])
-    few = f" There are too few images to tell for {unsure}." if unsure else ""
-    return Sentence(f"{lead} {names} not score significantly more than {floor.does}{aware}.{few}", lead)
+    unsure = [row for row in guessing if found.undecided(row)]
+    sure = [row for row in guessing if row not in unsure]
+    lowest, lead, texts = {row.label: row.score.low or 0.0 for row in facts.recognition.rows}, "", list[str]()
+    if sure:
+        who = "it recognizes" if len(sure) == 1 else "both recognize" if len(sure) == 2 else "each recognizes"
+        aware = f", although {who} better than chance" * all(lowest.get(row.label, 0.0) > 0.5 for row in sure)
+        lead = f"{in_words(len(sure)).capitalize()} {'is' if len(sure) == 1 else 'are'} at the floor:"
+        names = f"{listed([row.label for row in sure])} {'does' if len(sure) == 1 else 'do'}"
+        texts.append(f"{lead} {names} not score significantly more than {floor.does}{aware}.")
+    if unsure:
+        names = listed([f"{row.label} ({_percent(row)})" for row in unsure])
+        than = f"{floor.does} ({whole(floor.value)}%)"
+        texts.append(f"{names} cannot be told apart from {than} with so few images.")
+    return Sentence(" ".join(texts), lead)
 
 
 def _supervised(facts: Facts) -> Iterator[Sentence]:
@@ -585,7 +596,8 @@ def best(facts: Facts) -> Answer:
         first, last = found.rows[0], found.rows[-1]
         text = f"{first.label} has the highest AUROC, {whole(first.value)}"
         return Answer("Who recognizes best?", f"{text}; {last.label} the lowest, {whole(last.value)}.")
-    question = f"Which {'model' if len(found.models) > 1 else 'setting'} grounds best?"
+    question, unit = f"Which {'model' if len(found.models) > 1 else 'setting'} grounds best?", _UNITS[head.answers]
+    unit += " on the lesion" * bool(head.answers)
     if alone:
         question = "Which findings does it look at?"
     if len(found.datasets) > 1:
@@ -594,10 +606,10 @@ def best(facts: Facts) -> Answer:
         best_ones = [finding for value, finding in scores if value == high]
         top = listed(best_ones) if len(best_ones) < 4 else f"{in_words(len(best_ones))} findings"
         each = " each" if len(best_ones) > 1 else ""
-        text = f"Best: {top}, {whole(high)}% of {_UNITS[head.answers]}{each}. Weakest: {worst}, {whole(low)}%."
+        text = f"Best: {top}, {whole(high)}% of {unit}{each}. Weakest: {worst}, {whole(low)}%."
         if len(scores) == 1:
             text = f"There is only one: {'it' if head.answers else 'its map'} {_located(head)}."
-        return Answer(question, text if high else f"None: 0% of {_UNITS[head.answers]} for every finding.")
+        return Answer(question, text if high else f"None: 0% of {unit} for every finding.")
     tied = [row.label for row in found.tied]
     if found.too_few_images:
         text = f"Too few images to tell {listed(tied)} apart"
@@ -607,7 +619,7 @@ def best(facts: Facts) -> Answer:
         text = f"{listed(tied)} are tied by the pointing game"
     else:
         text = f"{found.rows[0].label} {'scores highest' if found.untested else 'is ahead of every other'}"
-    weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of {_UNITS[head.answers]}."
+    weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of {unit}."
     weakest = weakest if high else f" {head.label} scores 0% on every finding."
     return Answer(question, f"{text}.{weakest if len(scores) > 1 else ''}")
 
@@ -664,7 +676,6 @@ def _explained(facts: Facts) -> tuple[str, ...]:
 
 
 def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
-    """Say how many recognized lesions are missed by more than a near miss."""
     recognized, elsewhere = Counter[str](), Counter[str]()
     for run in runs:
         for of in run.quadrants.values():
@@ -711,7 +722,6 @@ def failures(facts: Facts) -> Answer:
 
 
 def _guesses(facts: Facts, row: Standing) -> str:
-    """Name the findings on which a series scores no more than a rule that ignores the image."""
     where, number = [], facts.pointing.number
     for dataset, run in zip(facts.pointing.datasets, row.runs, strict=True):
         # A floor of the mean would mix findings that the middle of the image hits always with those it never hits.
@@ -731,8 +741,8 @@ def _name(found: Standings, row: Standing) -> str:
     return model_title(row.model) if len(found.models) == 1 else row.label
 
 
-def thresholds(facts: Facts) -> Answer:
-    """Compare Dice at 0.5 with Dice at the best threshold, and give the optimism of the latter."""
+def thresholds(facts: Facts) -> Answer | None:
+    """Compare Dice at 0.5 with Dice at the best threshold; None without maps, because boxes need no threshold."""
     question, found, runs = "Can the thresholds be trusted?", facts.pointing, facts.analysis.runs
     swept = {run.run.label for run in runs if run.macro["dice_gap"].value is not None}
     row = next((row for row in (found.head, *found.rows) if row.label in swept), None)
@@ -740,7 +750,7 @@ def thresholds(facts: Facts) -> Answer:
     keys = ("dice_gap", "dice_optimism", "dice_fixed", "dice_best")
     gap, optimism, fixed, best = (macro_mean([run.macro[key].value for run in of_label]) for key in keys)
     if row is None or gap is None or fixed is None or best is None:
-        return Answer(question, "Boxes and points need no threshold.")
+        return None
     over = f", averaged over {in_words(len(of_label))} datasets" if len(of_label) > 1 else ""
     dice = f"the Dice of {_name(found, row)} is {100 * fixed:.1f}%"
     fair = "0.5 is a fair threshold" if best >= 0.2 else "Overlap is low at every threshold"
@@ -876,7 +886,8 @@ def in_short(facts: Facts) -> tuple[str, ...]:
     found, sections = facts.pointing, [best(facts)] if facts.shown.rows else []
     guesses: list[str] = []
     if found.rows:
-        sections += [recognition(facts), failures(facts), thresholds(facts)]
+        predicts = recognition(facts) if facts.recognition.rows else None
+        sections += filter(None, [predicts, failures(facts), thresholds(facts)])
         guesses = [_guesses(facts, row) for row in found.rows if row is not found.head]
     if any(dataset.comparisons for dataset in facts.analysis.datasets):
         sections.append(differences(facts))

@@ -78,12 +78,12 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     for dataset in analysis.datasets:
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (
-            "Radiographs with the annotated region outlined, and over them the map of each model, transparent where "
-            f"it is low; +: its peak. A hit is in the region, a near miss at most {100 * NEAR:g}% of the image's width "
-            "outside; Dice at 0.5, times 100. Chosen by the scores alone, for the reason at the left, and drawn "
-            "square. If there are more than seven models, the seven with the highest pointing game are shown."
+            "Radiographs with the annotated region outlined, and over them the map or boxes of each model; +: the peak "
+            f"of the map. A hit is in the region, a near miss at most {100 * NEAR:g}% of the image's width outside; "
+            "Dice at 0.5, times 100. Chosen by the scores alone, for the reason at the left, drawn square. If there "
+            "are more than seven models, the seven with the highest pointing game are shown."
         )
-        drawn = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
+        drawn = Drawn(f"overlays_{ending}", f"Cases side by side on {where}", caption)
         yield drawn, overlays(dataset, choose_cases(dataset.runs, cases))
         caption = (
             "Percentage of images with the finding and its region (n in parentheses) by whether the model recognizes "

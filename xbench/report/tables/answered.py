@@ -26,17 +26,17 @@ _RATES = {
     "abstained": Column("Abstained", "Share of answers"),
     "unparsable": Column("Unparsable", "Share of answers"),
     "truncated": Column("Truncated", "Share of answers"),
-    "reordered": Column("Reordered", "What was done to numbers"),
-    "clipped": Column("Cut off", "What was done to numbers"),
-    "dropped": Column("Dropped", "What was done to numbers"),
-    "duplicates": Column("Repeated", "What was done to numbers"),
-    "suspect_frame": Column("Suspect", "What was done to numbers"),
+    "reordered": Column("Reordered", "With boxes that were"),
+    "clipped": Column("Cut off", "With boxes that were"),
+    "dropped": Column("Dropped", "With boxes that were"),
+    "duplicates": Column("Repeated", "With boxes that were"),
+    "suspect_frame": Column("Suspect", "With boxes that were"),
 }
 _SENSITIVITY = {
     "answered_only": "answered only (flattering)",
     "truncated_as_misses": "truncated as misses",
-    "unparsable_as_useless": "unparsable useless",
-    "unparsable_as_perfect": "unparsable perfect",
+    "unparsable_as_useless": "unparsable as misses",
+    "unparsable_as_perfect": "unparsable as perfect",
 }
 _WITHOUT_BOX = ("unparsable", "truncated", "abstained")
 _EXAMPLES = 12
@@ -157,6 +157,7 @@ def _recognized(where: str, entry: RunAnalysis, asked: Recognized) -> Row:
 
 def _examples(entry: RunAnalysis) -> list[AnswerRow]:
     rows = [row for rows in entry.run.stored.answers.values() for row in rows if row.query == "locate"]
+    rows.sort(key=lambda row: row.annotated is None)  # images with the finding first
     # Those in which something is wrong come before those that say there is nothing.
     statuses = [[row for row in rows if row.status == status and not row.boxes] for status in _WITHOUT_BOX]
     groups = [*statuses[:2], [row for row in rows if row.suspect_frame], statuses[2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -93,19 +94,23 @@ def _has_numbers(table: Table) -> bool:
 
 
 def _tables(analysis: Analysis) -> Iterator[Table]:
-    # Table 1 of the paper.
+    answers = bool(analysis.runs) and all(entry.run.results.answered for entry in analysis.runs)
+    # Table 1 of the paper; boxes have no best threshold.
+    key, best, of = "best", ", best", "at each finding's best threshold on the scored images, as in the XBench paper"
+    if answers:
+        key, best, of = "fixed", "", "all boxes of an answer together, on the evaluation grid"
     yield _over_datasets(
         analysis,
-        {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"},
+        {"pointing_game": "Pointing game", f"dice_{key}": f"Dice{best}", f"iou_{key}": f"IoU{best}"},
         "grounding",
         "Grounding",
-        "Means over findings, in percent: pointing game, and Dice and IoU at each finding's best threshold on the same "
-        "images that are scored, as in Table 1 of the XBench paper. The pointing game of a model with boxes or points "
-        "is the share of their area, or of the points, in the region. Below the models: floors, which a useful model "
+        "Means over findings, in percent. The pointing game of a model with boxes or points is the share of their "
+        f"area, or of the points, in the region. Dice and IoU: {of}. Below the models: floors, which a useful model "
         "must exceed, and ceilings. Whole image: everything is marked; its pointing game is that of a uniformly random "
-        "point. Random: maps of random noise. At the best threshold, a useless map scores as much as the whole image.",
+        "point. Random: maps of random noise.",
     )
-    yield _grounding_honest(analysis)
+    if not answers:
+        yield _grounding_honest(analysis)
     yield _own_scale(analysis)
     yield _over_datasets(
         analysis,
@@ -216,7 +221,7 @@ def _protocol_numbers(dataset: DatasetAnalysis) -> Table:
             numbers = read_protocol(entry.run.folder, name)["numbers"] if scored else {}
             values = ((key, number["value"]) for key, number in numbers.items() if number["value"] is not None)
             rows += [row(PROTOCOLS[name].title, label, key, decimal(float(value), 4)) for key, value in values]
-    caption = "Every number of each protocol as in its file, not in percent."
+    caption = "Every number of each protocol as in its file, not in percent; map: mean average precision."
     text = ["Protocol", "Model", "Number"]
     return table_of("protocols_numbers", "All numbers of other papers' rules on", caption, text, ["Value"], rows)
 
@@ -330,7 +335,8 @@ def _own_scale(analysis: Analysis) -> Table:
 
 
 def _best_and_worst_findings(analysis: Analysis) -> Table:
-    numbers = ("dice_cross_fitted", "auroc")
+    known = {key for run in analysis.runs for key, score in run.macro.items() if score.value is not None}
+    numbers = [key for key in ("dice_cross_fitted", "auroc") if key in known]
     rows = []
     for dataset in analysis.datasets:
         for entry in in_order(dataset.runs).values():
@@ -371,7 +377,7 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
     for entry in dataset.comparisons:
         title, difference = {**NUMBERS, **WORDS}[entry.number].title, number(entry.difference, signed=True)
         if {entry.first, entry.second} <= boxes:
-            title = title.replace("at 0.5", "of the boxes")
+            title = re.sub(r",? (at 0\.5|cross-fitted threshold)", " of the boxes", title)
         tests = p_value(entry.p), p_value(entry.p_adjusted)
         rows.append(row(title, entry.first, entry.second, entry.images, difference, *tests))
         if entry.untested:

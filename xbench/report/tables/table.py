@@ -35,24 +35,15 @@ Mark = Literal["best", "second"] | None
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table.
+    """One entry of a table, with its 95% interval."""
 
-    Attributes:
-        text: What is shown, without marks; percentages with two decimals, as in the paper.
-        value: The number behind it, a fraction; None for words and for what does not exist.
-        low, high: Ends of its 95% interval, if there is one.
-        mark: Best or second best of its column among the models.
-        tied: Whether it is not significantly different from the best.
-        plain: Whether its interval is shown as it is, not in percent.
-    """
-
-    text: str
-    value: float | None = None
+    text: str  # without marks; percentages with two decimals, as in the paper
+    value: float | None = None  # a fraction; None for words and missing numbers
     low: float | None = None
     high: float | None = None
-    mark: Mark = None
-    tied: bool = False
-    plain: bool = False
+    mark: Mark = None  # best or second best of its column among the models
+    tied: bool = False  # not significantly different from the best
+    plain: bool = False  # whether the interval is not in percent
 
     @property
     def interval(self) -> str:

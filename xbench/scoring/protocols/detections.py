@@ -154,9 +154,7 @@ class Detections(Protocol):
         "AP at IoU 0.1 to 0.5; sensitivity: at one false detection per image, also for items below 1% (_small), of 1 "
         "to 5% (_medium) and above 5% (_large) of the image"
     )
-    flaw = (
-        "Parts of a stretched map at 0.5 do not have the outline of a lesion, so maps lose to boxes whatever they show."
-    )
+    flaw = "A correct map scores less than a correct box, because its parts do not have the outline of a lesion."
     setting = "the whole radiograph on the evaluation grid, or without a grid"
     in_setting = "always"
     limits = (

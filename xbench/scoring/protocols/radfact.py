@@ -38,7 +38,7 @@ class RadFact(Protocol):
     heading = "Precision"
     citation = "RadFact (microsoft/RadFact 72463ac)"
     rule = "answered boxes against annotated ones, as masks of 224 x 224"
-    flaw = "Precision alone decides, so a small box in a large lesion is perfect."
+    flaw = "Only precision is ranked: a small box in a large lesion is perfect, and pairs without a box are left out."
     setting = "boxes as fractions, on 224 x 224 pixels"
     in_setting = "always"
     limits = ("entailment of phrases needs a language model", "images without the finding are left out")

@@ -51,7 +51,7 @@ class RadVLM(Protocol):
     citation = "RadVLM 2025 (uzh-dqbm-cmi/RadVLM 69fe946)"
     rule = (
         "answered boxes against annotated ones: mean IoU over all pairs of boxes, and mAP at IoU 0.5 per image and "
-        "finding, boxes in the order of the answer, those of a file by score if it has scores"
+        "finding; boxes are in the order of the answer, or of the scores in a file"
     )
     flaw = "Two perfect boxes score an average IoU of one half, because each is also compared with the other."
     setting = "boxes as fractions"
