@@ -79,7 +79,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         programs = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
         browser = playwright.chromium.launch(executable_path=next(filter(None, programs)), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1200, "height": 800})
+        page = browser.new_page(viewport={"width": 1200, "height": 960})
         for name, png in pictures(given.report, page):
             shrink(name, png).save(given.out / f"{name}.png", optimize=True)
             print(given.out / f"{name}.png")

@@ -517,7 +517,7 @@ def _settings(found: Standings) -> Sentence:
         which = "setting changes" if len(changed) == 1 else "settings change"
         lead = f"{in_words(len(changed)).capitalize()} {which} where it points:"
         moves = [
-            f"{'at' if setting(row)[0].isdigit() else 'with'} {setting(row)} it "
+            f"{'at' if setting(row)[0].isdigit() else 'with'} {setting(row)} the score "
             f"{'falls' if row.value < own.value else 'rises'} to {_percent(row)}"
             for row in changed
         ]
