@@ -50,8 +50,8 @@ class RadVLM(Protocol):
     heading = "Average IoU"
     citation = "RadVLM 2025 (uzh-dqbm-cmi/RadVLM 69fe946)"
     rule = (
-        "answered boxes against annotated ones: mean IoU over all pairs of boxes, and mAP at IoU 0.5 per image and "
-        "finding; boxes are in the order of the answer, or of the scores in a file"
+        "answered boxes against annotated ones: mean IoU over all pairs of boxes, and map: mAP at IoU 0.5 per image "
+        "and finding; boxes are in the order of the answer, or of the scores in a file"
     )
     flaw = "Two perfect boxes score an average IoU of one half, because each is also compared with the other."
     setting = "boxes as fractions"

@@ -96,15 +96,15 @@
   }
 
   function verdict(panel) {
-    if (panel.boxes && !panel.peak) return element("b", { class: "wrong" }, panel.status === "abstained" ? "Says that there is none" : `No box (${panel.status})`);
-    const of = panel.boxes ? "what it marks" : "its tied peaks";
-    const ties = panel.hit > 0 && panel.hit < 1 ? ` (${percent(panel.hit, 0)} % of ${of})` : "";
+    if (panel.boxes && !panel.peak) return element("b", { class: "wrong" }, `No box (${panel.status})`);
+    const of = panel.boxes ? (panel.boxes.length ? "the box area" : "the points") : "the tied peaks";
+    const ties = panel.hit > 0 && panel.hit < 1 ? ` (${percent(panel.hit, 0)}% of ${of} on the lesion)` : "";
     const words = grounded(panel) ? "on the lesion" : panel.look === "near miss" ? "just beside it" : "elsewhere";
     return element("b", { class: grounded(panel) ? "hit" : panel.recognized === false ? "wrong" : "miss" }, `${panel.boxes ? (panel.boxes.length ? "Box" : "Point") : "Peak"} ${words}${ties}`);
   }
 
   function recognized(panel) {
-    if (panel.probability === null) return panel.recognized === null ? "not asked whether it is there" : "yes or no could not be read";
+    if (panel.probability === null) return panel.recognized === null ? "no probability" : "yes or no could not be read";
     const probability = Number(panel.probability).toPrecision(3);
     return panel.recognized === null ? `probability ${probability}` : `${panel.recognized ? "recognized" : "not recognized"} (probability ${probability})`;
   }
