@@ -148,6 +148,10 @@ class Framed(Squares):
         super().__init__(**kwargs)
         self.whole = whole
 
+    def read_records(self, annotated):
+        records = super().read_records(annotated)
+        return [replace(one, patient_id="7", attributes={"sex": "FM"[one.source % 2]}) for one in records]
+
     def load(self, record):
         radiograph = super().load(record)
         items = {}
@@ -164,6 +168,7 @@ def test_items_of_a_data_module_are_counted_and_read_back(command, toy_config):
     assert row_of(command("check", *options).output, "Square") == ["4", "-", "4", "4", "0"]
     toy_config.write_text(toy_config.read_text().replace("toys.Squares", f"{__name__}.Framed"))
     assert row_of(command("check", *options).output, "Square") == ["4", "4", "4", "4", "0"]
+    assert "8 images: patient recorded as both F and M" in command("check", *options).output
     run = command("test", *options)
     assert run.status == 0, run.errors
     assert command("verify", run.folder, "--deep").status == 0

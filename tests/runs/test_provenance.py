@@ -50,13 +50,12 @@ class Loaded(Brightness):
 
 def test_a_report_tells_own_models_apart_by_the_files_and_values_of_their_options(command, toy_config, tmp_path):
     toy_config.write_text(toy_config.read_text().replace("toys.Brightness", f"{__name__}.Loaded"))
-    for name in ("a.pt", "b.pt"):
-        (tmp_path / name).write_text(name)
-    variants = ["checkpoint=b.pt", "words=[a.pt]", "words=[b.pt]", "split=b", "crop=true", "checkpoint=a.pt"]
+    (tmp_path / "b.pt").write_text("other weights")
+    usual = "--config", toy_config, "--data.limit", "4", "--model.checkpoint", toy_config
+    variants = ["checkpoint=b.pt", f"words=[{toy_config}]", "words=[b.pt]", "split=b", "crop=true", "split=a"]
     for given in [*variants, variants[-1]]:
-        words = "--data.limit", "4", "--model.checkpoint", "a.pt", f"--model.{given}"
-        run = command("test", "--config", toy_config, *words, status=0)
+        run = command("test", *usual, f"--model.{given}", status=0)
     assert run.results["provenance"]["model"].items() >= {"gain": 8.0, "fault": "none"}.items()
-    assert run.results["provenance"]["checkpoint_sha256"] == file_sha256(tmp_path / "a.pt")
+    assert run.results["provenance"]["checkpoint_sha256"] == file_sha256(toy_config)
     found = collect([tmp_path / "runs"])
     assert len(found.runs) == len({one.label for one in found.runs}) == len(variants) and len(found.set_aside) == 1

@@ -125,7 +125,10 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
     report.groups = [*dict.fromkeys((*data.findings, *(query.finding or PHRASES for query in queries)))]
     report.phrases = any(query.text is not None for query in queries)
     vanished = {covers_nothing(query.name) for query in queries}
+    sexes = {(record.patient_id, record.attributes.get("sex")) for record in records}
     for record in records:
+        if record.patient_id is not None and {(record.patient_id, sex) for sex in ("F", "M")} <= sexes:
+            report.notes.append(Note("patient recorded as both F and M", record.image_id))
         group_of = {query.name: query.finding or PHRASES for query in record.looked_for(data.findings)}
         for name, group in group_of.items():
             report.counts[record.labels.get(name, -1)][group] += 1

@@ -106,7 +106,7 @@ def test_published_numbers_stand_beside_ours(tables, stored):
 
 
 def test_what_the_paper_lacks_is_there_and_rows_fit_columns(tables, three_analyzed, stored):
-    per_dataset = {f"{name}_chestxray14" for name in ("comparisons", "quadrants", "by_area", "by_position")}
+    per_dataset = {f"{name}_chestxray14" for name in ("auroc", "comparisons", "quadrants", "by_area", "by_position")}
     assert {"best_and_worst_findings", "correlations"} | per_dataset <= set(tables)
     for table in tables.values():
         assert table.rows and table.title and table.caption
@@ -119,10 +119,7 @@ def test_what_the_paper_lacks_is_there_and_rows_fit_columns(tables, three_analyz
         scores = stored[entry.run.label]["grounding"]["per_class"]
         ranked = sorted(scores, key=lambda finding: scores[finding]["pointing_game"])
         assert best_and_worst(entry) == [("best 1", ranked[-1]), ("worst 1", ranked[0])]
-        equal = dict.fromkeys(entry.findings, entry.findings[ranked[0]])
-        assert best_and_worst(replace(entry, findings=equal)) == []
-    aurocs = [cell.value for cell in tables["auroc_chestxray14"].rows[0].cells[2:]]
-    assert aurocs == [of["auroc"] for of in stored["CARZero"]["classification"]["per_class"].values()]
+        assert not best_and_worst(replace(entry, findings=dict.fromkeys(scores, entry.findings[ranked[0]])))
 
 
 def test_odd_names_are_escaped_splits_told_apart_and_studies_have_a_column_per_wording(tmp_path):

@@ -350,8 +350,8 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
         "best_and_worst_findings",
         "Best and worst findings",
         "For each model and dataset, the three findings with the highest and the three with the lowest pointing game, "
-        "in percent; fewer if a dataset has fewer than six findings. Floor: the highest pointing game that any rule "
-        f"ignoring the image reaches on that finding. {INTERVALS}",
+        "in percent; fewer if there are fewer than six findings or ties. Floor: the highest pointing game that any "
+        f"rule ignoring the image reaches on that finding. {INTERVALS}",
         ["Dataset", "Model", "Place", "Finding"],
         ["Images", "Pointing game", "Floor", *(NUMBERS[key].title for key in numbers)],
         rows,
