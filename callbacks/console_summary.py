@@ -134,8 +134,8 @@ def _own_scale(own: OwnScale) -> str:
 def _interventions(found: Interventions) -> Table:
     others = [f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.all_pairs[ANY].macro.items()]
     about = "" if found.sign_over_fills is not False else " Its sign depends on the fill."
-    means = f"Means over the findings with {LEAST} of the {found.pairs} pairs"
-    caption = f"{found.reason or ''} Use: drop minus control drop.{about} {means}. {', '.join(others)}."
+    means = f"{found.pairs} pairs; means over findings with {LEAST} or more. Use: drop minus control drop.{about}"
+    caption = f"{found.reason or ''} {means} Defined in docs/interventions.md: {', '.join(others)}."
     if all(value is None for numbers in found.all_pairs.values() for value in numbers.macro.values()):
         caption = f"{found.reason or ''} No numbers: a finding needs {LEAST} pairs."
     title = "Interventions: the region hidden, and an equal patch elsewhere (control)"

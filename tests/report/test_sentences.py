@@ -108,7 +108,7 @@ CASES = {
         **{"kad": [0.8], "mavl": [0.7], "clip": [0.6], "demo": [0.5], "tied": ("mavl", "clip", "demo"), "p": 1},
     ),
     "one at the floor": made("the best, KAD,", "One is at the floor: MAVL", kad=[0.79], mavl=[0.1], p=0.001),
-    "all at the floor": made("They guess: none", "(13%)", kad=[0.12], mavl=[0.1], p=0.001),
+    "all at the floor": made("They guess: no score", "(13%)", kad=[0.12], mavl=[0.1], p=0.001),
     "one model on two datasets": made(
         *(
             "60% of lesions on average over two datasets",

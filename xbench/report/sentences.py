@@ -240,7 +240,7 @@ def _looks(found: Standings) -> Sentence:
             return Sentence(f"Too few images to tell: {score}. {span}", ends)
         if alone:
             return Sentence(f"It guesses: {its}{_located(head)}. That is not significantly more than {than}.", percent)
-        return Sentence(f"They guess: none scores significantly more than {than}.", f"{whole(floor.value)}%")
+        return Sentence(f"They guess: no score is significantly higher than that of {than}.", f"{whole(floor.value)}%")
     guess = ""
     if floor is not None and found.at_floor(head):
         guess = f"{'pointing at ' if floor.does.startswith('the middle') else ''}{floor.does}"
@@ -833,7 +833,7 @@ def differences(facts: Facts) -> Answer:
         if not any(one.difference.value for one in of_both):
             return Answer(question, f"On the {pair.images:,} images that both scored, their numbers are identical.")
         return Answer(question, f"The one difference {what} is {'' if real else 'not '}significant.")
-    which = {0: "None", len(tested): "All"}.get(real, in_words(real).capitalize())
+    which = "All" if real == len(tested) else in_words(real).capitalize() if real else "Not one"
     verb = "is" if real in (0, 1) else "are"
     return Answer(question, f"{which} of the {in_words(len(tested))} differences {what} {verb} significant.")
 
