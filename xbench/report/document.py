@@ -78,7 +78,7 @@ def _section(name: str, names: Literal[1, 2]) -> str:
 def _compared(analysis: Analysis) -> Iterator[str]:
     yield (
         f"{count_of(len(in_order(analysis.runs)), 'model or setting', 'models or settings')} on "
-        f"{count_of(len(analysis.datasets), 'dataset')}; thresholds cross-fitted in {analysis.folds} folds. The page "
+        f"{count_of(len(analysis.datasets), 'dataset')}. The page "
         "[index.html](index.html) shows the same results with interactive curves and cases, "
         "[analysis.json](analysis.json) has every number."
     )

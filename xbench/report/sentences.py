@@ -402,8 +402,8 @@ def _interval(found: Standings) -> Sentence:
         on = f"Measured on {only}{count_of(images, kind)}{', so' if only else ','}"
         if len(found.datasets) > 1:
             on = f"Over {in_words(len(found.datasets))} datasets, each counting the same,"
-        rate = "the rate" if len(found.models) == 1 else f"the rate of {found.head.label}"
-        texts = [f"{on} {rate} could be anywhere {span} (95% interval)."]
+        whose = "" if len(found.models) == 1 else f" of {found.head.label}"
+        texts = [f"{on} the score{whose} could be anywhere {span} (95% interval)."]
     if found.floor is not None:
         does = found.floor.does
         guess = "Pointing at the middle of every image" if does.startswith("the middle") else does[0].upper() + does[1:]
