@@ -96,6 +96,9 @@ CASES = {
         *("Do three models", "Mostly", "KAD and MAVL share first place", "79% and 70%", "(43.6 of 63)"),
         **{"kad": [0.79], "mavl": [0.70], "clip": [0.3], "p": 0.2, "tied": ("mavl",)},
     ),
+    "a tie of equal scores": made(
+        "with 79%, 79% and 72%", kad=[0.79], mavl=[0.79], clip=[0.72], demo=[0.3], p=0.2, tied=("mavl", "clip")
+    ),
     "a tie of scores far apart": made(
         *("Too few images to tell: KAD and MAVL point at 79% and 68%", "not significantly different"),
         **{"kad": [0.79], "mavl": [0.68], "clip": [0.3], "p": 0.2, "tied": ("mavl",)},

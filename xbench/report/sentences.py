@@ -382,7 +382,8 @@ def _located(row: Standing, more: str = "") -> str:
 
 
 def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> str:
-    rates, hits = ([*dict.fromkeys(map(text, rows))] for text in (_percent, _hits))
+    texts = ([*map(text, rows)] for text in (_percent, _hits))
+    rates, hits = (of_rows if len({*of_rows}) > 1 else of_rows[:1] for of_rows in texts)
     over = mean_over(len(rows[0].runs), rows[0].findings)
     kinds = {row.answers for row in rows}
     beside = f" ({join(hits)} of {rows[0].lesions:,})" if len({row.lesions for row in rows}) == 1 else ""
