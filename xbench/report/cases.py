@@ -27,10 +27,9 @@ from xbench.scoring.protocols.words import Words
 
 @dataclass(frozen=True)
 class CaseScores:
-    """The scores of one run on one pair.
+    """The scores of one run on one pair: distance in image widths, Dice at 0.5.
 
-    `pointing_hit` is 1 or 0 unless places of the map tie, `peak_distance` is in image widths, `dice` is at threshold
-    0.5, and `recognized` is None if the run has no threshold for the finding (see `Quadrants`).
+    `recognized` is None if the run has no threshold for the finding (see `Quadrants`).
     """
 
     pointing_hit: float
@@ -74,11 +73,9 @@ _FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
 def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tuple[ChosenCase, ...]:
     """Choose up to `count` different pairs that all runs of one dataset scored on the same region and kept.
 
-    Failures come first, in full if there is room: near misses, recognized with the peak elsewhere, both wrong, and not
-    recognized but on the lesion; of the run labeled `first` (by default the first run), then of the others. The rest
-    are the best, worst and median Dice (mean over the runs), the largest difference between two runs, then best, worst
-    and median of each run. Reasons take turns, and so do findings within each. A pair names all its reasons. Runs that
-    kept no maps, or share no scored pair with that run, are left out.
+    Failures come first, of the run labeled `first` (by default the first run), then of the others. The rest have the
+    best, worst and median Dice (mean over the runs), the largest difference between two runs, then the best, worst and
+    median of each run. Reasons take turns, and so do findings. Runs without maps or shared pairs are left out.
     """
     scored = {run.run.label: of_run for run in runs if (of_run := _scored_pairs(run))}
     scores: dict[str, Mapping[tuple[str, str, bytes], CaseScores]] = {}
@@ -195,10 +192,7 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
 
 
 def opposite_sides(runs: Sequence[Run], count: int) -> Iterator[tuple[str, str, ScoredPair, list[str]]]:
-    """Yield up to `count` images with an opposite side: label, sides, pair, and the text, every second part a mention.
-
-    Runs come one by one, with findings in turns. Runs without texts or pictures are left out.
-    """
+    """Yield up to `count` images with an opposite side: label, sides, pair and text, every second part a mention."""
     for run in (run for run in runs if run.pictured and (run.folder / MENTIONS).exists()):
         table, settings = read_protocol_pairs(run.folder, Words.name), read_protocol(run.folder, Words.name)["settings"]
         file = run.folder / FOLDER / VOCABULARY

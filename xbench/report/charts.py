@@ -470,10 +470,7 @@ class Outcomes:
 
 
 def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None:
-    """Return the shares of a label's lesions by outcome; None if no finding has both labels and a scored pair.
-
-    If several places of a map tie, their share in the region counts as a hit, as in the pointing game.
-    """
+    """Return the shares of a label's lesions by outcome; None if no finding has both labels and a scored pair."""
     runs = [entry for dataset in datasets for entry in dataset.runs if entry.run.label == label and entry.quadrants]
     if not runs:
         return None

@@ -125,10 +125,7 @@ def facts_of(analysis: Analysis) -> Facts:
 
 
 def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
-    """Return the standings of a report's series; no rows if no run has the number.
-
-    Means are over the datasets that all series share, or else over the dataset with the most series.
-    """
+    """Return the standings of a report's series; means are over shared datasets or that with the most series."""
     parts, shared = parts_of(analysis.datasets), shared_datasets(analysis.datasets, number)
     if not any(dataset.values(number) for dataset in shared):
         return Standings(number)
@@ -181,10 +178,7 @@ def differ(first: Estimate, second: Estimate) -> bool:
 
 
 def over_datasets(scores: Sequence[Estimate]) -> Estimate:
-    """Return the mean of scores on datasets with no image in common, each counting the same.
-
-    The interval combines the scores' own limits (MOVER: see `intervals.combined`); None if a score has none.
-    """
+    """Return the mean of scores on datasets without a common image; MOVER's interval (see `intervals.combined`)."""
     if len(scores) == 1:
         return scores[0]
     known = [(one.value, one.low, one.high) for one in scores if one.value is not None]

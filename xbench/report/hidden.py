@@ -22,10 +22,7 @@ CASES = 6
 
 @dataclass(frozen=True)
 class HiddenCase:
-    """A pair, the reason for its choice, and its images (H, W): unchanged, region hidden, control hidden.
-
-    Each has the model's probability or None, and the mask that is hidden, or annotated on the first.
-    """
+    """A pair and its images (H, W): unchanged, region hidden, control hidden; each with mask and probability."""
 
     image_id: str
     finding: str
@@ -36,10 +33,7 @@ class HiddenCase:
 
 
 def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
-    """Yield cases of the first fill, chosen by their scores alone; none of a run that kept no pictures.
-
-    The changed images are drawn again on the stored picture, which is smaller than the radiograph.
-    """
+    """Yield cases of the first fill, drawn again on stored pictures; none of a run that kept no pictures."""
     kept, pairs = run.cases(), intervened(run.rows, run.stored.changed)
     if kept is None or pairs is None or not found.fills:
         return

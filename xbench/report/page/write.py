@@ -41,10 +41,7 @@ _LABEL, _TALL = 17.0, 400
 def write_page(
     analysis: Analysis, tables: Sequence[Table], path: Path, cases: int = 24, progress: Progress = lambda *_: None
 ) -> None:
-    """Write the report as one HTML file that contains all styles, scripts, tables, charts and pictures.
-
-    The browser of cases has up to `cases` of each dataset. `progress` is called for every case and after the last.
-    """
+    """Write the report as one self-contained HTML file, with up to `cases` cases of each dataset."""
     environment = Environment(
         loader=PackageLoader("xbench.report.page"),
         autoescape=True,
@@ -183,10 +180,7 @@ def _signed(value: float | None) -> str:
 
 
 def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) -> dict[str, Any]:
-    """Return up to `count` chosen cases of every dataset, and their radiographs, each once.
-
-    `progress` is called for every case and after the last. `head` is the label of the run that the answer is about.
-    """
+    """Return up to `count` cases of every dataset, failures of the run `head` first, and each radiograph once."""
     parts = parts_of(analysis.datasets)
     chosen = [
         (dataset, choose_cases([run for run in dataset.runs if run.run.label not in parts], count, head))

@@ -43,8 +43,7 @@ _Columns = dict[str, NDArray[np.float64]]
 def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[InterventionAnalysis, ...]:
     """Return the analyses of the runs in which regions were hidden; `ground` names the dataset and split.
 
-    A run may have drawn a subset of its pairs, in equal shares of the findings. Intervals stay valid, because numbers
-    are means over findings, and within a finding every pair was equally likely to be drawn.
+    Intervals stay valid for a subset of pairs, because within a finding every pair was equally likely to be drawn.
     """
     named = {entry.run.label: entry.run for entry in runs}
     compared = {label: intervened(run.rows, run.stored.changed) for label, run in named.items()}
@@ -86,10 +85,7 @@ def _enough(pairs: Intervened, values: NDArray[np.float64]) -> dict[str, NDArray
 
 
 def _estimates(pairs: Intervened, columns: _Columns, points: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
-    """Return the numbers of columns (P,) with their intervals, by finding and as means over findings.
-
-    `points` are the numbers without intervals; a run does not average those of maps.
-    """
+    """Return the numbers of columns (P,) with intervals, by finding and as means; `points` have no intervals."""
     cluster, spreads = _clusters(pairs), dict[str, dict[str, Spread]]()
     found: dict[str, dict[str, Estimate]] = {name: {} for name in (MACRO, *pairs.rows.findings)}
     given = {**points["per_class"], MACRO: points["macro"]}
