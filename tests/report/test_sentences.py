@@ -195,7 +195,7 @@ BY_INTERVENTION = {
     "a shortcut": judged(
         "It points at the lesion and does not use it. Hiding the lesion lowers the score by 1.00 standard deviations "
         "(SD); hiding an equal patch elsewhere lowers it by 1.00. The difference, called use, is 0.00 SD (95% "
-        "interval \u22120.10 to 0.10; p = 0.90) over 200 lesions. Of two ways to hide pixels, "
+        "interval \u22120.10 to 0.10; p = 0.90) over 200 tested lesions. Of two ways to hide pixels, "
         "\u201cmean\u201d has the largest use.",
         UNUSED,
     ),
@@ -207,7 +207,7 @@ BY_INTERVENTION = {
         hidden("kad", "depends", Nodule=(0.0, 0.1, 0), Mass=(0.0, 0.11, 0), Effusion=(0.11, 0.0, 0), Hernia=(-1, 0, 9)),
     ),
     "some findings have too few lesions": judged(
-        "200 lesions of two of three findings, those with at least 30. Of two ways to hide pixels",
+        "200 tested lesions of two of three findings, those with 30 or more. Of two ways to hide pixels",
         hidden("kad", "depends", Nodule=(0.9, 0.8, 0), Mass=(0.9, 0.8, 0), Hernia=None),
     ),
     "nothing below 0": judged("called use, is 0.00 SD", hidden("kad", "no sign", (-0.003, -0.002))),
@@ -219,7 +219,8 @@ BY_INTERVENTION = {
         "was tested on too few lesions to tell whether it uses it.", hidden("kad", "too few", (0.3, 0.3))
     ),
     "one patient": judged(
-        "called use, is 0.90 SD (no interval; not tested) over 200 lesions", of_one_patient(hidden("kad", "too few"))
+        "called use, is 0.90 SD (no interval; not tested) over 200 tested lesions",
+        of_one_patient(hidden("kad", "too few")),
     ),
     "several of one patient": judged(
         "KAD 0.90 SD (no interval), MAVL 0.80 SD (0.70 to 0.90).",
@@ -228,7 +229,7 @@ BY_INTERVENTION = {
     ),
     "no scores": judged(
         "Hiding the lesion changes 50% of decisions; hiding an equal patch elsewhere changes 50%. The difference, "
-        "called premium, is 30 points (95% interval 20 to 40; p = 0.001) over 200 lesions. Of two ways",
+        "called premium, is 30 points (95% interval 20 to 40; p = 0.001) over 200 tested lesions. Of two ways",
         hidden("kad", "depends", (0.3, 0.4), "premium"),
     ),
     "several": judged(

@@ -207,10 +207,10 @@ def _measured(one: InterventionAnalysis, label: str) -> str:
         other = f"raises it by {patch[1:]}" if patch[0] == "\u2212" else f"lowers it by {patch}"
         does = f"raises the score by {region[1:]}" if region[0] == "\u2212" else f"lowers the score by {region}"
         lead = f"Hiding the lesion {does} standard deviations (SD); hiding an equal patch elsewhere {other}"
-    lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} lesions"
+    lesions = f"{fill.counts['scored' if name == 'use' else 'decided']:,} tested lesions"
     findings = [name in of for key, of in fill.numbers.items() if key != MACRO]
     if not all(findings):
-        lesions += f" of {in_words(sum(findings))} of {in_words(len(findings))} findings, those with at least {LEAST}"
+        lesions += f" of {in_words(sum(findings))} of {in_words(len(findings))} findings, those with {LEAST} or more"
     least = "smallest" if one.dependence == "depends" else "largest"
     if len(tested) > 1:
         lesions += f". Of {in_words(len(tested))} ways to hide pixels, \u201c{fill.fill}\u201d has the {least} {name}"
