@@ -120,8 +120,8 @@ def _rates(answers: Answers, of_file: bool) -> str:
         recognized = " Recognition from yes or no alone: the ROC curve has one step."
     again = "" if answers.repeats is None else f" {answers.repeats.in_words()}"
     return (
-        f"{shares['pairs']:.0f} answers ({answers.family}, {answers.frame}): {kinds}; {shares['boxes']:.2f} boxes "
-        f"per answer.{tokens}{recognized}{again}"
+        f"{shares['pairs']:.0f} answers about present findings with a region ({answers.family}, {answers.frame}): "
+        f"{kinds}; {shares['boxes']:.2f} boxes per answer.{tokens}{recognized}{again}"
     )
 
 

@@ -115,7 +115,7 @@ def protocols() -> str:
         takes = " or ".join(word for kind, word in _KINDS.items() if kind in one.takes)
         takes = "" if one.takes == Protocol.takes else f" Takes: {takes}."
         frame = "" if one.setting == Protocol.setting else f" Authors' frame: {one.setting}."
-        frame += " No run is in it." if one.in_setting == "never" else ""
+        frame += " No run of xbench has this frame." if one.in_setting == "never" else ""
         limits = f" **Limits of our version**: {'; '.join(one.limits)}." if one.limits else ""
         rule = f"*{one.citation}.* {one.rule[0].upper()}{one.rule[1:]}.{takes}{frame}"
         texts = (f"### {one.name}", rule, f"**Flaw.** {one.flaw}{limits}")

@@ -686,12 +686,13 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
     if not shares:
         return ""
     parts = {label: f"{elsewhere[label]:,} of {recognized[label]:,} ({100 * share:.1f}%" for share, label in shares}
-    first, last = shares[0][1], shares[-1][1]
-    missed = f"{parts[last]})" if len(parts) == 1 else f"{parts[first]}, {first}) to {parts[last]}, {last})"
+    first, last, far = shares[0][1], shares[-1][1], f"by more than {100 * NEAR:g}% of the image's width"
+    if not shares[-1][0]:
+        return f"{f'{first} misses no' if len(parts) == 1 else 'No model misses a'} recognized lesion {far}."
+    missed = f"{parts[last]})" if len(parts) == 1 else f"from {parts[first]}, {first}) to {parts[last]}, {last})"
     nowhere = " or answers nothing" if any(run.run.results.answers and run.quadrants for run in runs) else ""
     return (
-        f"Of the lesions that {first if len(parts) == 1 else 'a model'} recognizes, it misses {missed} by more than "
-        f"{100 * NEAR:g}% of the image's width{nowhere}."
+        f"Of the lesions that {first if len(parts) == 1 else 'a model'} recognizes, it misses {missed} {far}{nowhere}."
     )
 
 
@@ -702,7 +703,7 @@ def failures(facts: Facts) -> Answer:
     sized = [run for run in found.head.runs if len(run.areas) > 1]
     small, large = (over_datasets([run.areas[end].scores["pointing_game"] for run in sized]) for end in (0, -1))
     if small.value is None or large.value is None:
-        return Answer(question, f"By finding: {best(facts).answer}", guesses)
+        return Answer(question, best(facts).answer, guesses)
     count = [sum(run.areas[end].count for run in sized) for end in (0, -1)]
     titles = listed([dataset_title(run.run.dataset) for run in sized])
     unit = found.head.answers and f"of its {_UNITS[found.head.answers]} on the lesion for"

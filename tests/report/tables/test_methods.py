@@ -36,7 +36,7 @@ def test_the_paragraph_names_models_data_measures_and_tests(analysis):
     text = methods(analysis)
     assert text.startswith("We evaluated MAVL and KAD. No model was trained or tuned during the evaluation.")
     assert "30 images" in text and "AUROC" in text and "pointing game" in text and "5 folds" in text
-    assert "Holm's method" in text and "No image was left out." in text
+    assert "Holm-corrected" in text and "No images were excluded." in text
     # Nothing was hidden, nobody was supervised, and no sentence is empty.
     assert "hid the" not in text and "supervised" not in text and ".." not in text.replace("...", "")
 

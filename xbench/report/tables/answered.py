@@ -105,7 +105,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         "Means over findings, in percent. Headline: an answer without a box is a miss. Below: the same numbers under "
         "other rules. Compare models by the headline only.",
         ["Dataset", "Model", "Counted"],
-        ["Answers", "Pointing game", "Dice", "IoU", "IoU of the boxes", "IoU > 0.5"],
+        ["Answers", "Pointing game", "Dice", "IoU", "Box IoU", "IoU > 0.5"],
         [one for where, entry, answers in runs for one in _sensitivity(where, entry, answers)],
     )
     yield table_of(

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Literal
 
 from xbench.findings.names import MACRO
-from xbench.report.names import dataset_title, model_title
+from xbench.report.names import dataset_title, listed, model_title
 from xbench.report.schema import (
     NEAR,
     NUMBERS,
@@ -22,6 +22,7 @@ from xbench.report.schema import (
     floor_of,
     in_order,
 )
+from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.phrases import SCORES
 from xbench.report.statistics.subgroups import LEAST
 from xbench.report.tables.answered import answer_tables
@@ -98,7 +99,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
     # Table 1 of the paper; boxes have no best threshold.
     key, best, of = "best", ", best", "at each finding's best threshold on the scored images, as in the XBench paper"
     if answers:
-        key, best, of = "fixed", "", "all boxes of an answer together, on the evaluation grid"
+        key, best, of = "cross_fitted", "", "all boxes of an answer together, on the evaluation grid"
     yield _over_datasets(
         analysis,
         {"pointing_game": "Pointing game", f"dice_{key}": f"Dice{best}", f"iou_{key}": f"IoU{best}"},
@@ -155,7 +156,9 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
     columns = [Column(numbers[key], analysis.heading(dataset)) for dataset, key in places]
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
     rows = rows_of_models(in_order(analysis.runs), [cells_of(*place) for place in places], references)
-    return table_of(name, title, f"{caption}{marks(rows)} {INTERVALS}", ["Model"], columns, rows, notes_of(analysis))
+    tested = [numbers[key] for key in numbers if key in TESTED]
+    explained = f"{caption}{marks(rows, listed(tested) if len(tested) < len(numbers) else '')} {INTERVALS}"
+    return table_of(name, title, explained, ["Model"], columns, rows, notes_of(analysis))
 
 
 def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
@@ -377,7 +380,7 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
     for entry in dataset.comparisons:
         title, difference = {**NUMBERS, **WORDS}[entry.number].title, number(entry.difference, signed=True)
         if {entry.first, entry.second} <= boxes:
-            title = re.sub(r",? (at 0\.5|cross-fitted threshold)", " of the boxes", title)
+            title = re.sub(r",? (at 0\.5|cross-fitted threshold)", "", title)
         tests = p_value(entry.p), p_value(entry.p_adjusted)
         rows.append(row(title, entry.first, entry.second, entry.images, difference, *tests))
         if entry.untested:
@@ -427,7 +430,7 @@ def _by_area(dataset: DatasetAnalysis) -> Table:
     keys = ["pointing_game", "dice_fixed", "dice_cross_fitted"]
     titles = [NUMBERS[key].title for key in keys]
     if _without_thresholds(dataset) == {*in_order(dataset.runs)}:
-        keys, titles = keys[:2], [titles[0], "Dice of the boxes"]
+        keys, titles = keys[:2], [titles[0], "Dice"]
     return table_of(
         "by_area",
         "Grounding against lesion size on",
@@ -452,8 +455,8 @@ def _by_position(dataset: DatasetAnalysis) -> Table:
         "by_position",
         "Grounding against position on",
         "Scored pairs of all findings by the cell of a 3 x 3 grid that holds their region's center of mass; left and "
-        "right are sides of the image. Mean scores in percent. Peaks: percentage of the maps of these pairs with "
-        f"their peak, or of answers with their center, in that cell, wherever the region is. {INTERVALS}",
+        "right are sides of the image. Mean scores in percent. Peaks: of the maps of all scored pairs, the "
+        f"percentage that peak in that cell; of answers, the percentage with their center there. {INTERVALS}",
         ["Model", "Position"],
         ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
         [
@@ -523,11 +526,11 @@ def _subgroups(dataset: DatasetAnalysis) -> Table:
         "subgroups",
         "Sex, age and projection on",
         "Images by sex, age and projection as recorded in the dataset. Positives: pairs of an image and a finding that "
-        "is present; scored: those with a region. Numbers in percent. AUROC: mean over the findings with "
-        f"{LEAST['auroc']} positives and {LEAST['auroc']} negatives in each group. Pointing game: mean over the "
-        f"findings that occur in each group, if the group has at least {LEAST['pointing_game']} scored pairs in all. "
+        "is present; scored: those with a region. Numbers in percent. AUROC: mean over the findings with at "
+        f"least {LEAST['auroc']} positives and {LEAST['auroc']} negatives in every group. Pointing game: mean over the "
+        f"findings that occur in every group, if the group has at least {LEAST['pointing_game']} scored pairs in all. "
         "Below the groups: largest minus smallest, in percentage points, with the number of findings in the mean and "
-        "an interval corrected for picking the extremes; p of a test that exchanges the groups of patients (of images "
+        "an interval corrected for picking the extremes; p of a permutation test of the groups of patients (of images "
         "where patients are not known), adjusted for all attributes and scores tested for this model. A gap may come "
         f"from different lesions, diseases or devices in a group. The age bands are ours. {INTERVALS}",
         ["Model", "Attribute", "Group"],
@@ -570,8 +573,9 @@ def _studies(analysis: Analysis) -> Iterator[Table]:
             f"studies_{study}",
             _STUDIES.get(study, name.capitalize()),
             f"Scores by {name}, all else equal, in percent. Spread: largest value minus smallest. Relative: the spread "
-            "divided by the value at the model's own setting. Adjusted p: paired test between the two extremes, "
-            f"corrected over the study. {INTERVALS}",
+            "divided by the value at the model's own setting. Adjusted p: paired test of the two extremes, "
+            "multiplied by the number of pairs of settings, then corrected with Holm's method over the findings and "
+            f"their mean. {INTERVALS}",
             ["Model", "Dataset", "Finding", "Number"],
             [*(Column(value, name.capitalize()) for value in values), "Spread", "Relative", "Adjusted p"],
             [

@@ -71,7 +71,7 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     measures += _of_answers(answers)
     measures += ["We compared stated sides and zones with those of the regions"] * any(of.words for of in runs)
     compared = (
-        f". Models were compared by exchanging their outputs on random {by}; p-values were corrected by Holm's method"
+        f". Models were compared by randomly swapping outputs within {by}; p-values were corrected by Holm's method"
     )
     checked = "by overlap with annotated regions, against floors that ignore the image"
     explained = listed(["saliency maps"] * maps + _distinct(of.kind for of in answers) or [""])
@@ -95,7 +95,7 @@ def _facts(analysis: Analysis) -> dict[str, str]:
         else "",
         "missing": f"Images that could not be read were left out: {_each(skipped)}"
         if skipped
-        else "No image was left out",
+        else "No images were excluded",
         "readers": _readers(analysis),
         "attributes": _attributes(analysis),
         "software": "We used " + listed(_distinct(map(_software, runs))),

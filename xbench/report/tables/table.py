@@ -206,10 +206,11 @@ def rows_of_models(
     return rows
 
 
-def marks(rows: Iterable[Row]) -> str:
-    """Return the explanation of a table's marks with a leading space; empty without marks."""
+def marks(rows: Iterable[Row], tested: str = "") -> str:
+    """Return the explanation of a table's marks with a leading space, empty without marks; `tested` names columns."""
     cells = [cell for row in rows for cell in row.cells]
-    tied = f"; {TIED}: not significantly different from the best (paired test)" if any(c.tied for c in cells) else ""
+    only = tested and f"; of these columns, only {tested} is tested"
+    tied = f"; {TIED}: not significantly different from the best (paired test{only})" * any(c.tied for c in cells)
     return f" Best bold, second underlined{tied}." if any(cell.mark for cell in cells) else ""
 
 
