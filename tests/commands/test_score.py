@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     refused(*start, "--frame", "shortest:224,crop:256", said="must end in one square")
     shutil.copy(first / "Nodule.npy", first / "Something.npy")
     refused(*whole, said=f"1 ({first.name}/Something.npy)")
-    with pytest.warns(UserWarning, match=rf"^1 of 81 predictions \(1\.2 %\) .*{first.name}/Something\.npy"):
+    with pytest.warns(UserWarning, match=rf"^1 of 81 predictions \(1\.2%\) .*{first.name}/Something\.npy"):
         assert command(*whole, "--extra", "ignore").status == 0
     (first / "Something.npy").rename(first / "NODULE.npy")
     refused(*whole, said="Nodule.npy, which are the same image and finding")

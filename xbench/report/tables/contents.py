@@ -170,7 +170,7 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     columns = [finding or ("Mean" if several else dataset.findings[0]) for finding in findings]
     cells = [cells_of(dataset, key, finding) for finding in findings]
     labels = [label for label in in_order(dataset.runs) if any(of[label].value is not None for of in cells)]
-    rows = rows_of_models(labels, cells, dataset.references)
+    rows = rows_of_models(labels, cells, dataset.references) if labels else []
     return table_of(name, f"{title} per finding on", f"{caption}{marks(rows)} {INTERVALS}", ["Model"], columns, rows)
 
 

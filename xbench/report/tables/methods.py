@@ -70,9 +70,7 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     measures = [f"We measured {', and '.join(measured)}; means are over findings"] * bool(measured)
     measures += _of_answers(answers)
     measures += ["We compared stated sides and zones with those of the regions"] * any(of.words for of in runs)
-    compared = (
-        f". Models were compared by randomly swapping outputs within {by}; p-values were corrected by Holm's method"
-    )
+    compared = f". Models were compared by randomly swapping outputs within {by}; p-values were Holm-corrected"
     checked = "by overlap with annotated regions, against floors that ignore the image"
     explained = listed(["saliency maps"] * maps + _distinct(of.kind for of in answers) or [""])
     units = [(of, f"the {entry.clustered_by.removesuffix('s')} ({entry.evidence})") for of, entry in of_runs]
