@@ -354,7 +354,7 @@ labels_with, boxes_with = table_with, partial(table_with, name="boxes")
 FIRST = own.box_rows()[1]
 HEALTHY = 1 + [*own.truth().values()].index({})
 TABLES = {
-    "no column": (labels_with("wire", row=0), "there is no column for Nodule; there is image, patient_id, wire"),
+    "no column": (labels_with("wire", row=0), "has no column nod (for Nodule). Its columns: image, patient_id, wire"),
     "no label": (labels_with("2"), "a label is 1, 0, or -1 for unknown"),
     "image twice": (labels_with("p0/view1.png", column=0), "p0/view1 is listed twice"),
     "image gone": (labels_with("none.png", row=HEALTHY, column=0), "1 of 12 annotated images have no file"),
@@ -390,6 +390,11 @@ def test_any_change_of_the_tables(images, tmp_path_factory, data):
 def test_wrong_tables(root, content):
     own.write_csv(root, **TABLES[content][0])
     refusal(lambda: CsvDataset(str(root), own.LABELS), TABLES[content][1])
+
+
+def test_a_wrong_path_is_called_one(root):
+    data = partial(CsvDataset, str(root), own.LABELS, annotations=str(own.write_csv(root) / "b.csv"))
+    refusal(data, "b.csv does not exist. Correct the path.")
 
 
 def test_sizes_that_reach_over_an_edge_are_no_corners(root):

@@ -26,10 +26,7 @@ _MAX_LINES = 1_000_000
 # Brackets and colons. The largest file of the seven datasets has room for a million outline points.
 _MAX_PARTS = 3_000_000
 _number = lru_cache(2**14)(decimal)  # most coordinates occur many times
-_LIST_HEADERS = {
-    *("imageid", "image_id", "id", "image index", "filepath"),
-    *("path", "patientid", "file_name", "image", "name"),
-}
+_HEADERS = {"imageid", "image_id", "id", "image index", "filepath", "path", "patientid", "file_name", "image", "name"}
 
 
 @dataclass(slots=True)  # frozen dataclasses take three times as long to create, and every box has a row
@@ -103,7 +100,6 @@ def read_csv(
     Args:
         header: Names by position, for a file whose own header cannot be split at its commas; the first two names must
             match, and rows may lack values after these columns.
-        advice: Last sentence of every `UserError`.
     """
     try:
         _check_table(dataset, path, advice)
@@ -122,10 +118,8 @@ def read_csv(
                 names, optional = list(header), names[len(header) :]
             if missing := [column for column in columns if column not in names]:
                 found = repr(", ".join(names[:20])[:200]) if names else "none"
-                raise UserError(
-                    f"{dataset}: {path} lacks {', '.join(missing)}. Expected columns: {', '.join(columns)}; found: "
-                    f"{found}. {advice}"
-                )
+                expected = f"Expected columns: {', '.join(columns)}"
+                raise UserError(f"{dataset}: {path} lacks {', '.join(missing)}. {expected}; found: {found}. {advice}")
             check_distinct(names, "column")
             stripped = ([*map(str.strip, values)] for values in reader)
             filled = ((values, reader.line_num) for values in stripped if any(values))
@@ -170,12 +164,10 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
             f"{dataset}: the list of images {path} cannot be read: {error}. Give a text or CSV file in UTF-8 "
             "with an image in the first column of each line."
         ) from error
-    if entries and entries[0].casefold() in _LIST_HEADERS:
+    if entries and entries[0].casefold() in _HEADERS:
         del entries[0]
     if not any(entries):
-        raise UserError(
-            f"{dataset}: the list of images {path} is empty. Name an image in the first column of each line."
-        )
+        raise UserError(f"{dataset}: the list of images {path} is empty. Name an image at the start of each line.")
     return [entry for entry in entries if entry]
 
 

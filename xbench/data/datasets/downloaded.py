@@ -130,6 +130,8 @@ class DownloadedDataset(ChestXrayDataModule):
                 names = [first] if folder.find(first) else [first, *others]
             shown = option if hasattr(self, option) else ""
             given = folder.choose(self.name, names, self.layout, shown, (self.split, *self.splits))
+        elif not os.path.exists(given):
+            raise UserError(f"{self.name}: --data.{option} {given} does not exist. Correct the path.")
         return self.reading(given)
 
     def optional_file(self, folder: Folder, *names: str) -> Path | None:

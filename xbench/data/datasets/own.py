@@ -155,9 +155,11 @@ class OwnDataset(DownloadedDataset):
                 finding: [name for name in row.values if name == finding or self.names.get(name) == finding]
                 for finding in self.findings
             }
-            missing = [finding for finding, names in columns.items() if not names]
-            if missing and self.text is None:
-                raise row.error(f"there is no column for {', '.join(missing)}; there is {', '.join(row.values)}")
+            absent = [(label, finding) for label, finding in self.names.items() if not columns[finding]]
+            if absent and self.text is None:
+                wanted = ", ".join(label if label == name else f"{label} (for {name})" for label, name in absent)
+                there = f"{', '.join(row.values):.300}. Correct --data.findings or the file."
+                raise UserError(f"{self.name}: {path} has no column {wanted}. Its columns: {there}")
             name = row.name(image_column)
             with row.blamed():
                 image = self.listed_key(name)
