@@ -113,6 +113,16 @@ def test_a_list_of_old_problems_goes_when_they_are_gone(command, det10, tmp_path
     assert not listing.exists()
 
 
+class Named(Squares):
+    findings = (*Squares.findings, "Effusion")
+
+
+def test_check_gives_the_usual_name_of_a_finding(command, toy_config):
+    toy_config.write_text(toy_config.read_text().replace("toys.Squares", f"{__name__}.Named"))
+    said = command("check", "--config", toy_config).output
+    assert said.count("in `xbench list findings`") == said.count("Effusion is Pleural Effusion in") == 1
+
+
 class Sliced(Squares):
     """Boxes that begin left of the image, drawn by slices: numpy counts negative places from the right."""
 

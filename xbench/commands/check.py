@@ -24,6 +24,7 @@ from xbench.data.decoding import unreadable
 from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.workers.isolation import one_thread
+from xbench.findings.names import canonical
 from xbench.findings.published import paper
 from xbench.findings.queries import PHRASES
 from xbench.geometry.preprocessing import Preprocessing, stretch
@@ -80,7 +81,6 @@ def check(
     for problem in problems[:_LISTED]:
         console.print(f"- {problem}", style="red", soft_wrap=True, markup=False)
     folder.mkdir(parents=True, exist_ok=True)
-    # The screen shows only the first ones.
     named = [f"Image {image} has no file." for image in report.missing]
     listing.write_text("".join(f"{line}\n" for line in (*problems, *named)), encoding="utf-8")
     raise UserError(f"{_count(problems, 'problem')} found; complete list: {listing}.")
@@ -197,9 +197,7 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         table.add_row(finding, *("-" if count is None else str(count) for count in (*own, *theirs)))
     console.print(table)
     what = "phrases" if report.phrases else "images"
-    legend = (
-        f"items: annotated boxes, polygons and masks (-: not known); region: positive {what} with at least one of them."
-    )
+    legend = f"items: annotated boxes, polygons and masks (-: not known); region: positive {what} with such an item."
     console.print(legend, style="dim")
     for number, counted in enumerate(published, start=1):
         console.print(f"publ.{number}: positive images, {counted['by']}.", style="dim")
@@ -207,6 +205,9 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         console.print(f"Published counts: {paper()['remarks'][data.name]}.", style="dim")
     elif split:
         console.print(f"Published counts are for the split {split} only.", style="dim")
+    for finding in data.findings:
+        if (usual := canonical(finding) or finding) != finding:
+            console.print(f"{finding} is {usual} in `xbench list findings`: use that name.", style="yellow")
     noted: dict[str, list[str]] = {}
     for note in sorted(report.notes):
         noted.setdefault(note.text, []).append(note.image_id)
@@ -252,9 +253,8 @@ def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[t
 def outlined(radiograph: Radiograph, finding: str) -> NDArray[np.uint8]:
     """Return a radiograph in a square (SIDE, SIDE, 3), with the outline of a region."""
     film = cv2.cvtColor(shown(radiograph.image), cv2.COLOR_GRAY2RGB)
-    covered = cv2.resize(
-        radiograph.regions[finding].astype(np.float32), film.shape[1::-1], interpolation=cv2.INTER_AREA
-    )
+    region = radiograph.regions[finding].astype(np.float32)
+    covered = cv2.resize(region, film.shape[1::-1], interpolation=cv2.INTER_AREA)
     # Include partly covered pixels, so that the smallest lesion shows.
     contours, _ = cv2.findContours((covered > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
     cv2.drawContours(film, contours, -1, _OUTLINE, 1, cv2.LINE_8)
