@@ -37,6 +37,7 @@ def test_init_reads_other_names_and_says_what_is_missing(command, tmp_path):
     run = command("init", "data", "--out", "other.yaml")
     assert run.status == 0 and f"Missing: {root / 'labels.csv'}" in run.output
     written = (tmp_path / "other.yaml").read_text()
+    assert "name: data\n" in written and "# Check name and root first" in written
     assert "image: File_Name" in written and "box: xyxy" in written and "units" not in written
     assert "Pneumothorax: Pneumothorax" in written and "no prompts" not in run.output
 

@@ -14,7 +14,7 @@ from xbench.commands.configs import shipped
 from xbench.commands.look import needs_of
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.tables import read_csv, read_json
-from xbench.findings.names import canonical
+from xbench.findings.names import FINDINGS, canonical, is_folder_name
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import writing
 from xbench.runtime.yaml_files import load_yaml
@@ -37,15 +37,18 @@ def init(given: Namespace) -> None:
             "looks for images with COCO's JSON, a CSV file of boxes, or a folder called masks. See docs/own-data.md."
         )
     kind, options, doubt = found
-    content = yaml.safe_dump({"data": {"root": str(root), **options}}, sort_keys=False, allow_unicode=True, width=110)
+    name = root.name if is_folder_name(root.name) and root.name not in FINDINGS else f"my_{root.name}"
+    data = {"data": {"name": name, "root": str(root), **options}}
+    content = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
     guess = f"# Written by xbench init from guesses: check every line. See {needs_of(shipped('data')[kind])[1]}\n"
+    guess += "# Check name and root first: reports call the dataset by its name and an image by its path below root.\n"
     with writing(f"{target} cannot be written", "Name another file with --out."):
         target.write_text(guess + content, encoding="utf-8")
     counts = f"image files: {len(folder.images):,}, findings: {len(options['findings'])}"
     print(f"Wrote {target}. Format: {kind}, {counts}. {doubt}".rstrip())
     if unknown := [name for name in options["findings"].values() if canonical(name) is None]:
         print(f"Models have no prompts for {', '.join(unknown)}: use names from `xbench list findings`.")
-    print(f"Read it, then run: xbench check --config clip_{kind} --config {target}")
+    print(f"Check it, name and root first, then run: xbench check --config clip_{kind} --config {target}")
     print(f"For a model of your own, put its YAML file in place of clip_{kind}.")
 
 
