@@ -112,7 +112,7 @@ def test_everything_is_written_and_an_earlier_report_replaced(written, three_ana
 
 def test_the_screen_says_what_was_found_and_left_out(written):
     out, said = written
-    for words in ("CARZero", "ChestX-ray14", "older than", "unfinished: it has no results.json"):
+    for words in ("Best", "CARZero", "ChestX-ray14", "older than", "unfinished: it has no results.json"):
         assert words in said
     *_, blank, found, page = said.splitlines()
     assert page == f"Report: {out / 'index.html'}" and not blank
@@ -121,6 +121,13 @@ def test_the_screen_says_what_was_found_and_left_out(written):
         r"95% interval( of \S+)? \d+% to \d+%.",
         found,
     )
+
+
+def test_a_single_model_is_not_called_the_best(tmp_path, capsys):
+    write_run(tmp_path, "kad", images=20, with_cases=False)
+    assert main(["report", str(tmp_path), "--figures", "false"]) == 0
+    header = capsys.readouterr().out.splitlines()[2]
+    assert header.split() == ["Dataset", "Model", "Point.", "95%", "interval"]
 
 
 def test_the_document_has_every_table_and_links_that_exist(written, three_analyzed):

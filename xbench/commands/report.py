@@ -157,7 +157,9 @@ def _summarize(console: Console, analysis: Analysis, out: Path, seconds: float) 
     from xbench.report.sentences import in_a_line
 
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for title in ("Dataset", "Best", "Point.", "95% interval", "Not significantly different"):
+    several = any(len(dataset.values("pointing_game")) > 1 for dataset in analysis.datasets)
+    titles = ["Dataset", "Best" if several else "Model", "Point.", "95% interval", "Not significantly different"]
+    for title in titles if several else titles[:-1]:
         grid.add_column(title, justify="right" if title == "Point." else "left", overflow="fold")
     for dataset in analysis.datasets:
         values = dataset.values("pointing_game")
@@ -169,8 +171,8 @@ def _summarize(console: Console, analysis: Analysis, out: Path, seconds: float) 
             others = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
             # Fractions, as in the table of `test`.
             interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
-            names = (escape(analysis.heading(dataset)), escape(label))
-            grid.add_row(*names, f"{values[label]:.3f}", interval, escape(others))
+            cells = (analysis.heading(dataset), label, f"{values[label]:.3f}", interval, others)
+            grid.add_row(*map(escape, cells[: len(grid.columns)]))
     if grid.row_count:
         console.print(grid)
     for aside in analysis.set_aside:
