@@ -114,6 +114,7 @@ def test_datasets_without_a_model_and_charts_of_one_point_are_left_out(drawn):
     if which == "one":
         assert names == {"auroc_pointing_game_findings", "quadrants_chestxray14", "overlays_chestxray14"}
         assert titles(found["intervals_pointing_game"]) == [""]
+        assert any("DeViDe" in text.get_text() for text in found["overlays_chestxray14"].texts)
 
 
 def test_every_run_has_a_row_with_its_number(drawn):

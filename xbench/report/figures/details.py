@@ -30,8 +30,7 @@ _QUADRANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 _HEIGHT = 9.0
 """Largest height of a figure in inches."""
-_BESIDE = 7
-"""Runs whose maps stand side by side."""
+_BESIDE = 7  # runs whose maps stand side by side
 
 
 def quadrants(dataset: DatasetAnalysis) -> Figure | None:
@@ -103,11 +102,11 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | 
     if not runs:
         return None
     # A panel is as wide as high; two lines of text stand above each, the reasons for the case at its left.
-    columns, several = 1 + len(runs), len(runs) > 1
-    width, words = (PAGE, 1.25) if several else (COLUMN, 0.95)
+    columns = 1 + len(runs)
+    width, words = (PAGE, 1.25) if len(runs) > 1 else (COLUMN, 0.95)
     side = (width - words) / columns
-    titles = [wrapped(label, max(10, int(side / 0.075))) for label in runs if several]
-    top = 0.06 + 0.14 * max(title.count("\n") + 1 for title in titles) if several else 0.0
+    titles = [wrapped(label, max(10, int(side / 0.075))) for label in runs]
+    top = 0.06 + 0.14 * max(title.count("\n") + 1 for title in titles)
     side = min(side, (_HEIGHT - top) / len(cases) - 0.3)
     words = width - side * columns
     high = top + (side + 0.3) * len(cases)
@@ -140,7 +139,7 @@ def _draw_case(axes: Sequence[Axes], maps: Sequence[CaseMap]) -> None:
             for color, weight in (("black", 2.4), ("white", 1.1)):
                 axis.plot(width * shown.peak[0], height * shown.peak[1], "+", color=color, ms=6, mew=weight)
         hit = shown.scores.pointing_hit
-        look = shown.scores.look if hit in (0, 1) else f"{100 * hit:.0f}% inside"
+        look = shown.scores.look.replace("elsewhere", "miss") if hit in (0, 1) else f"{100 * hit:.0f}% inside"
         if shown.peak is None:
             look = "no box" if shown.answer is not None else "no map"
         text = f"{look}\nDice {100 * shown.scores.dice:.0f}"
