@@ -285,7 +285,7 @@ AGAIN = own.coco_content("boxes")["annotations"][2] | {"id": 99}
 RLE = {"size": [own.HEIGHT, own.WIDTH], "counts": [own.HEIGHT * own.WIDTH]}
 COCO = {
     "no dictionary": ([], "is not COCO's format"),
-    "category missing": (changed("categories", name="nodule 2"), "has no category 'nod'"),
+    "category missing": (changed("categories", name="nodule 2"), "has no category 'nod'. Its categories: 'nodule 2'"),
     "category twice": (changed("categories", id=2), "category 2: the id 2 occurs twice"),
     "another spelling": (changed(category_id=9, add=[("categories", {"id": 9, "name": "NOD"})]), "'NOD' is not 'nod'"),
     "category unknown": (changed(category_id=77), "annotation 1 (id 1): there is no category with the id 77"),

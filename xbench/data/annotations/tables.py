@@ -160,10 +160,8 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
         with open(path, newline="", encoding="utf-8-sig") as file:
             entries = [row[0].strip(" \t\"'") for row in csv.reader(file, skipinitialspace=True) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"{dataset}: the list of images {path} cannot be read: {error}. Give a text or CSV file in UTF-8 "
-            "with an image in the first column of each line."
-        ) from error
+        advice = "Give a text or CSV file in UTF-8 with an image at the start of each line."
+        raise UserError(f"{dataset}: the list of images {path} cannot be read: {error}. {advice}") from error
     if entries and entries[0].casefold() in _HEADERS:
         del entries[0]
     if not any(entries):

@@ -67,10 +67,8 @@ class CocoDataset(OwnDataset):
             raise UserError(f"{self.name}: {path} is not COCO's format: it needs lists of {', '.join(parts)}.")
         labels = self._unique(path, content["categories"], "category", lambda entry: str(entry["name"]).strip())
         if absent := [label for label in self.names if label not in labels.values()]:
-            raise UserError(
-                f"{self.name}: {path} has no category {absent[0]!r:.60}, which --data.findings names; it has "
-                f"{', '.join(map(repr, labels.values())):.300}."
-            )
+            there = f"{', '.join(map(repr, labels.values())):.300}. Correct --data.findings or the file."
+            raise UserError(f"{self.name}: {path} has no category {absent[0]!r:.60}. Its categories: {there}")
         images = self._unique(path, content["images"], "image", self._read_image)
         found = {number: self.names.get(label, label) for number, label in labels.items()}
         self.coco_ids = {number: image for number, (image, _) in images.items()}, found
