@@ -36,8 +36,7 @@ class ConsoleSummary(Callback):
             console.print(_table(results))
         console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
         if results.answers:
-            of_file = "predictions_sha256" in results.provenance["model"]
-            console.print(_rates(results.answers, of_file), style="dim", highlight=False)
+            console.print(_rates(results.answers, results.box_file), style="dim", highlight=False)
         if results.own_scale:
             console.print(_own_scale(results.own_scale), style="dim", highlight=False)
         if results.interventions:
@@ -83,7 +82,8 @@ def _table(results: Results) -> Table:
         # Fit 80 characters.
         asked = {name: title for name, title in _COLUMNS.items() if name in recognition}
         columns = _OF_BOXES | (asked if answers.recognition else _OF_LESIONS)
-        legend = " Dice and IoU: on the grid. Box IoU and later columns: without a grid. No box counts as a miss."
+        legend = " Dice and IoU: against regions, on the grid. Box IoU and later: against boxes, or boxes around "
+        legend += "outlines, without a grid. No box counts as a miss."
         legend += "" if answers.recognition else " Rec. and Prec.: boxes pooled over images with the finding only."
     title = f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}"
     caption = f"n: images with the finding and a region. Point.: pointing game.{legend} Macro: mean over findings."
@@ -107,9 +107,9 @@ def _table(results: Results) -> Table:
     return table
 
 
-def _rates(answers: Answers, of_file: bool) -> str:
+def _rates(answers: Answers, box_file: bool) -> str:
     shares = {name: value or 0.0 for name, value in answers.overall.items()}
-    if of_file and not shares["unparsable"] + shares["truncated"]:
+    if box_file:
         found, pairs = round(shares["pairs"] * shares["answered"]), round(shares["pairs"])
         return f"{pairs} pairs with the finding and a region: {answers.kind} for {found}, none for {pairs - found}."
     kinds = ", ".join(f"{100 * shares[name]:.1f}% {name}" for name in STATUSES)

@@ -396,11 +396,12 @@ def _interval(found: Standings) -> Sentence:
     images = max(run.run.results.counts.images for run in runs)
     # Nobody should take a number of phantoms for one of patients.
     kind = "synthetic image" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "image"
-    texts, span = [f"Measured on {count_of(images, kind)}, too few for an interval."], ""
+    lesions = f"{count_of(found.head.lesions, 'lesion')} in"
+    texts, span = [f"Measured on {lesions} {count_of(images, kind)}, too few for an interval."], ""
     if score.low is not None and score.high is not None:
         span = f"from {whole(score.low)}% to {whole(score.high)}%"
         only = "only " if images < FEW_IMAGES else ""
-        on = f"Measured on {only}{count_of(images, kind)}{', so' if only else ','}"
+        on = f"Measured on {lesions} {only}{count_of(images, kind)}{', so' if only else ','}"
         if len(found.datasets) > 1:
             on = f"Over {in_words(len(found.datasets))} datasets, each counting the same,"
         whose = "" if len(found.models) == 1 else f" of {found.head.label}"
@@ -569,7 +570,7 @@ def averaged(found: Standings) -> str:
     """Return what the scores are means over: `8 findings`."""
     if len(found.datasets) > 1:
         return f"{len(found.datasets)} datasets"
-    return count_of(found.head.findings if found.number == "side_joint" else len(found.datasets[0].findings), "finding")
+    return count_of(found.head.findings, "finding")
 
 
 def own_in_words(runs: Sequence[RunAnalysis]) -> str:
@@ -654,8 +655,8 @@ def _explained(facts: Facts) -> tuple[str, ...]:
     alike = max(xs) - min(xs) < 0.05 <= max(ys) - min(ys)
     text = f"Not here. Every {what} is recognized about equally well: {span}, but {apart}."
     if line.r_squared is None:
-        few = f"{in_words(len(xs)).capitalize()} {what}{' is' if len(xs) == 1 else 's are'} too few to tell"
-        return (text if alike else f"{few}: {span}, {apart}.",)
+        few = f"{in_words(len(xs)).capitalize()} {what}{'' if len(xs) == 1 else 's'} with both scores: too few to tell"
+        return (text if alike else f"{few}. {span}, {apart}.",)
     p, points = line.p_in_words.replace(" ", "\u00a0"), f"{in_words(len(xs))} {what}s"
     if not line.independent:
         models = "one model" if line.models == 1 else f"{in_words(line.models)} models"
@@ -685,15 +686,10 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
     shares = sorted((elsewhere[label] / count, label) for label, count in recognized.items() if count)
     if not shares:
         return ""
-    parts = {label: f"{elsewhere[label]:,} of {recognized[label]:,} ({100 * share:.1f}%" for share, label in shares}
-    first, last, far = shares[0][1], shares[-1][1], f"by more than {100 * NEAR:g}% of the image's width"
-    if not shares[-1][0]:
-        return f"{f'{first} misses no' if len(parts) == 1 else 'No model misses a'} recognized lesion {far}."
-    missed = f"{parts[last]})" if len(parts) == 1 else f"from {parts[first]}, {first}) to {parts[last]}, {last})"
-    nowhere = " or answers nothing" if any(run.run.results.answers and run.quadrants for run in runs) else ""
-    return (
-        f"Of the lesions that {first if len(parts) == 1 else 'a model'} recognizes, it misses {missed} {far}{nowhere}."
-    )
+    parts = [f"{elsewhere[of]:,} of {recognized[of]:,} ({100 * share:.1f}%) for {of}" for share, of in shares]
+    missed = listed(parts) if len(parts) < 3 else f"between {parts[0]} and {parts[-1]}"
+    nowhere = ", or left without a box" if any(run.run.results.answers and run.quadrants for run in runs) else ""
+    return f"Recognized lesions missed by more than {100 * NEAR:g}% of the image's width{nowhere}: {missed}."
 
 
 def failures(facts: Facts) -> Answer:
@@ -703,7 +699,8 @@ def failures(facts: Facts) -> Answer:
     sized = [run for run in found.head.runs if len(run.areas) > 1]
     small, large = (over_datasets([run.areas[end].scores["pointing_game"] for run in sized]) for end in (0, -1))
     if small.value is None or large.value is None:
-        return Answer(question, best(facts).answer, guesses)
+        nowhere = f"{_name(found, found.head)} scores 0% on every finding."
+        return Answer(question, best(facts).answer if found.head.score.value else nowhere, guesses)
     count = [sum(run.areas[end].count for run in sized) for end in (0, -1)]
     titles = listed([dataset_title(run.run.dataset) for run in sized])
     unit = found.head.answers and f"of its {_UNITS[found.head.answers]} on the lesion for"
@@ -834,7 +831,7 @@ def differences(facts: Facts) -> Answer:
         of_both = [one for of in facts.analysis.datasets for one in of.comparisons if {one.first, one.second} == both]
         if not any(one.difference.value for one in of_both):
             return Answer(question, f"On the {pair.images:,} images that both scored, their numbers are identical.")
-        return Answer(question, f"The one difference {what} is {'' if real else 'not '}significant.")
+        return Answer(question, f"The only comparison {what} shows {'a' if real else 'no'} significant difference.")
     which = "All" if real == len(tested) else in_words(real).capitalize() if real else "Not one"
     verb = "is" if real in (0, 1) else "are"
     return Answer(question, f"{which} of the {in_words(len(tested))} differences {what} {verb} significant.")

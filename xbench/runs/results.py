@@ -315,6 +315,12 @@ class Results(_Part):
         return self.answers.kind if self.answers else ""
 
     @property
+    def box_file(self) -> bool:
+        """Whether the answers are boxes from a file."""
+        of_file = "predictions_sha256" in self.provenance["model"]
+        return of_file and self.answers is not None and self.answers.family == "endpoint"
+
+    @property
     def in_words(self) -> bool:
         """Whether the model was asked only for words, which protocols score."""
         return "ask" in (self.provenance.get("model") or {})

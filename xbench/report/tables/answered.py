@@ -40,6 +40,7 @@ _SENSITIVITY = {
 }
 _WITHOUT_BOX = ("unparsable", "truncated", "abstained")
 _EXAMPLES = 12
+_FILE = "file of boxes"
 
 
 def answer_tables(analysis: Analysis) -> Iterator[Table]:
@@ -81,7 +82,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
     )
     yield table_of(
         "answers_rates",
-        "Answers that could be read",
+        "How the answers were read",
         "Over all scored pairs, in percent. Abstained: the answer says that there is nothing, or declines. Unparsable: "
         "neither a box nor such a word. Truncated: the end of the answer is missing; complete boxes are kept. Suspect: "
         "the numbers look like another frame than the declared one; they were read in the declared frame anyway. "
@@ -90,7 +91,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         ["Answers", Column("Boxes", "Per answer"), *_RATES.values(), "Tokens sent", "Tokens received"],
         [
             row(
-                *(where, entry.run.label, answers.family, answers.frame),
+                *(where, entry.run.label, _FILE if entry.run.results.box_file else answers.family, answers.frame),
                 *(int(answers.overall["pairs"] or 0), decimal(answers.overall["boxes"], 2)),
                 *map(answers.overall.get, _RATES),
                 *((None, None) if answers.tokens is None else (answers.tokens.sent, answers.tokens.received)),
@@ -131,7 +132,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
                 excerpt(one.raw, 240) or "(empty)",
             )
             for where, entry, _ in runs
-            for one in _examples(entry)
+            for one in ([] if entry.run.results.box_file else _examples(entry))
         ],
     )
 

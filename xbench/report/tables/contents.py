@@ -99,7 +99,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
     # Table 1 of the paper; boxes have no best threshold.
     key, best, of = "best", ", best", "at each finding's best threshold on the scored images, as in the XBench paper"
     if answers:
-        key, best, of = "cross_fitted", "", "all boxes of an answer together, on the evaluation grid"
+        key, best, of = "fixed", "", "all boxes of an answer together, on the evaluation grid"
     yield _over_datasets(
         analysis,
         {"pointing_game": "Pointing game", f"dice_{key}": f"Dice{best}", f"iou_{key}": f"IoU{best}"},
@@ -154,9 +154,12 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
 def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title: str, caption: str) -> Table:
     places = [(dataset, key) for dataset in analysis.datasets for key in numbers]
     columns = [Column(numbers[key], analysis.heading(dataset)) for dataset, key in places]
+    # Boxes have one IoU, which is compared as the cross-fitted one.
+    tests = {key: "iou_cross_fitted" if key == "iou_fixed" else key for key in numbers}
+    cells = [cells_of(dataset, key, tested=tests[key]) for dataset, key in places]
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
-    rows = rows_of_models(in_order(analysis.runs), [cells_of(*place) for place in places], references)
-    tested = [numbers[key] for key in numbers if key in TESTED]
+    rows = rows_of_models(in_order(analysis.runs), cells, references)
+    tested = [title for key, title in numbers.items() if tests[key] in TESTED]
     explained = f"{caption}{marks(rows, listed(tested) if len(tested) < len(numbers) else '')} {INTERVALS}"
     return table_of(name, title, explained, ["Model"], columns, rows, notes_of(analysis))
 
@@ -171,7 +174,8 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     cells = [cells_of(dataset, key, finding) for finding in findings]
     labels = [label for label in in_order(dataset.runs) if any(of[label].value is not None for of in cells)]
     rows = rows_of_models(labels, cells, dataset.references) if labels else []
-    return table_of(name, f"{title} per finding on", f"{caption}{marks(rows)} {INTERVALS}", ["Model"], columns, rows)
+    marked = marks(rows, "Mean" if several else "")
+    return table_of(name, f"{title} per finding on", f"{caption}{marked} {INTERVALS}", ["Model"], columns, rows)
 
 
 def _words(dataset: DatasetAnalysis) -> Table:
@@ -308,7 +312,7 @@ def _grounding_honest(analysis: Analysis) -> Table:
         "Means over findings, in percent. Best: at the threshold that is best on the same images. Cross-fitted: each "
         f"image is scored at the threshold that is best on the other folds ({analysis.folds} folds of whole patients, "
         "where these are known). Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5."
-        f"{marks(rows)} {INTERVALS}",
+        f"{marks(rows, 'both Cross-fitted and Dice At 0.5')} {INTERVALS}",
         ["Dataset", "Model"],
         _HONEST.values(),
         rows,
@@ -352,8 +356,8 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
     return table_of(
         "best_and_worst_findings",
         "Best and worst findings",
-        "For each model and dataset, the three findings with the highest and the three with the lowest pointing game, "
-        "in percent; fewer if there are fewer than six findings or ties. Floor: the highest pointing game that any "
+        "For each model and dataset, up to three findings with the highest and three with the lowest pointing game, in "
+        "percent. Equal ones are in the dataset's order; no finding is both. Floor: the highest pointing game that any "
         f"rule ignoring the image reaches on that finding. {INTERVALS}",
         ["Dataset", "Model", "Place", "Finding"],
         ["Images", "Pointing game", "Floor", *(NUMBERS[key].title for key in numbers)],
@@ -530,7 +534,7 @@ def _subgroups(dataset: DatasetAnalysis) -> Table:
         f"least {LEAST['auroc']} positives and {LEAST['auroc']} negatives in every group. Pointing game: mean over the "
         f"findings that occur in every group, if the group has at least {LEAST['pointing_game']} scored pairs in all. "
         "Below the groups: largest minus smallest, in percentage points, with the number of findings in the mean and "
-        "an interval corrected for picking the extremes; p of a permutation test of the groups of patients (of images "
+        "an interval corrected for picking the extremes; p from permuting the groups of patients (of images "
         "where patients are not known), adjusted for all attributes and scores tested for this model. A gap may come "
         f"from different lesions, diseases or devices in a group. The age bands are ours. {INTERVALS}",
         ["Model", "Attribute", "Group"],
@@ -550,8 +554,8 @@ def _correlations(analysis: Analysis) -> Table:
         "correlations",
         "Recognition and grounding",
         "Least-squares line through AUROC and pointing game, both as fractions. A point is a model with its own "
-        "settings (for all datasets: its means over them), or a model and finding. p: test of a zero slope; none if "
-        "points are not independent, such as findings of several models or datasets. Left out: models and findings "
+        "settings (for all datasets: its means over them), or a model and finding. p: test of slope zero; none "
+        "if points are not independent, such as findings of several models or datasets. Left out: models and findings "
         "with equal probabilities for all images, whose AUROC is 0.5 by construction.",
         ["Each point is a", "Dataset"],
         ["Models", "Points", "R\u00b2", "Slope", "Intercept", "p"],

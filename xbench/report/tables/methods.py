@@ -12,7 +12,7 @@ from xbench.findings.conditions import FILLS, LEAST
 from xbench.report.names import count_of, listed, model_title, training_of
 from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis
 from xbench.report.tables.table import Table, row, table_of
-from xbench.runs.results import Answers
+from xbench.runs.results import Results
 from xbench.runtime.yaml_files import load_yaml
 
 _ITEMS = load_yaml(Path(__file__).with_name("checklist.yaml"))
@@ -68,7 +68,7 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     measured = ["recognition by AUROC, average precision, F1 and accuracy"] * recognized
     measured += [f"grounding by the pointing game{', Dice and IoU' * (maps or boxes)}"] * bool(grounded)
     measures = [f"We measured {', and '.join(measured)}; means are over findings"] * bool(measured)
-    measures += _of_answers(answers)
+    measures += _of_answers([entry.run.results for entry in grounded])
     measures += ["We compared stated sides and zones with those of the regions"] * any(of.words for of in runs)
     compared = f". Models were compared by randomly swapping outputs within {by}; p-values were Holm-corrected"
     checked = "by overlap with annotated regions, against floors that ignore the image"
@@ -100,15 +100,16 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     }
 
 
-def _of_answers(answers: Sequence[Answers]) -> list[str]:
+def _of_answers(results: Sequence[Results]) -> list[str]:
     boxes = "Boxes were also scored without a grid, by IoU, IoU above 0.5, and precision and recall at an IoU of 0.5"
     read = []
-    for of in answers:
+    for of in (one.answers for one in results if one.answers and not one.box_file):
         lost = 100 * ((of.overall["unparsable"] or 0.0) + (of.overall["truncated"] or 0.0))
         format_ = "xbench's own format" if of.family == "endpoint" else f"the format of {of.family}"
         read.append(f"in {format_} ({lost:.1f}% could not be read completely)")
-    said = [boxes] * any(of.kind == "boxes" for of in answers)
-    return [*said, f"Answers were read {listed(_distinct(read))}; one without a box counts as a miss"] if read else said
+    said = [boxes] * any(one.answered == "boxes" for one in results)
+    said += [f"Answers were read {listed(_distinct(read))}"] if read else []
+    return said + ["A lesion without a box or point counts as a miss"] * any(one.answers for one in results)
 
 
 def _models(runs: Sequence[RunAnalysis]) -> str:

@@ -176,18 +176,20 @@ def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
     )
 
 
-def cells_of(dataset: DatasetAnalysis, key: str, finding: str | None = None, ranked: bool = True) -> dict[str, Cell]:
+def cells_of(
+    dataset: DatasetAnalysis, key: str, finding: str | None = None, ranked: bool = True, tested: str = ""
+) -> dict[str, Cell]:
     """Return a number of a finding, or its macro mean, by label of the run and title of the reference.
 
     If `ranked` and all runs were tested against the best, mark the best, the second and ties with the best. Equal
-    printed values get equal marks; if all are equal, none is marked.
+    printed values get equal marks; if all are equal, none is marked. `tested` is the number that tests compare.
     """
     cells = {entry.run.label: number(number_of(entry, key, finding)) for entry in dataset.runs}
     printed = {label: float(cell.text) for label, cell in cells.items() if cell.value is not None}
     ranks = sorted({*printed.values()}, reverse=True)
     # Neither a small gap nor a small optimism is a merit: a useless map has both.
     if ranked and NUMBERS[key].more_is_better and len(ranks) > 1 and dataset.ranked(key):
-        tied = dataset.tied_with_best.get(key, frozenset()) if finding is None else frozenset()
+        tied = dataset.tied_with_best.get(tested or key, frozenset()) if finding is None else frozenset()
         for label, value in printed.items():
             mark: Mark = "best" if value == ranks[0] else "second" if value == ranks[1] else None
             cells[label] = replace(cells[label], mark=mark, tied=label in tied and mark != "best")
