@@ -286,7 +286,7 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
         (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognized"),
         (
             line(None, None, xs=(0.6,), ys=(0.2,), scope="findings"),
-            "One finding is too few to tell: AUROC is 60, the pointing game is 20%",
+            "One finding with both scores: too few to tell. AUROC is 60, the pointing game is 20%",
         ),
         (None, "There are too few points to tell."),
     ],
@@ -311,7 +311,7 @@ def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analyze
             for key in ("elsewhere", "near_miss", "both")
         }
         elsewhere, all_of = round(counts["elsewhere"]), round(sum(counts.values()))
-        share = f"{elsewhere} of {all_of} ({100 * elsewhere / all_of:.1f}%, {entry.run.label})"
+        share = f"{elsewhere} of {all_of} ({100 * elsewhere / all_of:.1f}%) for {entry.run.label}"
         assert share in " ".join(recognition(facts).more)
     for section in (best, recognition, failures, thresholds, differences):
         assert all(any(text in point for point in in_short(facts)) for text in section(facts).texts)
