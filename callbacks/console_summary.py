@@ -77,7 +77,7 @@ _OF_LESIONS = {"recall_50": "Rec.\n@0.5", "precision_50": "Prec.\n@0.5"}
 
 def _table(results: Results) -> Table:
     answers, columns, recognition = results.answers, _COLUMNS, results.classification.macro
-    legend = " Best: at the threshold with the finding's highest mean on these images."
+    legend = " Best: at the threshold that gives the finding its highest mean on these images."
     if answers:
         # Fit 80 characters.
         asked = {name: title for name, title in _COLUMNS.items() if name in recognition}

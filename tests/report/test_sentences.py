@@ -286,7 +286,7 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
         (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognized"),
         (
             line(None, None, xs=(0.6,), ys=(0.2,), scope="findings"),
-            "One finding with both scores: too few to tell. AUROC is 60, the pointing game is 20%",
+            "Only one finding has an AUROC and a pointing game: too few to tell. For it, AUROC is 60",
         ),
         (None, "There are too few points to tell."),
     ],
@@ -327,7 +327,7 @@ def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
     guesses = text.partition(", a rule that ignores")[0].rpartition(". On ")[2]
     nodule = run.findings["Nodule"] | {"auroc": Estimate(0.6, 0.5, 0.7)}
     poor = replace(run, findings={**run.findings, "Nodule": nodule})
-    assert not chance_recognition([run]) and " above 50 for Nodule: " in chance_recognition([poor])
+    assert not chance_recognition([run]) and " for Nodule: the 95% interval " in chance_recognition([poor])
     assert " for 1 of 6 pairs " in chance_recognition([run, poor])
     floors = [reference for reference in dataset.references if reference.kind == "floor"]
     assert len(floors) > 1

@@ -92,7 +92,6 @@ def workplace(tmp_path, monkeypatch) -> Iterator[Path]:
     for _, block in [*blocks("python"), *blocks("yaml")]:
         if match := re.match(r"# (\S+\.(?:py|yaml))\n", block):
             (tmp_path / match[1]).write_text(block)
-    (tmp_path / "bench.yaml").write_text((tmp_path / "mine.yaml").read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("XBENCH_DATA", "/data")
@@ -118,7 +117,7 @@ def test_commands_are_understood(workplace, resolvers):
         elif command == "bench":
             _, jobs = jobs_of(given, more)
             # Those of shipped benchmarks have tests of their own.
-            for job in (jobs[0], jobs[-1]) if given.config == ["mine.yaml"] else ():
+            for job in (jobs[0], jobs[-1]) if given.config == ["bench.yaml"] else ():
                 assert not job.unset, options
                 with_configs_apart(job.options, runs["test"])
         else:

@@ -48,6 +48,8 @@ class RunParser(LightningArgumentParser):
         keys, value = re.findall(r'Parser key "([^"]+)"', text), re.search(r"Given value: (.+)$", message, re.M)
         if keys and value:
             text = f"--{'.'.join(keys[: 2 if keys[0] in _BASES else 1])}: {value[1]!r:.100} is not one of its values."
+            if nested := re.match(r"NestedArg\(key='([\w.]+)'", value[1]):
+                text = f"This {keys[0]} has no option --{keys[0]}.{nested[1]}."
         see = f"See `xbench {self.command} --help-all`."
         raise user_error_behind(ex) or UsageError(f"{text:.600} {see}")
 

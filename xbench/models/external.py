@@ -215,7 +215,9 @@ class External(AnsweringModel):
         pairs = [(batch.truth.image_ids[query.row], query.finding) for query in queries]
         lost = [pair for pair in pairs if pair not in self.source.texts]
         if lost and self._kind != "boxes":
-            hint = "Add it, empty if there was none, or choose other images with --data.image_list"
+            hint = "Add it, as an empty text if the model gave none, or choose other images with --data.image_list"
+            if self._ask_negatives:
+                hint += ". Answers about absent findings must be complete, or left out altogether"
             what = f"{self._path} has no answer about image {lost[0][0]}, finding {lost[0][1]}"
             raise UsageError(f"{what}. {hint}.")
         return [self.source.texts.get(pair, Reply('{"boxes": []}')) for pair in pairs]

@@ -132,6 +132,7 @@ def _rankings(findings: Sequence[str], scores: Mapping[str, Sequence[CaseScores]
     best, worst, typical = worths(dice.mean(axis=0)).items()
     worth = dict((best, worst, ("Largest disagreement", spread), typical))
     if len(scores) > 1:
+        worth = {name.replace("Dice", "mean Dice"): value for name, value in worth.items()}
         of_runs = {label: worths(row) for label, row in zip(scores, dice, strict=True)}
         worth |= {f"{name} of {label}": of[name] for name, _ in (best, worst, typical) for label, of in of_runs.items()}
     rankings = {reason: _in_turns(values, findings, 4) for reason, values in worth.items()}

@@ -265,6 +265,8 @@ def _verdict(row: Standing, where: str, guess: str) -> str:
     low, high = (row.value if end is None else end for end in (row.score.low, row.score.high))
     if guess or low > 0.5:
         return f"No better than {guess}" if guess else f"{'Nearly always' if low > 0.9 else 'Mostly'} {where}"
+    if high >= 0.5 and abs(row.value - 0.5) > 0.1:
+        return f"{'Sometimes' if row.value < 0.5 else 'Often'} {where}"
     return f"{'Less than' if high < 0.5 else 'About'} half{'' if row.answers else ' the time'}"
 
 
@@ -401,7 +403,7 @@ def _interval(found: Standings) -> Sentence:
     if score.low is not None and score.high is not None:
         span = f"from {whole(score.low)}% to {whole(score.high)}%"
         only = "only " if images < FEW_IMAGES else ""
-        on = f"Measured on {lesions} {only}{count_of(images, kind)}{', so' if only else ','}"
+        on = f"Measured {only}on {lesions} {count_of(images, kind)}{', so' if only else ','}"
         if len(found.datasets) > 1:
             on = f"Over {in_words(len(found.datasets))} datasets, each counting the same,"
         whose = "" if len(found.models) == 1 else f" of {found.head.label}"
@@ -640,7 +642,7 @@ def chance_recognition(runs: Sequence[RunAnalysis]) -> str:
     low = [finding for run, finding in outcomes if (number_of(run, "auroc", finding).low or 0.0) <= 0.5]
     where = f"{len(low)} of {len(outcomes)} {'findings' if len(runs) == 1 else 'pairs of run and finding'}"
     where = listed(low) if len(runs) == 1 and 0 < len(low) < 4 else where
-    return f"AUROC is not significantly above 50 for {where}: recognition may be chance there." if low else ""
+    return f"Recognition is not proven for {where}: the 95% interval of AUROC reaches 50 or less." if low else ""
 
 
 def _explained(facts: Facts) -> tuple[str, ...]:
@@ -655,8 +657,9 @@ def _explained(facts: Facts) -> tuple[str, ...]:
     alike = max(xs) - min(xs) < 0.05 <= max(ys) - min(ys)
     text = f"Not here. Every {what} is recognized about equally well: {span}, but {apart}."
     if line.r_squared is None:
-        few = f"{in_words(len(xs)).capitalize()} {what}{'' if len(xs) == 1 else 's'} with both scores: too few to tell"
-        return (text if alike else f"{few}. {span}, {apart}.",)
+        both = "an AUROC and a pointing game"
+        few = f"Only {in_words(len(xs))} {what}{' has' if len(xs) == 1 else 's have'} {both}: too few to tell"
+        return (text if alike else f"{few}. For {'it' if len(xs) == 1 else 'these'}, {span}, {apart}.",)
     p, points = line.p_in_words.replace(" ", "\u00a0"), f"{in_words(len(xs))} {what}s"
     if not line.independent:
         models = "one model" if line.models == 1 else f"{in_words(line.models)} models"
@@ -831,7 +834,8 @@ def differences(facts: Facts) -> Answer:
         of_both = [one for of in facts.analysis.datasets for one in of.comparisons if {one.first, one.second} == both]
         if not any(one.difference.value for one in of_both):
             return Answer(question, f"On the {pair.images:,} images that both scored, their numbers are identical.")
-        return Answer(question, f"The only comparison {what} shows {'a' if real else 'no'} significant difference.")
+        differ = "differ" if real else "do not differ"
+        return Answer(question, f"{pair.first} and {pair.second} {differ} significantly {what}.")
     which = "All" if real == len(tested) else in_words(real).capitalize() if real else "Not one"
     verb = "is" if real in (0, 1) else "are"
     return Answer(question, f"{which} of the {in_words(len(tested))} differences {what} {verb} significant.")

@@ -88,8 +88,11 @@ def tied_with_best(
     """Return by number the labels of the best run and of those not significantly different from it."""
     tied = {}
     for number in (*TESTED, *WORDS):
-        known = {label: macro[number].value for label, macro in macros.items() if number in macro}
-        if values := {label: value for label, value in known.items() if value is not None}:
+        # Boxes alone have no cross-fitted scores: the fixed ones are equal.
+        names = (number, number.replace("cross_fitted", "fixed"))
+        known = ({label: of[name].value for label, of in macros.items() if name in of} for name in names)
+        found = ({label: value for label, value in of.items() if value is not None} for of in known)
+        if values := next(filter(None, found), None):
             best = max(values, key=lambda label: values[label])
             ties = [
                 {entry.first, entry.second}

@@ -160,7 +160,7 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
     rows = rows_of_models(in_order(analysis.runs), cells, references)
     tested = [title for key, title in numbers.items() if tests[key] in TESTED]
-    explained = f"{caption}{marks(rows, listed(tested) if len(tested) < len(numbers) else '')} {INTERVALS}"
+    explained = f"{caption}{marks(rows, f'{listed(tested)} is' if len(tested) < len(numbers) else '')} {INTERVALS}"
     return table_of(name, title, explained, ["Model"], columns, rows, notes_of(analysis))
 
 
@@ -174,7 +174,7 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     cells = [cells_of(dataset, key, finding) for finding in findings]
     labels = [label for label in in_order(dataset.runs) if any(of[label].value is not None for of in cells)]
     rows = rows_of_models(labels, cells, dataset.references) if labels else []
-    marked = marks(rows, "Mean" if several else "")
+    marked = marks(rows, "Mean is" if several else "")
     return table_of(name, f"{title} per finding on", f"{caption}{marked} {INTERVALS}", ["Model"], columns, rows)
 
 
@@ -312,7 +312,7 @@ def _grounding_honest(analysis: Analysis) -> Table:
         "Means over findings, in percent. Best: at the threshold that is best on the same images. Cross-fitted: each "
         f"image is scored at the threshold that is best on the other folds ({analysis.folds} folds of whole patients, "
         "where these are known). Optimism: Dice, best minus cross-fitted. Calibration gap: Dice, best minus at 0.5."
-        f"{marks(rows, 'both Cross-fitted and Dice At 0.5')} {INTERVALS}",
+        f"{marks(rows, 'cross-fitted Dice, cross-fitted IoU and Dice at 0.5 are')} {INTERVALS}",
         ["Dataset", "Model"],
         _HONEST.values(),
         rows,
@@ -357,8 +357,8 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
         "best_and_worst_findings",
         "Best and worst findings",
         "For each model and dataset, up to three findings with the highest and three with the lowest pointing game, in "
-        "percent. Equal ones are in the dataset's order; no finding is both. Floor: the highest pointing game that any "
-        f"rule ignoring the image reaches on that finding. {INTERVALS}",
+        "percent. Ties follow the dataset's order; no finding is both best and worst. Floor: the highest pointing game "
+        f"that any rule ignoring the image reaches on that finding. {INTERVALS}",
         ["Dataset", "Model", "Place", "Finding"],
         ["Images", "Pointing game", "Floor", *(NUMBERS[key].title for key in numbers)],
         rows,
@@ -536,7 +536,7 @@ def _subgroups(dataset: DatasetAnalysis) -> Table:
         "Below the groups: largest minus smallest, in percentage points, with the number of findings in the mean and "
         "an interval corrected for picking the extremes; p from permuting the groups of patients (of images "
         "where patients are not known), adjusted for all attributes and scores tested for this model. A gap may come "
-        f"from different lesions, diseases or devices in a group. The age bands are ours. {INTERVALS}",
+        f"from different lesions, diseases or devices in a group. We chose the age bands. {INTERVALS}",
         ["Model", "Attribute", "Group"],
         ["Images", "Patients", "Positives", "Scored", *(NUMBERS[key].title for key in LEAST), "p", "Adjusted p"],
         rows,

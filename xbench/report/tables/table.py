@@ -211,7 +211,7 @@ def rows_of_models(
 def marks(rows: Iterable[Row], tested: str = "") -> str:
     """Return the explanation of a table's marks with a leading space, empty without marks; `tested` names columns."""
     cells = [cell for row in rows for cell in row.cells]
-    only = tested and f"; of these columns, only {tested} is tested"
+    only = tested and f"; of these columns, only {tested} tested"
     tied = f"; {TIED}: not significantly different from the best (paired test{only})" * any(c.tied for c in cells)
     return f" Best bold, second underlined{tied}." if any(cell.mark for cell in cells) else ""
 
