@@ -111,7 +111,6 @@ AT_ONCE = {
     "gt_segmentations_val.json or gt_annotations_val.json --data.annotations val_labels.csv or valid.csv "
     "docs/datasets.md#chexlocalize",
     "prepare --config clip_covid --data.root films": "jsons/*.json docs/datasets.md#covid-19-rural",
-    # All that is wrong at once.
     "test --config demo --data.batch_size abc --data.rot x --resume maybe": "--data.batch_size 'abc' whole --data.rot "
     "--resume: 'maybe' true or false",
     "test --config demo --data.limit 1.5 --data.gamma half": "--data.limit: '1.5' --data.gamma: 'half' a number",

@@ -145,7 +145,6 @@ def test_a_positive_annotation_that_leaves_no_region_is_named(command, toy_confi
     assert [re.findall(r"Image square-(\d+): the annotation of (\w+) covers no pixel", line) for line in listed] == [
         [pair] for pair in named
     ]
-    # A run goes on without these pairs, and its results say so; an empty mask of what is absent is nothing odd.
     run = command("test", *sliced, status=0)
     notes = {note["note"].split()[3]: (note["count"], note["first"]) for note in run.results["counts"]["notes"]}
     assert notes == {"Square": (1, ["square-003"]), "Hole": (2, ["square-003", "square-006"])}

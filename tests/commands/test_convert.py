@@ -53,7 +53,6 @@ def test_clip_of_another_architecture(tiny: tuple[Path, Path], command, tmp_path
     assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
     CLIP(f"local-dir:{quick}", checkpoint=str(clean))
     CLIP(f"local-dir:{plain}", checkpoint=str(given))
-    # What nothing in the given file tells, the converted one does.
     with pytest.raises(UserError, match="trained with the activation QuickGELU"):
         CLIP(f"local-dir:{plain}", checkpoint=str(clean))
     run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{plain}", status=0)

@@ -148,7 +148,6 @@ def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):
     (folder,) = (tmp_path / "cache").iterdir()
     survived = len(PreparedStore(folder))
     assert 3 <= survived < 12
-    # As if the kill had come within a write.
     (folder / f"{0:064x}.partial").write_bytes(b"torn")
 
     resumed = command("prepare", *slow, *QUIET, status=0)

@@ -270,7 +270,6 @@ def test_a_strangers_maps(strangers, command, name, column, value):
     again = command("rescore", strangers, "--workers", "0")
     assert again.status == 1, again.output
     assert again.errors.startswith(f"error: {strangers}: a file of the run cannot be read: ")
-    # Reports draw from them, a case at a time.
     try:
         cases = ScoredPairs(strangers)
         for pair in cases:

@@ -37,7 +37,6 @@ SCORE = ("score", "--config", "phantom", "--name", "mine", *QUIET)
 
 
 def same_run(one, other):
-    # The tables, and not the bytes of the files, whose metadata say where the predictions come from.
     for name in (PAIRS, TRUTH, PICTURES):
         assert pq.read_table(one.folder / name).equals(pq.read_table(other.folder / name)), name
     results = [{**run.results, "provenance": None, "tables": None} for run in (one, other)]

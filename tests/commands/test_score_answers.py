@@ -73,7 +73,6 @@ def test_true_boxes_score_what_boxes_can(command, truth, tmp_path, kind):
     assert len(run.results["provenance"]["model"]["predictions_sha256"]) == 64
     refused = command(*SCORE, "--predictions", run.folder)
     assert refused.status == 2 and "xbench rescore" in refused.errors
-    # Read otherwise they are another run, which a protocol scores instead.
     again = command("rescore", run.folder, "--protocol", "radfact", "--frame", "thousand_whole", "--workers", "0")
     assert "Mean over" in again.output and "findings" in again.output
     assert again.status == 0 and again.folder != run.folder and (again.folder / "protocols").is_dir(), again.errors

@@ -189,7 +189,6 @@ def other_values(value):
             return [dict([*value.items()][1:]), value | {"unheard-of": 0.5}, None]
 
 
-# What no table and no other number says.
 UNSEEN_IN_RESULTS = {
     *("model", "dataset", "split"),
     *("counts / skipped", "counts / skipped / # / image_id", "counts / skipped / # / reason"),

@@ -195,7 +195,6 @@ def test_lut(tmp_path, sequence, bits):
     pixels = np.array([[0, 99, 100, 101], [102, 103, 104, 105], [106, 400, 4000, 100]], np.uint16)
     tags = {sequence: Sequence([item])}
     if sequence == "VOILUTSequence":
-        # Of a LUT and a window, the LUT is taken.
         tags |= {"WindowCenter": 1, "WindowWidth": 1}
     looked_up = [table[min(max(value - 100, 0), 5)] for value in pixels.ravel().tolist()]
     decoded = decode_image(write_dicom(tmp_path / "a.dcm", pixels, tags=tags))

@@ -108,7 +108,6 @@ def test_floors_and_ceilings_of_answers_run(command):
     for rows in found["whole_image"].answers.values():
         for row in rows:
             assert row.boxes == ((0, 0, 1, 1),)
-    # A box of the whole image is a mask of every pixel, not one of none.
     whole = found["whole_image"]
     assert whole.results.grounding.macro["dice_fixed"] > 0
     area = whole.image_scores.region_area[whole.image_scores.scored]

@@ -165,7 +165,6 @@ def test_prompts_and_temperature(files: dict[str, str]) -> None:
     present, absent = ("A {finding}", "Any {finding}"), ("No {finding}",)
     model.templates = ([*present], [*absent])
     assert model.default_prompts("Edema") == ["A edema", "Any edema", "No edema"]
-    # Other words, and a phrase of an image, take the place of the present ones.
     assert model.word_prompts("Edema", ["Wet lungs"]) == ["Wet lungs", "No edema"]
     model.prompt_source = "phrase"
     assert model.word_prompts("Edema", ["edema"]) == ["A edema", "Any edema", "No edema"]

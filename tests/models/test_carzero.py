@@ -196,7 +196,6 @@ def test_tokenisers_that_do_not_fit(files: dict[str, str], tmp_path: Path, monke
         # Trying a hub that is out of reach again would take a minute for each of its files.
         patch.setattr(report_text, "vocabulary", None)
         assert torch.equal(model.encode_text(*token_ids(READ)), guessed)
-    # What was guessed for some ids is not taken for others, which would be refused.
     ids, mask = token_ids(READ)
     model.encode_text(torch.where(ids == 3, 4, ids), mask)
     with pytest.raises(UserError, match="absent"):
@@ -238,7 +237,6 @@ def test_input_and_view(height: int, width: int, seed: int, sizes: tuple[int, in
     pixels, view = carzero.preprocessing(size).pixels(image)
     border = (side - size) // 2
     assert np.array_equal(pixels, plain_canvas(image, side)[border : side - border, border : side - border])
-    # Where the radiograph lies on a canvas of its own is where white becomes something.
     rows, columns = (np.flatnonzero(plain_canvas(np.full_like(image, 255), side).any(axis=axis)) for axis in (1, 0))
     for (low, high), edge in ((view[::2], columns), (view[1::2], rows)):
         covered = edge[-1] + 1 - edge[0]

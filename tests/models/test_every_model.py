@@ -127,7 +127,6 @@ def test_the_official_prompts_of_every_finding(model: str, network: VLM) -> None
 
 @SIZED
 def test_a_larger_input_has_finer_cells_that_lie_where_the_pixels_are(model: str, build: Callable[..., VLM]) -> None:
-    # Smoothed, a change spreads.
     options = {"sigma": 0.0} if model.startswith("biovil") else {}
     network, side = build(image_size=SIZE, **options), SIZE // STRIDES[model]
     assert network.preprocessing(gray("sizes", 300, 417))[0].shape == (3, SIZE, SIZE)
@@ -196,7 +195,6 @@ def test_a_phrase_that_is_too_long_is_cut_off_and_noted(model: str, network: Any
     again = SimpleNamespace(images=images, truth=truth, notes=[])
     network.predict(again)
     assert again.notes == batch.notes
-    # The authors of the books cut off without a word.
     if model not in ("medklip", "mavl"):
         with pytest.raises(UserError, match="is longer than the"):
             network.encode_prompts([network.word_prompts("small " * 900, ["small " * 900])])

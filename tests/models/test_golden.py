@@ -386,7 +386,6 @@ def test_medklip(bert: BertModel, build: Callable[..., Any], once: Callable[...,
     once(model.model, "image_tokens")
     for case in (case_of("medklip", "case0"), case_of("medklip", "case1")):
         ids, mask = tokens_of(**case.about["tokens"]["disease_book"])
-        # Some of the 75 will do: encoded one by one, or in whatever company, prompts do not influence each other.
         rows = slice(0, len(ids), len(ids) // 5)
         queries = torch.from_numpy(case.arrays["query_embeddings"])[:, None].clone()
         encoded = model.encode_tokens(ids[rows], mask[rows])
@@ -471,7 +470,6 @@ def test_radzero(build: Callable[..., Any], once: Callable[..., None], monkeypat
     for name in ("s518", "s518old", "s224"):
         case = case_of("radzero", name)
         model.positions = case.about["positions"]
-        # The authors' images are gray.
         images = case.images[:1, :1].repeat(1, 3, 1, 1)
         ids, mask = case.tokens
         queries = model.encode_tokens(ids + (1 - mask), mask)

@@ -48,7 +48,6 @@ def test_results_json_is_strict_json(command, toy_config):
 
     results = json.loads((run.folder / "results.json").read_text(), parse_constant=refuse)
     assert results["schema"] == 2
-    # One image without a Square: nothing to ground, one label only.
     assert results["grounding"]["per_class"]["Square"]["pointing_game"] is None
     assert results["classification"]["per_class"]["Square"]["auroc"] is None
     assert results["classification"]["macro"]["auroc"] is None
@@ -107,7 +106,6 @@ def test_wrong_normalisation_is_noted_once(command, toy_config, tmp_path, model)
     notes = run.results["counts"]["notes"]
     assert run.output.count(INPUT_NOTE) == len(early) == len(notes) == model.startswith("wrong")
     for note in notes:
-        # Of the first batch of four, whose first image cannot be read.
         assert note["note"].startswith(INPUT_NOTE)
         assert (note["count"], note["first"]) == (3, ["square-001", "square-002", "square-003"])
         assert f"3 images: {INPUT_NOTE}" in run.output

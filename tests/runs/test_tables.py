@@ -148,12 +148,10 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
             ),
             queries=queries,
             saliency=draw.normal(size=(classes, 3, 5)).astype(np.float32),
-            # Some have none, some one that is not scored.
             regions={c: Coverage.of(region, (20, 30)) for c in range(index % (classes + 1))},
             scored=tuple(range(index % (classes + 1) - index % 2)) if index % (classes + 1) else (),
             picture=jpeg(film) if index % 3 else None,
             image_size=(2000 + index, 30) if index % 5 else None,
-            # Of one finding nothing but its region is known.
             instances={c: (box, outline)[: 1 + index % 2] for c in range(1, index % (classes + 1))},
         )
         for index in range(70)
@@ -217,7 +215,6 @@ def test_digests_are_equal_just_where_labels_and_regions_are(data, order):
     assert digests_of(*(part[list(order)] for part in one), [names[place] for place in order]) == digests[0]
     for c, finding in enumerate(FINDINGS):
         labels = [truth[0][:, c].tolist() for truth in (one, other)]
-        # An empty region is none.
         scored = [
             [tuple(region) if label == 1 and region.any() else None for label, region in zip(*truth, strict=True)]
             for truth in ((labels[:, c], regions[:, c]) for labels, regions in (one, other))

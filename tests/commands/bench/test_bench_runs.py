@@ -226,7 +226,6 @@ def test_why_a_run_is_new_is_said(bench: Bench):
     run = bench("--config", "pinned.yaml")
     assert bench.started == ["model_data"]
     assert "model_data finished" in run.output and "again, because of a change: boxes.csv" in run.output
-    # The report takes the newest, and so does the next benchmark.
     assert bench("--config", "pinned.yaml").status == 0
     assert bench.started == []
 
@@ -411,7 +410,6 @@ def test_what_a_killed_benchmark_left_running_is_not_done_twice(bench: Bench, mo
     assert (runs[0].status, bench.started) == (0, []), runs[0].output
 
 
-# A model with an option that moves no number.
 NEUTRAL = """
 from toys import Brightness
 

@@ -155,7 +155,6 @@ def test_links_are_followed_and_hidden_files_are_not(tmp_path, downloads):
     place = [*records_of(data)].index(image)
     failure = data.samples(Preprocessing(stretch((8, 8))))[place]
     assert "not a DICOM" in failure.reason and "root:" not in failure.reason
-    # A file of annotations that leads elsewhere is one of another content.
     table = root / next(file.path for file in ANNOTATION_FILES if file.dataset == "rsna")
     table.unlink()
     table.symlink_to("/etc/passwd")

@@ -111,7 +111,6 @@ def plain_relative(row: str, height: int, width: int) -> np.ndarray:
 def test_relative_run_lengths(data, height, width):
     left, numbers = height * width, []
     while left and (not numbers or data.draw(st.booleans())):
-        # 0 is a run that touches the one before.
         offset = data.draw(st.just(0) | st.integers(0, left - 1))
         numbers += [offset, data.draw(st.integers(1, left - offset))]
         left -= sum(numbers[-2:])

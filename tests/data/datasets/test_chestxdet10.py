@@ -79,7 +79,6 @@ def test_each_polygon_is_drawn_by_itself_and_kept_with_its_corners(tmp_path):
     radiograph = data.load(records_of(data)["1"])
     canvas = Image.new("1", (1024, 1024))
     ImageDraw.Draw(canvas).polygon([(x, y) for x, y in corners], outline=1, fill=1)
-    # One within another leaves no hole.
     np.testing.assert_array_equal(radiograph.regions["Mass"], np.array(canvas))
     np.testing.assert_array_equal(radiograph.regions["Pleural Effusion"], np.array(canvas))
     kept = [Shape.from_points(points).on(1024, 1024) for points in entry["polygons"][:2]]

@@ -39,7 +39,6 @@ def test_the_table_of_chexpert_has_the_labels_of_its_validation_images(downloads
     data = CheXlocalize(str(official.root), split="val")
     assert_reads(data, official, official.splits["val"])
     assert other in data.annotation_files()
-    # Whatever lies beside it, CheXlocalize's own is taken.
     table.write_text(other.read_text())
     other.write_text("Path\n")
     data = CheXlocalize(str(official.root), split="val")

@@ -110,7 +110,6 @@ def test_both_sides_and_several_heights(phantoms: list[Phantom], finding: str) -
     rows, columns = np.array(places).T
     assert 0.2 < np.mean(columns < 0.5) < 0.8
     assert rows.max() - rows.min() > 0.12
-    # Away from the center: a prior that always points there must fail.
     assert np.mean(np.hypot(rows - 0.5, columns - 0.5) < 0.08) < 0.25
 
 

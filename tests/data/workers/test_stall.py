@@ -29,5 +29,4 @@ def test_the_run_ends_and_goes_on_once_the_files_are_back(command, configuration
     again = command("test", "--config", configuration, "--resume", "true", status=0)
     (results,) = configuration.parent.glob("runs/*/*/results.json")
     assert '"batches_of_earlier_attempts": 5' in results.read_text()
-    # What was skipped before the run was ended stays so, and is named.
     assert again.output.count("Skipped 3 unreadable images") == 1
