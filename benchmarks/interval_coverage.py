@@ -1,6 +1,6 @@
 """Measure whether intervals and tests of a report keep their promises; `docs/intervals.md` shows the result.
 
-    python benchmarks/interval_coverage.py > benchmarks/interval_coverage.txt     about fifteen minutes of one core
+    python benchmarks/interval_coverage.py > benchmarks/interval_coverage.txt     about twenty minutes of one core
     python benchmarks/interval_coverage.py --replicates 50     quickly, to see that everything runs
 
 Data sets are drawn at random from known truths, and go through the code of reports itself. 95 % intervals should hold
@@ -30,6 +30,8 @@ from xbench.report.statistics.sample import Sample
 
 FINDINGS, FOLDS = 3, 5
 THRESHOLDS = np.linspace(0, 1, 21)
+AREA = 2, 3
+"""Beta distribution of the share of a box inside the lesion that it touches."""
 TRUTHS = 400_000
 """Maps behind the true curves: their means have a standard error of 0.0005."""
 
@@ -44,9 +46,10 @@ class World:
         prevalence: Share of images with a finding.
         exact: Whether every data set has exactly this share of positives.
         findings: How many.
-        hit: Chance that a map points at the lesion.
+        hit: Chance that a map points at the lesion, or that a box touches it.
         auroc: Of every finding.
         alike: How much of the variance of scores and maps is the patient's, 0 to 1.
+        boxes: Whether hits are shares of area: 0 if the box does not touch the lesion, else drawn from `AREA`.
     """
 
     images: int
@@ -57,6 +60,7 @@ class World:
     alike: float = 0.4
     exact: bool = False
     findings: int = FINDINGS
+    boxes: bool = False
 
     @property
     def shift(self) -> float:
@@ -71,6 +75,8 @@ class World:
     def __str__(self) -> str:
         patients = f", {self.per_patient} per patient" if self.per_patient > 1 else ""
         rare = f", {100 * self.prevalence:.0f} % positive" if self.prevalence < 0.2 else ""
+        if self.boxes:
+            return f"{self.positives} of {self.images}{patients}, {100 * self.hit:.0f} % touch"
         if self.exact:
             auroc = f", AUROC {self.auroc}" if self.auroc != 0.8 else ""
             findings = f", {self.findings} findings" if self.findings != FINDINGS else ""
@@ -88,6 +94,11 @@ WORLDS = {
         World(100, prevalence=10 / 100, auroc=0.9, exact=True),
         World(30, exact=True),
         World(30, exact=True, findings=8),
+    ],
+    "boxes": [
+        World(n, k, hit=hit, exact=True, boxes=True)
+        for n, k in ((30, 1), (60, 1), (60, 3), (200, 1), (200, 3))
+        for hit in (0.03, 0.1, 0.5, 0.97)
     ],
 }
 TESTS = "tests of equal models"
@@ -121,6 +132,7 @@ def error(share: float, count: int) -> float:
 def coverage(worlds: list[World], replicates: int, seed: int) -> Iterator[str]:
     """Rows of Markdown: of each number and world how often its interval holds the truth."""
     held: defaultdict[tuple[str, int, str], list[bool]] = defaultdict(list)
+    keys = ["pointing_game"] if worlds[0].boxes else [*NUMBERS]
     for place, world in enumerate(worlds):
         random = np.random.default_rng([seed, place])
         truth = truths(world)
@@ -132,7 +144,7 @@ def coverage(worlds: list[World], replicates: int, seed: int) -> Iterator[str]:
             of["difference"] = {key: macro_difference(one, two, key) for key in paired.TESTED}
             for scope, numbers in of.items():
                 for key, estimate in numbers.items():
-                    if estimate.low is None:
+                    if estimate.low is None or key not in keys:
                         continue
                     assert estimate.low <= estimate.value <= estimate.high, (key, estimate)
                     if scope != "difference" and key.endswith("_cross_fitted"):
@@ -146,7 +158,7 @@ def coverage(worlds: list[World], replicates: int, seed: int) -> Iterator[str]:
             held[key, place, scope] = [*(low <= value.mean()) & (value.mean() <= high)]
     yield "| number | of | " + " | ".join(map(str, worlds)) + " |"
     yield "| --- | --- |" + " ---: |" * len(worlds)
-    for key in NUMBERS:
+    for key in keys:
         for scope in ("finding", "macro", "difference"):
             shares = [held.get((key, place, scope)) for place in range(len(worlds))]
             if any(shares):
@@ -188,7 +200,8 @@ def draw(world: World, random: np.random.Generator) -> tuple[Sample, Sample]:
     for _ in range(2):
         own = normals(world, random, patients, labels.shape)
         noise = np.sqrt(0.5) * (shared + own)
-        curves = dice_curves(world, noise[image, column], random)
+        curves, touching = dice_curves(world, noise[image, column], random), noise[image, column] < ndtri(world.hit)
+        hit = touching * random.beta(*AREA, touching.shape) if world.boxes else touching.astype(float)
         samples.append(
             Sample(
                 findings=tuple(map(str, range(world.findings))),
@@ -200,12 +213,13 @@ def draw(world: World, random: np.random.Generator) -> tuple[Sample, Sample]:
                 probabilities=ndtr(noise + world.shift * labels - world.shift / 2),
                 pair_image=image,
                 pair_column=column,
-                hit=(noise[image, column] < ndtri(world.hit)).astype(float),
+                hit=hit,
                 dice=curves,
                 iou=curves / (2 - curves),
                 area=np.full(len(image), 0.1),
                 region=np.full(len(image), b"0" * 16),
                 row=np.arange(len(image)),
+                boxes=world.boxes,
             )
         )
     return samples[0], samples[1]
@@ -253,7 +267,7 @@ def truths(world: World) -> Mapping[str, float]:
     return {
         **numbers,
         "dice_gap": numbers["dice_best"] - numbers["dice_fixed"],
-        "pointing_game": world.hit,
+        "pointing_game": world.hit * (AREA[0] / sum(AREA) if world.boxes else 1),
         "auroc": world.auroc,
         "average_precision": quad(step, -8, 8 + shift)[0],
         "accuracy": sensitivity,

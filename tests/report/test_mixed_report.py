@@ -14,6 +14,7 @@ from xbench.report.schema import Analysis
 from xbench.report.sentences import answer, in_a_line, recognition, thresholds
 from xbench.report.statistics.analyze import analyze
 from xbench.report.statistics.correlation import correlations
+from xbench.report.statistics.sample import Sample
 from xbench.report.tables.contents import all_tables
 
 
@@ -101,6 +102,11 @@ def test_the_question_counts_models_that_show_something_and_speaks_of_the_others
     assert not any("Only on" in text or "Nothing shows" in text for text in several.texts)
     assert answer(facts_of(of(analysis, "Demo", "table"))).question.startswith("Does Demo look")
     assert answer(facts_of(of(analysis, "table"))).question.startswith("Does table recognize")
+
+
+def test_hits_of_boxes_alone_are_shares_of_area(report):
+    runs = [entry.run for dataset in report[0].datasets for entry in dataset.runs]
+    assert {run.label for run in runs if Sample.of(run).boxes} == {"detector", "truth", "truth-large"}
 
 
 def test_boxes_have_one_mask_and_were_run(report):

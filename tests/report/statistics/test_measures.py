@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from samples import plain_numbers, random_sample
+from samples import plain_numbers, random_sample, scored_by_another
 
 from xbench.report.schema import NUMBERS
 from xbench.report.statistics import intervals
 from xbench.report.statistics.measures import macro, measure, pair_folds
+from xbench.report.statistics.paired import macro_difference
 
 
 @pytest.mark.parametrize("folds", [2, 5, 50])
@@ -97,3 +98,14 @@ def test_groups_are_means_of_their_pairs():
     for name, spread in expected.items():
         assert means[name].value == pytest.approx(spread.value)
         assert (means[name].low, means[name].high) == pytest.approx(spread.interval())
+
+
+def test_shares_of_area_have_the_intervals_of_dice():
+    sample = random_sample(6)
+    runs = [replace(of, hit=of.dice[:, 5], boxes=True) for of in (sample, scored_by_another(sample, 7))]
+    one, other = (measure(run, 5) for run in runs)
+    keys = "pointing_game", "dice_fixed"
+    differences = {key: macro_difference(one, other, key) for key in keys}
+    for of in (one.macro(), *one.findings().values(), one.means(np.arange(9), keys), differences):
+        assert of["pointing_game"] == of["dice_fixed"]
+    assert measure(replace(runs[0], boxes=False), 5).macro()["pointing_game"] != one.macro()["pointing_game"]

@@ -190,4 +190,4 @@ def _unseen(sample: Sample) -> float:
 
 
 def _of_hits(sample: Sample) -> Callable[[NDArray[np.float64], NDArray[np.int64], int], Spread]:
-    return partial(intervals.mean, unseen=0.0) if sample.chances else intervals.share
+    return partial(intervals.mean, unseen=_unseen(sample)) if sample.chances or sample.boxes else intervals.share

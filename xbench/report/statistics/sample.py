@@ -25,7 +25,7 @@ class Sample:
         labels: 1 present, 0 absent, -1 unknown (N, C) int8.
         probabilities: (N, C); NaN without recognition.
         pair_image, pair_column: Indices of each scored pair's image and finding (P,).
-        hit: Value in the pointing game (P,), 0 to 1; the chance of a hit if `chances`, as for a floor.
+        hit: Value in the pointing game (P,), 0 to 1; the chance of a hit if `chances`; a share of area if `boxes`.
         dice, iou: Scores at each threshold (P, T); T is 1 for boxes.
         area: Share of the evaluation grid that the region takes (P,).
         region: Digest of each pair's region on the grid (P,).
@@ -48,6 +48,7 @@ class Sample:
     region: NDArray[np.bytes_]
     row: NDArray[np.int64]
     chances: bool = False
+    boxes: bool = False
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -82,6 +83,7 @@ class Sample:
             area=run.rows["region_area"][row],
             region=run.rows["region_digest"][row].astype("S16"),
             row=row,
+            boxes=run.results.answered == "boxes",
         )
 
     @cached_property
