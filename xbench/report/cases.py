@@ -64,7 +64,7 @@ Rankings = dict[str, list[int]]
 _FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
     "Near miss": lambda score: score.recognized is not False and score.look == "near miss",
     "Recognized, elsewhere": lambda score: score.recognized is True and score.look == "elsewhere",
-    "Elsewhere": lambda score: score.recognized is None and score.look == "elsewhere",
+    "Missed": lambda score: score.recognized is None and score.look == "elsewhere",
     "Both wrong": lambda score: score.recognized is False and not score.grounded,
     "Not recognized, on the lesion": lambda score: score.recognized is False and score.grounded,
 }

@@ -398,12 +398,12 @@ def _interval(found: Standings) -> Sentence:
     images = max(run.run.results.counts.images for run in runs)
     # Nobody should take a number of phantoms for one of patients.
     kind = "synthetic image" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "image"
-    lesions = f"{count_of(found.head.lesions, 'lesion')} in"
+    lesions = f"{count_of(found.head.lesions, 'lesion')} (one for each finding of an image) in"
     texts, span = [f"Measured on {lesions} {count_of(images, kind)}, too few for an interval."], ""
     if score.low is not None and score.high is not None:
         span = f"from {whole(score.low)}% to {whole(score.high)}%"
         only = "only " if images < FEW_IMAGES else ""
-        on = f"Measured {only}on {lesions} {count_of(images, kind)}{', so' if only else ','}"
+        on = f"Measured on {only}{lesions} {count_of(images, kind)}{', so' if only else ','}"
         if len(found.datasets) > 1:
             on = f"Over {in_words(len(found.datasets))} datasets, each counting the same,"
         whose = "" if len(found.models) == 1 else f" of {found.head.label}"
@@ -836,9 +836,9 @@ def differences(facts: Facts) -> Answer:
             return Answer(question, f"On the {pair.images:,} images that both scored, their numbers are identical.")
         differ = "differ" if real else "do not differ"
         return Answer(question, f"{pair.first} and {pair.second} {differ} significantly {what}.")
-    which = "All" if real == len(tested) else in_words(real).capitalize() if real else "Not one"
+    which = "All" if real == len(tested) else f"{in_words(real).capitalize() if real else 'Not one'} of the"
     verb = "is" if real in (0, 1) else "are"
-    return Answer(question, f"{which} of the {in_words(len(tested))} differences {what} {verb} significant.")
+    return Answer(question, f"{which} {in_words(len(tested))} differences {what} {verb} significant.")
 
 
 def answered(analysis: Analysis) -> str:

@@ -394,7 +394,8 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
         "Models compared on",
         "Paired tests on the images that both models scored. Difference: first minus second, in percentage points, "
         "with its 95% interval. Adjusted p: corrected for all comparisons of the number on the dataset"
-        f"{', and for the two numbers of sides together' * any(one.number in WORDS for one in dataset.comparisons)}.",
+        f"{', and for the two numbers of sides together' * any(one.number in WORDS for one in dataset.comparisons)}. "
+        "Intervals and p come from different methods, so they can disagree.",
         ["Number", "First", "Second"],
         ["Images", "Difference", "p", "Adjusted p"],
         rows,

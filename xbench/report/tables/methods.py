@@ -109,7 +109,8 @@ def _of_answers(results: Sequence[Results]) -> list[str]:
         read.append(f"in {format_} ({lost:.1f}% could not be read completely)")
     said = [boxes] * any(one.answered == "boxes" for one in results)
     said += [f"Answers were read {listed(_distinct(read))}"] if read else []
-    return said + ["A lesion without a box or point counts as a miss"] * any(one.answers for one in results)
+    answered = any(one.answers for one in results)
+    return said + ["A present finding without a box or point counts as a miss"] * answered
 
 
 def _models(runs: Sequence[RunAnalysis]) -> str:
