@@ -327,7 +327,7 @@ def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
     guesses = text.partition(", a rule that ignores")[0].rpartition(". On ")[2]
     nodule = run.findings["Nodule"] | {"auroc": Estimate(0.6, 0.5, 0.7)}
     poor = replace(run, findings={**run.findings, "Nodule": nodule})
-    assert not chance_recognition([run]) and " for Nodule: the 95% interval " in chance_recognition([poor])
+    assert not chance_recognition([run]) and " for Nodule (AUROC 60): the interval " in chance_recognition([poor])
     assert " for 1 of 6 pairs " in chance_recognition([run, poor])
     floors = [reference for reference in dataset.references if reference.kind == "floor"]
     assert len(floors) > 1

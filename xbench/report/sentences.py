@@ -639,10 +639,11 @@ def chance_recognition(runs: Sequence[RunAnalysis]) -> str:
     """Name the findings with an AUROC not significantly above one half; empty without one."""
     runs = [run for run in runs if run.quadrants]
     outcomes = [(run, finding) for run in runs for finding in run.quadrants]
-    low = [finding for run, finding in outcomes if (number_of(run, "auroc", finding).low or 0.0) <= 0.5]
+    scores = [(finding, number_of(run, "auroc", finding)) for run, finding in outcomes]
+    low = [f"{of} (AUROC {whole(one.value)})" for of, one in scores if (one.low or 0.0) <= 0.5]
     where = f"{len(low)} of {len(outcomes)} {'findings' if len(runs) == 1 else 'pairs of run and finding'}"
     where = listed(low) if len(runs) == 1 and 0 < len(low) < 4 else where
-    return f"Recognition is not proven for {where}: the 95% interval of AUROC reaches 50 or less." if low else ""
+    return f"Recognition is not proven for {where}: the interval of AUROC reaches 50 or less." if low else ""
 
 
 def _explained(facts: Facts) -> tuple[str, ...]:

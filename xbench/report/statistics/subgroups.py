@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from xbench.report.names import count_of
 from xbench.report.schema import Estimate, RunAnalysis, Subgroup
 from xbench.report.statistics.measures import Measures, estimate, measure
 from xbench.report.statistics.sample import Sample
@@ -101,7 +100,9 @@ def _of_attribute(
         if len(codes) > 1:
             scores = {code: measured[code].macro()[key] for code in codes}
             low, *_, high = sorted(codes, key=lambda code: scores[code].value or 0.0)
-            name = f"{names[high]} minus {names[low]} ({count_of(int(findings.sum()), 'finding')})"
+            used = [sample.findings[place] for place in np.flatnonzero(findings)]
+            over = f"{used[0]} only" if len(used) == 1 else f"{len(used)} findings"
+            name = f"{names[high]} minus {names[low]} ({over})"
             gap = _gap(scores[high], scores[low], comb(len(codes), 2))
             p = exchange_p(sample, np.where(np.isin(group, codes), group, -1), np.flatnonzero(findings), key, random)
             found.append(Subgroup(entry.run.label, attribute, name, {key: gap}, p=p))

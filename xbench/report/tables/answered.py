@@ -35,7 +35,6 @@ _RATES = {
 _SENSITIVITY = {
     "answered_only": "answered only (flattering)",
     "truncated_as_misses": "truncated as misses",
-    "unparsable_as_useless": "unparsable as misses",
     "unparsable_as_perfect": "unparsable as perfect",
 }
 _WITHOUT_BOX = ("unparsable", "truncated", "abstained")
