@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samples import delong, placements, plain_cross_fitted, random_sample, scored_by_another
 from scipy.special import expit, logit
-from scipy.stats import binomtest, norm, ttest_rel
+from scipy.stats import binom, binomtest, norm, ttest_rel
 from scipy.stats import t as student
 
 from xbench.report.statistics import intervals
@@ -280,6 +280,19 @@ def test_intervals_of_few_positives_hold_the_truth(name, images, positives, area
         covered += low <= truth <= high
     # Standard error 0.9 %. `benchmarks/interval_coverage.py` has every number.
     assert 0.93 <= covered / count < 0.99
+
+
+@pytest.mark.parametrize("counts", [(10, 10), (30, 8)])
+@pytest.mark.parametrize("truth", [(0.02, 0.8), (0.05, 0.8), (0.1, 0.7)])
+def test_the_mean_of_unequal_shares_holds_the_truth(counts, truth):
+    """Over all outcomes. One variance for both findings held it in as few as 83 of 100 data sets."""
+    held, clusters = 0.0, np.split(np.arange(sum(counts)), counts[:1])
+    for hits in np.ndindex(*(count + 1 for count in counts)):
+        values = [np.arange(count) < hit for count, hit in zip(counts, hits, strict=True)]
+        shares = [intervals.share(one.astype(float), of, sum(counts)) for one, of in zip(values, clusters, strict=True)]
+        low, high = intervals.combined(shares)
+        held += binom.pmf(hits, counts, truth).prod() * (low <= np.mean(truth) <= high)
+    assert held >= 0.95
 
 
 @pytest.mark.parametrize(("findings", "hit"), [(8, 0.3), (8, 0.5), (14, 0.9)])

@@ -245,11 +245,10 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
 def combined(spreads: Sequence[Spread]) -> Limits | None:
     """Return the interval of the mean of numbers on the same K clusters; None if all rest on one cluster.
 
-    The correlations between numbers are those of their influences. A mean m of shares has Wilson's interval on the
-    number of hits that would give m its variance. The variance of a share p of n hits is (p (1 - p) + m (1 - m) / n) /
-    n: a few hits vary less around their own mean than around the truth. The ends lie within the mean of the shares' own
-    limits. Means of other numbers combine the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine
-    27, 1693), so the interval follows their skew and stays in range.
+    The correlations between numbers are those of their influences. For a mean of F shares, each gets 2 / F more hits
+    and 2 / F more misses (Price and Bonett 2004, Computational Statistics & Data Analysis 45, 449), and the ends lie
+    within the mean of the shares' own limits. Means of other numbers combine the numbers' own limits (MOVER: Zou and
+    Donner 2008, Statistics in Medicine 27, 1693), so the interval follows their skew and stays in range.
     """
     if len(spreads) == 1:
         return spreads[0].interval()
@@ -264,15 +263,12 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
     errors = _errors_of_sum(variance, spreads)
     hits = np.array([spread.hits or 0.0 for spread in spreads])
     if hits.all():
-        shares = np.array([spread.value for spread in spreads])
-        value = float(shares.mean())
-        apart = np.sqrt((shares * (1 - shares) + value * (1 - value) / hits) / hits)
-        spreading = float(apart @ together @ apart)
-        # Where all are 0, or all are 1, this is the variance per p (1 - p) that they would have next to it.
-        per_hit = spreading / (value * (1 - value)) if spreading > 0 else float((1 / hits).sum())
-        low, high = _wilson(value, len(spreads) ** 2 / per_hit / errors**2)
+        more = 2 / len(spreads)
+        shares = (hits * [spread.value for spread in spreads] + more) / (hits + 2 * more)
+        apart = np.sqrt(shares * (1 - shares) / (hits + 2 * more))
+        value, reach = float(shares.mean()), errors * float(np.sqrt(apart @ together @ apart)) / len(spreads)
         lows, highs = zip(*(spread.limits(_NORMAL) for spread in spreads), strict=True)
-        return max(low, float(np.mean(lows))), min(high, float(np.mean(highs)))
+        return max(0.0, value - reach, float(np.mean(lows))), min(1.0, value + reach, float(np.mean(highs)))
     centers = np.array([spread.centers or (spread.value, spread.value) for spread in spreads]).T
     down, up = np.abs(centers - np.array([spread.limits(errors) for spread in spreads]).T)
     low, high = (
