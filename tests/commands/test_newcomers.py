@@ -25,7 +25,7 @@ def test_the_truth_scores_1_by_the_file_that_init_writes(command, tmp_path, kind
     write(own.write_images(tmp_path / "data"), **how)
     run = command("init", "data")
     assert run.status == 0 and f"Format: {name}" in run.output and "Missing" not in run.output, run
-    assert "no prompts for nod" in run.output or name == "masks"
+    assert "No prompts for nod" in run.output or name == "masks"
     run = command("test", "--config", f"oracle_{name}", "--config", "mine.yaml", "--trainer.logger", "false", status=0)
     assert run.results["grounding"]["macro"]["dice_best"] == 1 and run.results["counts"]["images"] == 12
 

@@ -226,7 +226,6 @@ def test_padding_is_black_and_has_no_part_in_the_rest(tmp_path, tags, kind, seed
         return
     decoded = decode_image(path)
     assert not decoded[padding].any()
-    # The same image with any of its own pixels in their place.
     whole = pixels.copy()
     whole[padding] = pixels[~padding][0]
     expected = decode_image(write_dicom(tmp_path / "b.dcm", whole, encoding, tags))

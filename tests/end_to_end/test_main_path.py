@@ -133,13 +133,11 @@ def test_other_grid_and_thresholds(command, toy_config, tmp_path):
     run = command("test", "--config", toy_config, "--config", overlay, "--data.grid", "[80, 64]", status=0)
     results = run.results
     assert results["grounding"]["thresholds"] == [k / 10 for k in range(11)]
-    # At native resolution the region is exactly the 12 x 10 square that was drawn.
     areas = {row["region_area"] for row in run.rows if row["has_region"]}
     assert areas == {120 / (80 * 64)}
 
 
 def test_skipped_images_are_counted_and_named(command, toy_config):
-    # Positions 4 to 7 are a whole batch.
     options = ("--data.unreadable", "[1, 4, 5, 6, 7]", "--data.on_error", "skip")
     run = command("test", "--config", toy_config, *options, status=0)
     skipped = run.results["counts"]["skipped"]

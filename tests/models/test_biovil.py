@@ -43,7 +43,6 @@ def test_golden_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(biovil, "locate", lambda checkpoint, *_: Path(checkpoint))
     monkeypatch.setattr(biovil, "weights_file", Path)
     monkeypatch.setattr(biovil, "read_tensors", lambda path: files[str(path)])
-    # The two text models of the golden vectors have the same weights.
     text_model = BioViL("image", "text")._text_model
     for name, build, file in (("bv480", BioViL, "image"), ("bv224", BioViL, "image"), ("bt448", BioViLT, "temporal")):
         case = case_of("biovil", name)

@@ -86,7 +86,7 @@ CASES = {
     "rarely": made("Less than half the time", "30%", kad=[0.30]),
     "nearly always": made("Nearly always", "96%", kad=[0.96]),
     "one guesses": made("It guesses", "the middle of the image (13%)", kad=[0.15]),
-    "a setting matters": made("79%", "with name prompts the score falls to 50%", kad=[0.79], kad__name=[0.5], p=0.001),
+    "a setting matters": made("79%", "the score falls to 50% (name prompts)", kad=[0.79], kad__name=[0.5], p=0.001),
     "no setting matters": made(
         *("79%", "In the pointing game, the two other settings score 78% to 80%, without a"),
         **{"kad": [0.79], "kad__name": [0.78], "kad__other": [0.8], "p": 0.6, "tied": ("kad", "kad/name")},

@@ -47,7 +47,7 @@ def init(given: Namespace) -> None:
     counts = f"image files: {len(folder.images):,}, findings: {len(options['findings'])}"
     print(f"Wrote {target}. Format: {kind}, {counts}. {doubt}".rstrip())
     if unknown := [name for name in options["findings"].values() if canonical(name) is None]:
-        print(f"Models have no prompts for {', '.join(unknown)}: use names from `xbench list findings`.")
+        print(f"No prompts for {', '.join(unknown)}: right of the colons, use names from `xbench list findings`.")
     print(f"Check it, name and root first, then run: xbench check --config clip_{kind} --config {target}")
     print(f"For a model of your own, put its YAML file in place of clip_{kind}.")
 

@@ -521,8 +521,7 @@ def _settings(found: Standings) -> Sentence:
         which = "setting changes" if len(changed) == 1 else "settings change"
         lead = f"{in_words(len(changed)).capitalize()} {which} where it points:"
         moves = [
-            f"{'at' if setting(row)[0].isdigit() else 'with'} {setting(row)} the score "
-            f"{'falls' if row.value < own.value else 'rises'} to {_percent(row)}"
+            f"the score {'falls' if row.value < own.value else 'rises'} to {_percent(row)} ({setting(row)})"
             for row in changed
         ]
         texts.append(f"{lead} {listed(moves)}.")
@@ -620,7 +619,7 @@ def best(facts: Facts) -> Answer:
     elif len(tied) == len(found.rows):
         text = f"The {in_words(len(tied))} {_kind(found)} do not differ significantly in the pointing game"
     elif len(tied) > 1:
-        text = f"{listed(tied)} are tied by the pointing game"
+        text = f"{listed(tied)} do not differ significantly in the pointing game"
     else:
         text = f"{found.rows[0].label} {'scores highest' if found.untested else 'is ahead of every other'}"
     weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of {unit}."

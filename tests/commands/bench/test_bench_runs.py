@@ -26,7 +26,6 @@ from xbench.commands.options import RunParser, resolve_class, run_parser
 from xbench.runs.fingerprint import versions
 from xbench.runs.journal import finished_batches
 
-# A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
 PINNED = """
 from pathlib import Path
 from toys import Brightness, Squares
@@ -322,7 +321,6 @@ def test_only_one_at_a_time(bench: Bench):
             assert f"Another benchmark is at work in runs (process {process} on " in run.errors
             assert "runs/bench/lock" in run.errors
             assert bench.started == []
-    # The lock ends with whoever held it, however that was.
     assert bench(*chosen).status == 0
 
 

@@ -115,9 +115,11 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | 
     places = {"left": (words + 0.02) / width, "right": 1 - 0.02 / width, "bottom": 0.02 / high}
     places |= {"top": 1 - (top + 0.28) / high, "wspace": 0.04 / (side - 0.04), "hspace": 0.3 / side}
     axes = figure.subplots(len(cases), columns, squeeze=False, gridspec_kw=places)
+    # Of boxes, near misses may lie on the lesion.
+    named = not any(entry.run.results.answered for entry in kept)
     for row, (case, maps) in zip(axes, read_maps([*runs.values()], cases), strict=True):
         _draw_case(row, maps)
-        lines = (case.finding, *case.reasons[:1], case.image_id)
+        lines = (case.finding, *case.reasons[:named], case.image_id)
         text = "\n".join(wrapped(line, int(words / 0.072), 3) for line in lines)
         _name(row[0], text, linespacing=1.05)
     for column, title in enumerate(titles, 1):
