@@ -104,7 +104,7 @@ CASES = {
         **{"kad": [0.79], "mavl": [0.68], "clip": [0.3], "p": 0.2, "tied": ("mavl",)},
     ),
     "all tied": made(
-        "the two models", "75% to 79%", "no difference is", kad=[0.79], mavl=[0.75], p=0.2, tied=("mavl",)
+        "the two models", "75% to 79%", "do not differ significantly", kad=[0.79], mavl=[0.75], p=0.2, tied=("mavl",)
     ),
     "many tied and far apart": made(
         *("Do four models", "Too few images to tell: the four models point at 50% to 80%"),

@@ -332,7 +332,7 @@ def _tie(found: Standings, verdict: str) -> Sentence:
         count = "both" if len(tied) == 2 else f"all {in_words(len(tied))}"
         names = f"{f'the {in_words(len(tied))}' if _kind(found) == 'models' else count} {_kind(found)}"
     rates = _rates(tied, listed) if each else _rates((tied[-1], tied[0]), " to ".join)
-    end = "and no difference is significant" if every else "not significantly different"
+    end = "and these do not differ significantly" if every else "not significantly different"
     kinds, verb = {row.answers for row in tied}, "share first place with"
     if few or every:
         verb = "point at" if kinds == {""} else "score" if "" in kinds else "have"
@@ -637,7 +637,7 @@ def recognition(facts: Facts) -> Answer:
 def chance_recognition(runs: Sequence[RunAnalysis]) -> str:
     """Name the findings with an AUROC not significantly above one half; empty without one."""
     runs = [run for run in runs if run.quadrants]
-    outcomes = [(run, finding) for run in runs for finding in run.quadrants]
+    outcomes = [(run, of) for run in runs for of in run.findings if number_of(run, "auroc", of).value is not None]
     scores = [(finding, number_of(run, "auroc", finding)) for run, finding in outcomes]
     low = [f"{of} (AUROC {whole(one.value)})" for of, one in scores if (one.low or 0.0) <= 0.5]
     where = f"{len(low)} of {len(outcomes)} {'findings' if len(runs) == 1 else 'pairs of run and finding'}"

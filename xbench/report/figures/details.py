@@ -31,6 +31,7 @@ _QUADRANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
 _HEIGHT = 9.0
 """Largest height of a figure in inches."""
 _BESIDE = 7  # runs whose maps stand side by side
+_PLACES = {"hit": "hit", "near miss": "just outside", "elsewhere": "outside"}
 
 
 def quadrants(dataset: DatasetAnalysis) -> Figure | None:
@@ -141,7 +142,7 @@ def _draw_case(axes: Sequence[Axes], maps: Sequence[CaseMap]) -> None:
             for color, weight in (("black", 2.4), ("white", 1.1)):
                 axis.plot(width * shown.peak[0], height * shown.peak[1], "+", color=color, ms=6, mew=weight)
         hit = shown.scores.pointing_hit
-        look = shown.scores.look.replace("elsewhere", "miss") if hit in (0, 1) else f"{100 * hit:.0f}% inside"
+        look = _PLACES[shown.scores.look] if hit in (0, 1) else f"{100 * hit:.0f}% inside"
         if shown.peak is None:
             look = "no box" if shown.answer is not None else "no map"
         text = f"{look}\nDice {100 * shown.scores.dice:.0f}"

@@ -79,10 +79,10 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (
             "Radiographs with the annotated region outlined, and over them the map or boxes of each model; +: the peak "
-            f"of the map. A hit is in the region (half of the box area), a near miss at most {100 * NEAR:g}% of the "
-            "image's width outside (the peak, or the center of the boxes), a miss farther. Dice at 0.5, times 100. "
-            "Cases were chosen by scores alone, for the reason at the left, which holds for at least one model. Each "
-            "radiograph is drawn square. Of more than seven models, the seven with the highest pointing game are shown."
+            f"of the map. Above it: hit (in the region; half of the box area), just outside (the peak, or the center "
+            f"of the boxes, by at most {100 * NEAR:g}% of the image's width) or outside; Dice at 0.5, times 100. "
+            "Cases were chosen by scores alone; a reason at the left holds for at least one model. Each radiograph is "
+            "drawn square. Of more than seven models, the seven with the highest pointing game are shown."
         )
         drawn = Drawn(f"overlays_{ending}", f"Cases side by side on {where}", caption)
         yield drawn, overlays(dataset, choose_cases(dataset.runs, cases))

@@ -151,8 +151,8 @@ class Detections(Protocol):
     rule = (
         "connected parts of the stretched map at 0.5 by their highest raw value, or answered boxes by confidence; "
         "each finds one annotated item, at an IoU of 0.3 (froc, sensitivity, ap_30) or 0.5 (ap_50); map: mean of the "
-        "AP at IoU 0.1 to 0.5; sensitivity: at one false detection of the finding per image, also for items below 1% "
-        "(_small), of 1 to 5% (_medium) and above 5% (_large) of the image"
+        "AP at IoU 0.1 to 0.5; sensitivity: with at most one false detection of the finding per image, also for "
+        "items below 1% (_small), of 1 to 5% (_medium) and above 5% (_large) of the image"
     )
     flaw = "A correct map scores less than a correct box, because its parts do not have the outline of a lesion."
     setting = "the whole radiograph on the evaluation grid, or without a grid"
