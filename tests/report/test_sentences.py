@@ -391,7 +391,7 @@ def test_a_wide_interval_that_holds_the_floor_is_not_called_a_guess(report, high
     # The interval is given once.
     assert in_a_line(facts).count(f"{100 * high:.0f}%") == 1
     both = replace(dataset, runs=(*report({"mavl": [0.5]}).runs, *runs))
-    text = "KAD (15%) cannot be told apart from the middle of the image (13%) with so few images."
+    text = "There are too few images to tell KAD (15%) from the middle of the image (13%)."
     assert (text in answer(facts_of(replace(analysis, datasets=(both,)))).texts) == (high > 0.23)
 
 

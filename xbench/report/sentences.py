@@ -470,7 +470,7 @@ def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
     if unsure:
         names = listed([f"{row.label} ({_percent(row)})" for row in unsure])
         than = f"{floor.does} ({whole(floor.value)}%)"
-        texts.append(f"{names} cannot be told apart from {than} with so few images.")
+        texts.append(f"There are too few images to tell {names} from {than}.")
     return Sentence(" ".join(texts), lead)
 
 

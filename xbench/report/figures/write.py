@@ -79,7 +79,7 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (
             "Radiographs with the annotated region outlined, and over them the map or boxes of each model; +: the peak "
-            f"of the map. Above it: hit (in the region; half of the box area), just outside (the peak, or the center "
+            "of the map. Above it: hit (in the region; half of the box area), just outside (the peak, or the center "
             f"of the boxes, by at most {100 * NEAR:g}% of the image's width) or outside; Dice at 0.5, times 100. "
             "Cases were chosen by scores alone; a reason at the left holds for at least one model. Each radiograph is "
             "drawn square. Of more than seven models, the seven with the highest pointing game are shown."
