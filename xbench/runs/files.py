@@ -151,11 +151,10 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
-    """A table of a run; unlike pyarrow's, its errors name its file, as `name` if given.
+    """A table of a run, with the columns of `name` if given; unlike pyarrow's, its errors name its file.
 
-    Raises:
-        OSError, ValueError, pyarrow.ArrowInvalid: The file is damaged, or has other columns than a run writes. All
-            readers of rows raise these too.
+    It raises an OSError, ValueError or pyarrow.ArrowInvalid if the file is damaged or has other columns than a run
+    writes, and so do all readers of rows.
     """
 
     def __init__(self, path: Path, name: str = "") -> None:

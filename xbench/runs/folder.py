@@ -58,16 +58,10 @@ def open_journaled_folder(
     batches: int,
     resume: bool,
 ) -> RunFolder:
-    """Create a run's folder with a journal, or resume one. Every process must call it.
+    """Create a run's folder with a journal, or resume the newest unfinished one. Every process must call it.
 
-    Args:
-        trainer: Trainer of the run.
-        model: Name of the model.
-        dataset: Name of the dataset.
-        depends_on: Returns the fingerprint, or None if the run cannot be resumed. Only the first process calls it,
-            because it reads whole checkpoints.
-        batches: Number of batches of the dataset.
-        resume: Continue the newest unfinished run of the same model and dataset, if any.
+    `depends_on` returns the fingerprint, or None if the run cannot be resumed. Only the first process calls it, because
+    it reads whole checkpoints. `batches` is the number of batches of the dataset.
     """
 
     def choose() -> RunFolder:

@@ -30,16 +30,7 @@ def holds_predictions(path: Path) -> bool:
 
 
 class StoredPredictions(Source):
-    """Stored predictions with their own geometry, upsampling and scale.
-
-    Attributes:
-        files: Paths of the files.
-        upsampling: How maps are enlarged.
-        map_scale: Scale of the maps; `map_sigma` is the standard deviation of their smoothing, in cells.
-
-    Raises:
-        UserError: The predictions are answers, or unreadable.
-    """
+    """Stored predictions with their own geometry, upsampling and scale; UserError for answers and unreadable files."""
 
     def __init__(self, path: Path, names: Names) -> None:
         table = path / PREDICTIONS if path.is_dir() else path
@@ -76,7 +67,7 @@ class StoredPredictions(Source):
             model = file.stated("depends_on")["model"]
             self.upsampling: Upsampling = model["saliency_upsample"]
             self.map_scale: MapScale = model["map_scale"]
-            self.map_sigma = float(model.get("map_sigma", 0))
+            self.map_sigma = float(model.get("map_sigma", 0))  # standard deviation of their smoothing in cells
             if self.upsampling not in get_args(Upsampling) or self.map_scale not in get_args(MapScale):
                 raise ValueError(f"{table.name} names an unknown upsampling or map_scale")
 

@@ -370,11 +370,7 @@ def write_results(path: Path, results: Results) -> None:
 
 
 def read_results(path: Path) -> Results:
-    """Read and check `results.json`.
-
-    Raises:
-        OSError, ValueError: It is unreadable, of another schema, or not written by a run.
-    """
+    """Read `results.json`; OSError or ValueError if it is unreadable, of another schema, or not written by a run."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
         raise ValueError(f"{path} is not a results.json: it is a pipe or a device, or has more than {_MAX_BYTES} bytes")

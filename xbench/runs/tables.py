@@ -53,16 +53,9 @@ def write_tables(
     names: Sequence[str],
     about: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, str]:
-    """Write tables of a run, each complete or not at all.
+    """Write the tables of these names, each complete or not at all, and return the SHA-256 of each.
 
-    Args:
-        folder: Folder of the run.
-        batches: Tables by name, in the dataset's order.
-        names: Tables to write; others are ignored.
-        about: Metadata by file, as plain values by key.
-
-    Returns:
-        SHA-256 by file.
+    `batches` are tables by name, in the dataset's order, `about` the metadata by name, as plain values by key.
     """
     metadata = {name: {key: json.dumps(value) for key, value in about.get(name, {}).items()} for name in names}
     waiting: dict[str, list[pa.Table]] = {name: [] for name in names}

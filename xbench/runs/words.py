@@ -37,20 +37,13 @@ _PHRASE = re.compile("<obj>(.*?)</obj>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Words:
-    """Texts of a run, or the words around boxes, read by a vocabulary.
-
-    Attributes:
-        file: The user's own vocabulary; None for the package's.
-        lungs: Lung fields by image; the standard field elsewhere.
-        strict: Whether only a finding's own name counts.
-        of_maps: Whether to place peaks of maps, and boxes instead of the words around them.
-    """
+    """Texts of a run, or the words around boxes, read by a vocabulary."""
 
     run: FinishedRun
-    file: Path | None = None
-    lungs: Mapping[str, LungField] = field(default_factory=dict)
-    strict: bool = False
-    of_maps: bool = False
+    file: Path | None = None  # the user's own vocabulary; None for the package's
+    lungs: Mapping[str, LungField] = field(default_factory=dict)  # by image; the standard field elsewhere
+    strict: bool = False  # whether only a finding's own name counts
+    of_maps: bool = False  # whether to place peaks of maps, and boxes instead of the words around them
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:

@@ -46,26 +46,19 @@ _NO_SCORES = "The model gives no score, so nothing drops and nothing is decided.
 
 @dataclass(frozen=True)
 class Intervened:
-    """P pairs of image and query with interventions, in the order of the run's rows.
+    """P pairs of image and query with interventions, in the order of the run's rows."""
 
-    Attributes:
-        rows: Rows of the unchanged images.
-        row: Index of each pair in `rows` (P,).
-        decision: Whether the model detects the finding in the unchanged image (P,): 1, 0, or NaN without a decision.
-        overlap: Share of the map's maxima in the region (P,); NaN without a map or box.
-        columns: By fill, and `ANY`, by name of the number, a value per pair (P,) or NaN.
-        lacking: By fill, by the names of `LACKING`, which pairs (P,) have no place for the control, a probability of
-            exactly 0 or 1, or no decision.
-        reason: A sentence on why there are no scores; None if there are.
-    """
-
-    rows: Rows
-    row: NDArray[np.int64]
-    decision: NDArray[np.float64]
-    overlap: NDArray[np.float64]
-    columns: Mapping[str, Mapping[str, NDArray[np.float64]]]
+    rows: Rows  # of the unchanged images
+    row: NDArray[np.int64]  # index of each pair in `rows` (P,)
+    decision: NDArray[np.float64]  # whether the model detects the finding in the unchanged image (P,); NaN if undecided
+    overlap: NDArray[np.float64]  # share of the map's maxima in the region (P,); NaN without a map or box
+    columns: Mapping[
+        str, Mapping[str, NDArray[np.float64]]
+    ]  # by fill or `ANY`, by number, a value per pair (P,) or NaN
+    # By fill, by the names of `LACKING`, which pairs (P,) lack a place for the control, have a probability of exactly 0
+    # or 1, or lack a decision.
     lacking: Mapping[str, Mapping[str, NDArray[np.bool_]]]
-    reason: str | None
+    reason: str | None  # sentence on why there are no scores; None if there are
 
     @property
     def finding(self) -> NDArray[np.int64]:

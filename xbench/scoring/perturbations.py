@@ -38,12 +38,9 @@ def ranking(values: NDArray[Any], image_id: str) -> NDArray[np.int64]:
 def changed(kind: str, image: Pixels, order: NDArray[np.int64], image_id: str) -> Iterator[tuple[int, Pixels]]:
     """Yield versions of an image (C, H, W) with the percentage of changed pixels, taken from the start of `order`.
 
-    Args:
-        kind: `deletion` replaces pixels by the mean of each channel, `insertion` reveals them on the blurred image
-            (Petsiuk et al., BMVC 2018), and `road` imputes them from their neighbors (Rong et al., ICML 2022).
-        image: The original image.
-        order: Row-major positions of its pixels (H * W,).
-        image_id: Its name, which seeds the noise of `road`.
+    `deletion` replaces pixels by the mean of each channel, `insertion` reveals them on the blurred image (Petsiuk et
+    al., BMVC 2018), and `road` imputes them from their neighbors (Rong et al., ICML 2022) with noise that the image's
+    name seeds. `order` (H * W,) are row-major positions of pixels.
 
     Examples:
         >>> versions = changed("deletion", np.array([[[1.0, 3.0]]]), np.array([1, 0]), "an image")

@@ -189,13 +189,13 @@ def test_many_pairs_make_ten_even_bins_and_ties_stay_together():
 
 def test_positions_are_nine_cells_row_by_row(analysis):
     run = run_of(analysis, "KAD")
-    images = run.run.images
+    images, (x, y) = run.run.images, map(run.run.rows.matrix, ("region_x", "region_y"))
     assert [(cell.row, cell.column) for cell in run.positions] == [(r, c) for r in range(3) for c in range(3)]
     assert sum(cell.peaks for cell in run.positions) == pytest.approx(1)
     for cell in run.positions:
         hits, peaks = [], []
         for p in map(tuple, np.argwhere(images.scored)):
-            if (int(images.region_y[p] * 3), int(images.region_x[p] * 3)) == (cell.row, cell.column):
+            if (int(y[p] * 3), int(x[p] * 3)) == (cell.row, cell.column):
                 hits.append(images.pointing_hit[p])
             peaks.append((int(images.peak_y[p] * 3), int(images.peak_x[p] * 3)) == (cell.row, cell.column))
         assert cell.count == len(hits)

@@ -20,23 +20,14 @@ Labels = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class CalibrationScores:
-    """Calibration of one finding, or of several pooled; None without a known label.
+    """Calibration of one finding, or of several pooled; None without a known label."""
 
-    Args:
-        ece: Expected calibration error, sum over bins of |sum of p - positives| / N.
-        mce: Largest |mean p - share of positives| of a non-empty bin.
-        brier: Mean of (p - y)^2.
-        count: Number N of images with a known label.
-        positives: Number of these with the finding.
-        bins: For each non-empty bin: number of images, mean probability, share of positives.
-    """
-
-    ece: float | None
-    mce: float | None
-    brier: float | None
-    count: int
-    positives: int
-    bins: tuple[tuple[int, float, float], ...]
+    ece: float | None  # expected calibration error, sum over bins of |sum of p - positives| / N
+    mce: float | None  # largest |mean p - share of positives| of a non-empty bin
+    brier: float | None  # mean of (p - y)^2
+    count: int  # N, images with a known label
+    positives: int  # those of them with the finding
+    bins: tuple[tuple[int, float, float], ...]  # of each non-empty bin: images, mean probability, share of positives
 
 
 def calibration(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> CalibrationScores:

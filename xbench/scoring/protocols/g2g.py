@@ -97,10 +97,9 @@ def cells_of_mask(cells: Map, limit: float) -> Mask:
 def score(mask: Mask, saliency: Map, region: Region) -> dict[str, float]:
     """Score a mask and a map on the grid.
 
-    Returns:
-        `iou`; `miou`, the mean with the IoU of the complements; `bboxiou`, `bboxmiou`, of the mask's bounding box,
-        without its last row and column; `cnr` with sample variances; `top1`; `aucroc`; `distance` in pixels between
-        the centers of the bounding boxes. All are 0 if the mask is empty, as in the official code, even `distance`.
+    Return `iou`; `miou`, the mean with the IoU of the complements; `bboxiou`, `bboxmiou`, of the mask's bounding box,
+    without its last row and column; `cnr` with sample variances; `top1`; `aucroc`; `distance` in pixels between the
+    centers of the bounding boxes. All are 0 if the mask is empty, as in the official code, even `distance`.
     """
     if not mask.any():
         return dict.fromkeys(NUMBERS, 0.0)
