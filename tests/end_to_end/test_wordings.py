@@ -14,7 +14,7 @@ from run_files import QUIET, callbacks, check_gone_on, check_rescored
 
 from xbench.callbacks.wordings import in_other_words
 from xbench.cli import main
-from xbench.findings.phrases import Wording, denies, length_group, length_groups, reworded, words_of
+from xbench.findings.phrases import LENGTHS, Wording, denies, length_group, reworded, words_of
 from xbench.geometry.regions import Coverage
 from xbench.report.facts import facts_of
 from xbench.report.runs import collect
@@ -186,7 +186,7 @@ def test_denials(text: str, language: str | None, denied: bool) -> None:
 def test_every_text_has_one_length(text: str) -> None:
     count, group = len(words_of(text)), length_group(text)
     least, _, most = group.removesuffix(" words").removesuffix(" words or more").partition(" to ")
-    assert group in length_groups() and count <= (int(most) if most else count)
+    assert group in LENGTHS and count <= (int(most) if most else count)
     assert count >= int(least) or count == 0
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from xbench.findings.names import TABLE
 from xbench.findings.prompts import (
-    ASPECTS,
     STYLES,
     Wording,
     fill_templates,
@@ -34,7 +33,7 @@ def texts_of(words: Wording) -> list[str]:
 @pytest.mark.parametrize("name", NAMES + NORMAL)
 def test_form_of_a_wording(name: str) -> None:
     words = wording(name)
-    assert tuple(words.aspects) == ASPECTS
+    assert [*words.aspects] == ["border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture"]
     for statement in words.aspects.values():
         # It goes after "aspect: ", and a second colon would look like another aspect.
         assert re.fullmatch(r"[a-z][^.:;]*[^.:;,]", statement)

@@ -152,7 +152,7 @@ def test_retry_after_holds_for_all_requests(address):
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("3", 3), ("-1", 0), ("Mon, 01 Jan 2001 00:00:00 GMT", 0), ("soon", None), (None, None), ("nan", None)],
+    [("3", 3), ("-1", 0), ("Mon, 01 Jan 2001 00:00:00 GMT", 0), ("soon", None), ("", None), ("nan", None)],
 )
 def test_retry_after(text, seconds):
     assert _seconds(text) == seconds

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xbench.data.records import Record
 from xbench.findings.names import FINDINGS
-from xbench.findings.prompts import ASPECTS, prompts_in_style, wording, wordings
+from xbench.findings.prompts import prompts_in_style, wording, wordings
 from xbench.geometry.transforms import HistogramEqualisation
 from xbench.models import MAVL, MedKLIP
 from xbench.models.maps.medklip import OFFICIAL_ENTRIES
@@ -125,7 +125,7 @@ def test_official_book_of_mavl(mavl: dict[str, str], tmp_path: Path) -> None:
         **{"Enlarged Cardiomediastinum": "17", "Lung Lesion": "65", "Lung Opacity": "9", "Pleural Effusion": "8"},
         **{"Pleural Other": "16", "Pneumonia": "20", "Pneumothorax": "10", "Support Devices": "32"},
     }
-    assert model.default_prompts("Pneumonia")[1:] == [f"{aspect}: pneumonia" for aspect in ASPECTS]
+    assert model.default_prompts("Pneumonia")[1:] == [f"{aspect}: pneumonia" for aspect in wording("Nodule").aspects]
     attached(model, "ILD", "Nodule")
     assert list(model.book.entries) == [*OFFICIAL_ENTRIES, "ILD"]
     assert model.book.added == ("ILD",) and model.prompts[0] == texts_of("ILD")

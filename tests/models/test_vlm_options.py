@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xbench.findings.prompts import ASPECTS, wording
+from xbench.findings.prompts import wording
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import VLM
 from xbench.runtime.errors import UserError
@@ -52,7 +52,7 @@ def test_the_official_words_and_a_style_of_the_package():
     model = started(prompts="description")
     assert model.prompts == [[wording(finding).description] for finding in model.findings]
     assert model.provenance()["prompt_source"] == "description"
-    assert [len(texts) for texts in started(prompts="aspects").prompts] == [len(ASPECTS)] * 2
+    assert [len(texts) for texts in started(prompts="aspects").prompts] == [8] * 2
 
 
 def test_a_file_of_prompts_by_any_spelling(tmp_path):

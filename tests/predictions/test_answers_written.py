@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.metrics import box_iou
-from xbench.predictions import FAMILIES, Box, Convention, Size
-from xbench.predictions.answer import Answer, outline_boxes
-from xbench.predictions.families import Family
+from xbench.predictions.answer import Answer, Box, Size, outline_boxes
+from xbench.predictions.conventions import Convention
+from xbench.predictions.families import FAMILIES, Family
 
 SIZES = [(1024, 1024), (512, 1537), (3056, 2544), (641, 480), (301, 4999)]
 CONVENTIONS = {name: [family.convention] for name, family in FAMILIES.items()}

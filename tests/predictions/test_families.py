@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.florence2.processing_florence2 import Florence2PostProcessor
 
-from xbench.predictions import FAMILIES, Answer, Convention, Counts, Family, family_named
-from xbench.predictions.families import keep_strongest
+from xbench.predictions.answer import Answer, Counts
+from xbench.predictions.conventions import Convention
+from xbench.predictions.families import FAMILIES, Family, family_named, keep_strongest
 from xbench.runtime.errors import UserError
 
 FIXTURES = Path(__file__).with_name("fixtures")

@@ -42,7 +42,7 @@ def test_whatever_a_model_says_of_itself_can_be_written(command, toy_config, mon
 
 
 class Loaded(Brightness):
-    stated = ("gain", "fault")
+    stated = "gain fault"
 
     def __init__(self, checkpoint: str = "", crop: bool = False, words: Sequence[str] = (), split: str = "a"):
         super().__init__(crop=crop)

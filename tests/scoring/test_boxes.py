@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 
 from xbench.geometry.regions import Coverage
 from xbench.metrics import BoxScores, PointingGame, ThresholdSweep, box_iou, draw_boxes, score_boxes, score_on_grid
-from xbench.predictions import Answer, Box, Counts, Status
+from xbench.predictions.answer import Answer, Box, Counts, Status
 from xbench.scoring.boxes import matched_boxes, pairwise_iou, union_areas
 
 CELLS = 16

@@ -12,7 +12,7 @@ from golden import shapes_of
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from xbench.findings.prompts import ASPECTS
+from xbench.findings.prompts import wording
 from xbench.models.maps.medklip import OFFICIAL_ENTRIES
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "heart", "lung", "white", "large"]
@@ -48,6 +48,6 @@ def write_book(path: Path, *more: str, without: str = "", renamed: dict[str, str
 
 def write_concepts(path: Path, book: str, aspects: int = 8) -> str:
     # In another order than the book: entries are told by name.
-    names = reversed(json.loads(Path(book).read_text()))
-    path.write_text(json.dumps({name: [f"{aspect}: {name}" for aspect in ASPECTS[:aspects]] for name in names}))
+    names, kinds = reversed(json.loads(Path(book).read_text())), [*wording("Nodule").aspects][:aspects]
+    path.write_text(json.dumps({name: [f"{aspect}: {name}" for aspect in kinds] for name in names}))
     return str(path)

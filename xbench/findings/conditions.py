@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import Literal, get_args
 
-Intervention = Literal[
-    "mean",
-    "blur",
-    "inpaint",
-    "noise",
-    "black",
-    "keep",
-    "no_image",
-    "prompts",
-    "deletion",
-    "insertion",
-    "road",
-    "randomisation",
-]
+_Fill = Literal["mean", "blur", "inpaint", "noise", "black"]
+_OfMaps = Literal["deletion", "insertion", "road", "randomisation"]
+Intervention = Literal[_Fill, "keep", "no_image", "prompts", _OfMaps]
 """Changes of images, words or weights that test whether scores and maps depend on them.
 
 A fill (`FILLS`) hides the region and, for comparison, an equal patch elsewhere; `keep` hides all but the region;
@@ -26,13 +15,13 @@ A fill (`FILLS`) hides the region and, for comparison, an equal patch elsewhere;
 anew.
 """
 
-FILLS = ("mean", "blur", "inpaint", "noise", "black")
+FILLS = get_args(_Fill)
 """Contents of hidden pixels; see `xbench.geometry.hiding`."""
 
 HIDING = (*FILLS, "keep", "no_image")
 """Interventions that change the radiograph."""
 
-OF_MAPS = ("deletion", "insertion", "road", "randomisation")
+OF_MAPS = get_args(_OfMaps)
 """Interventions that test how maps depend on the model."""
 
 USUAL: tuple[Intervention, ...] = ("mean", "blur", "inpaint", "keep", "no_image", "prompts")

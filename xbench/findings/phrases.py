@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -13,8 +14,8 @@ Wording = Literal["name", "phrase", "negation", "other"]
 """Other wordings of a phrase: the name of its finding, the package's phrase for the finding, its own negation, or the
 phrase of another region of the same image."""
 
-LENGTHS = (3, 7, 15)
-"""Longest phrase, in words, of each group by length; the last group has longer ones."""
+LENGTHS = {"1 to 3 words": 3, "4 to 7 words": 7, "8 to 15 words": 15, "16 words or more": math.inf}
+"""Groups of phrases by length, and the longest phrase of each in words."""
 
 # Negating words, after NegEx (Chapman et al. 2001) and its Spanish adaptation (Cotik et al. 2016), without those that
 # reports use in another sense.
@@ -50,16 +51,7 @@ def length_group(text: str) -> str:
     >>> length_group("left lower lobe opacity")
     '4 to 7 words'
     """
-    return length_groups()[sum(len(words_of(text)) > most for most in LENGTHS)]
-
-
-def length_groups() -> list[str]:
-    """Return the names of the groups by length, shortest first."""
-    least = [1, *(most + 1 for most in LENGTHS)]
-    return [
-        *(f"{low} to {most} words" for low, most in zip(least, LENGTHS, strict=False)),
-        f"{least[-1]} words or more",
-    ]
+    return next(group for group, most in LENGTHS.items() if len(words_of(text)) <= most)
 
 
 def reworded(query: Query, others: Sequence[Query], wording: Wording) -> Query | None:

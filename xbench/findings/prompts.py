@@ -11,12 +11,9 @@ from typing import Literal, TypeGuard, get_args
 
 import yaml
 
-from xbench.runtime.errors import UsageError, UserError
+from xbench.runtime.errors import UsageError
 from xbench.runtime.strict import read_json, unique_keys
 from xbench.runtime.yaml_files import check_yaml, load_yaml
-
-ASPECTS = ("border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture")
-"""Properties that each finding has words for, as well as a description, in the order of the prompts."""
 
 Style = Literal["name", "phrase", "description", "aspects"]
 """The canonical name, the phrase, the description, or the eight aspects, each prefixed with its name."""
@@ -103,35 +100,32 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
     executed, and texts are not changed.
     """
     file = Path(os.path.expanduser(path))
+    named = f"The file of prompts {file}"
     kind = "JSON" if file.suffix.lower() == ".json" else "YAML"
     try:
         entries = read_json(file, 2**27) if kind == "JSON" else _from_yaml(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise _problem(
-            file, f"cannot be read ({error.strerror or error}): give the path of a JSON or YAML file."
-        ) from error
+        reason = error.strerror or error
+        raise UsageError(f"{named} cannot be read ({reason}): give the path of a JSON or YAML file.") from error
     # Also invalid UTF-8, values that do not fit their tags, and endless nesting.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise _problem(
-            file,
-            f"is not valid {kind} in UTF-8 ({reason}): fix it there. A file whose name ends in .json is read as JSON, "
-            "any other as YAML.",
+        raise UsageError(
+            f"{named} is not valid {kind} in UTF-8 ({reason}): fix it there. A file whose name ends in .json is read "
+            "as JSON, any other as YAML."
         ) from error
     if not isinstance(entries, dict) or not entries:
-        raise _problem(
-            file,
-            "is not a mapping with at least one entry: write the name of each finding with its prompt or list of "
-            "prompts.",
+        raise UsageError(
+            f"{named} is not a mapping with at least one entry: write the name of each finding with its prompt or list "
+            "of prompts."
         )
     prompts: dict[str, list[str]] = {}
     for name, value in entries.items():
         texts = value if isinstance(value, list) else [value]
         if not _is_text(name) or not texts or not all(map(_is_text, texts)):
-            raise _problem(
-                file,
-                f"has no text for {name!r:.80}: write a text or a list of texts, none empty. In YAML, quote texts that "
-                "contain a colon or could be read as a number.",
+            raise UsageError(
+                f"{named} has no text for {name!r:.80}: write a text or a list of texts, none empty. In YAML, quote "
+                "texts that contain a colon or could be read as a number."
             )
         prompts[name] = texts
     return prompts
@@ -155,7 +149,3 @@ def _from_yaml(text: str) -> object:
 def _is_text(value: object) -> TypeGuard[str]:
     # JSON can contain half a surrogate pair, which tokenizers and files reject.
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
-def _problem(file: Path, what: str) -> UserError:
-    return UsageError(f"The file of prompts {file} {what}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -14,19 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils import _pytree as pytree
 
 from xbench.findings.names import canonical
 from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import Preprocessing
-from xbench.models.long_texts import cutting_off
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.notes import INPUT_NOTE
+from xbench.runtime.notes import CUT_OFF_NOTE, INPUT_NOTE
 from xbench.types import Batch, Maps, MapScale, ModelOutput, Note, Prediction, Truth
 
 _KEPT_BYTES = 2**28
 """Size of encoded phrases to keep on the device for later batches."""
+
+_CUT: ContextVar[list[str] | None] = ContextVar("_CUT", default=None)
 
 
 class SaliencyModel(pl.LightningModule, ABC):
@@ -168,8 +171,7 @@ class SaliencyModel(pl.LightningModule, ABC):
 
     def provenance(self) -> dict[str, Any]:
         """Return the settings and digests that the numbers depend on, as plain values; by default the `stated` ones."""
-        stated = [vars(part).get("stated", "") for part in type(self).__mro__]
-        names = [name for one in stated for name in (one.split() if isinstance(one, str) else one)]
+        names = " ".join(vars(part).get("stated", "") for part in type(self).__mro__).split()
         about = {name: getattr(self, "text_source" if name == "text_encoder" else name) for name in names}
         if path := about.get("checkpoint"):
             about |= {"checkpoint": str(path), "checkpoint_sha256": file_sha256(path)}
@@ -379,22 +381,39 @@ class VLM(SaliencyModel):
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    first = parts[0]
-    if isinstance(first, Tensor):
-        shapes = {part.shape if isinstance(part, Tensor) else None for part in parts}
-        return torch.cat([*parts]) if len(shapes) == 1 and first.shape[:1] == (1,) else None
-    if not isinstance(first, tuple | list) or any(type(p) is not type(first) or len(p) != len(first) for p in parts):
+    leaves, forms = zip(*map(pytree.tree_flatten, parts), strict=True)
+    shapes, *others = [[part.shape if isinstance(part, Tensor) else () for part in of] for of in leaves]
+    alike = all(form == forms[0] for form in forms) and all(other == shapes for other in others)
+    if not alike or any(shape[:1] != (1,) for shape in shapes):
         return None
-    joined = [*map(_joined, zip(*parts, strict=True))]
-    if any(one is None for one in joined):
-        return None
-    return first._make(joined) if hasattr(first, "_make") else type(first)(joined)
+    return pytree.tree_unflatten([torch.cat(of) for of in zip(*leaves, strict=True)], forms[0])
 
 
-def _size(part: Any) -> int:
-    if isinstance(part, Tensor):
-        return part.untyped_storage().nbytes()
-    return sum(map(_size, part)) if isinstance(part, tuple | list) else 0
+def _size(encoded: Any) -> int:
+    return sum(part.untyped_storage().nbytes() for part in pytree.tree_leaves(encoded) if isinstance(part, Tensor))
+
+
+@contextmanager
+def cutting_off() -> Iterator[list[str]]:
+    """Let models cut off texts that are too long, and yield the notes about them."""
+    notes: list[str] = []
+    token = _CUT.set(notes)
+    try:
+        yield notes
+    finally:
+        _CUT.reset(token)
+
+
+def too_long(text: str, length: int, model: str, unit: str = "tokens", refuse: bool = True) -> None:
+    """Note inside `cutting_off` that a text is cut off; elsewhere raise a UserError if `refuse`."""
+    notes = _CUT.get()
+    if notes is not None:
+        notes.append(f"{CUT_OFF_NOTE}: it is longer than the {length} {unit} that {model} reads")
+    elif refuse:
+        raise UserError(
+            f"The prompt {text!r} is longer than the {length} {unit} that {model} reads. Shorten it, or split it if "
+            "the model takes several."
+        )
 
 
 def check_image_size(image_size: int, cell: int) -> None:

@@ -41,11 +41,7 @@ class Demo(VLM):
     stated = "image_size shortcut"
 
     def __init__(
-        self,
-        template: str = "There is {finding}.",
-        image_size: int = 224,
-        shortcut: bool = False,
-        **options: Any,
+        self, template: str = "There is {finding}.", image_size: int = 224, shortcut: bool = False, **options: Any
     ) -> None:
         super().__init__(**options)
         check_image_size(image_size, _PATCH)

@@ -279,7 +279,7 @@ class ChatClient:
         status, says = response.status_code, f" and says: {message}" if message else ""
         again = status in (408, 409, 429) or status >= 500
         if again and "insufficient_quota" not in message:
-            raise NoAnswer(f"status {status}{says}", _seconds(response.headers.get("retry-after")))
+            raise NoAnswer(f"status {status}{says}", _seconds(response.headers.get("retry-after", "")))
         key = f"The key in the environment variable {self.key_variable} (--model.key_variable)"
         if again:
             hint = "The account has nothing left to spend."
@@ -351,18 +351,12 @@ def _is_loopback(host: str) -> bool:
         return host.rstrip(".").lower() == "localhost"
 
 
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        number = float(text)
-        return max(0.0, number) if math.isfinite(number) else None
-    except ValueError:
-        pass
-    try:
+def _seconds(text: str) -> float | None:
+    with suppress(ValueError):
+        return max(0.0, number) if math.isfinite(number := float(text)) else None
+    with suppress(ValueError, OverflowError):
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
+    return None
 
 
 def _message(body: bytes, without_key: Callable[[Any], Any]) -> str:

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
 from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
-from xbench.models.base import check_image_size
-from xbench.models.long_texts import too_long
+from xbench.models.base import check_image_size, too_long
 from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
 from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
 from xbench.models.networks.dual_encoder import DualEncoder, compare

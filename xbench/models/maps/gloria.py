@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50  # type: ignore[import-untyped]
 
 from xbench.geometry.transforms import Preprocessing, on_black_canvas
-from xbench.models.base import VLM
-from xbench.models.long_texts import too_long
+from xbench.models.base import VLM, too_long
 from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_tensors, undrawn
 from xbench.models.networks.report_text import TOKENS, ReportText, clean
 from xbench.runtime.errors import UserError

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel
 from transformers.convert_slow_tokenizer import import_protobuf
 
-from xbench.models.long_texts import too_long
+from xbench.models.base import too_long
 from xbench.models.networks.checkpoint import explained, fill, first_line, read_tensors, undrawn, with_first_names
 from xbench.runtime.errors import UserError
 

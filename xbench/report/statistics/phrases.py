@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.findings.phrases import denies, length_group, length_groups
+from xbench.findings.phrases import LENGTHS, denies, length_group
 from xbench.report.runs import Run
 from xbench.report.schema import Estimate, PhraseGroup
 from xbench.report.statistics import intervals
@@ -49,6 +49,6 @@ def phrase_groups(measures: Measures, run: Run) -> tuple[PhraseGroup, ...]:
     return (
         *by("all", ["all phrases"], lambda row: "all phrases"),
         *by("category", [*rows.findings], lambda row: rows.findings[rows.finding[row]]),
-        *by("length", length_groups(), lambda row: lengths[rows.text[row]]),
+        *by("length", [*LENGTHS], lambda row: lengths[rows.text[row]]),
         *by("denial", [*_DENIAL], lambda row: _DENIAL[denial(texts[rows.text[row]], languages[row])]),
     )
