@@ -15,7 +15,6 @@ from xbench.report.schema import Comparison, Estimate
 from xbench.report.statistics.measures import macro, measure
 from xbench.report.statistics.paired import (
     TESTED,
-    Exchanges,
     common_measures,
     compare,
     contributions,
@@ -43,11 +42,11 @@ def test_without_an_exchange_the_difference_is_the_one_found_and_after_all_it_is
     signs = np.ones((2, 20))
     signs[1] = -1
     expected = macro(first.point, number) - macro(second.point, number)
-    found = paired_test(first, second, number).difference(Exchanges(signs))
+    found = paired_test(first, second, number).difference(signs)
     assert found == pytest.approx([expected, -expected], abs=1e-12)
     for column, finding in enumerate(first.sample.findings):
         expected = (first.point[number] - second.point[number])[column]
-        found = paired_test(first, second, number, finding).difference(Exchanges(signs))
+        found = paired_test(first, second, number, finding).difference(signs)
         assert found == pytest.approx([expected, -expected], abs=1e-12)
     assert paired_test(first, second, number, "another") is None
 
@@ -92,7 +91,7 @@ def test_thresholds_that_are_never_best_and_patterns_that_come_again_change_no_b
     if (test := paired_test(first, second, f"{name}_cross_fitted")) is None or (first.folds < 0).any():
         return
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], (9, len(sample.clusters)))
-    assert test.difference(Exchanges(signs)).tolist() == plainly_refitted(first, second, name, signs).tolist()
+    assert test.difference(signs).tolist() == plainly_refitted(first, second, name, signs).tolist()
 
 
 def test_auroc_after_every_exchange_is_the_sum_with_signs():

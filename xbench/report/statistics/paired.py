@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from math import ceil, comb, log2
@@ -112,36 +112,15 @@ def macro_difference(first: Measures, second: Measures, number: str) -> Estimate
 
 
 @dataclass(frozen=True)
-class Exchanges:
-    """Some exchanges of two runs: `signs` (E, K) are -1 where a cluster is exchanged, else 1."""
-
-    signs: NDArray[np.float64]
-    _patterns: dict[bytes, tuple[NDArray[np.int64], NDArray[np.float64]]] = field(default_factory=dict)
-
-    def looked_up(self, differences: NDArray[np.float64], clusters: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the difference after each (E,), by looking it up among those of all exchanges.
-
-        `differences` are in the order of `_all_signs` and leave the last of the clusters alone, because opposite
-        exchanges have opposite differences.
-        """
-        key = clusters.tobytes()
-        if key not in self._patterns:
-            last = self.signs[:, clusters[-1]]
-            apart = self.signs[:, clusters[:-1]] != last[:, None]
-            self._patterns[key] = (apart @ 2.0 ** np.arange(len(clusters) - 1)).astype(np.int64), last
-        pattern, sign = self._patterns[key]
-        return sign * differences[pattern]
-
-
-@dataclass(frozen=True)
 class PairedTest:
     """The difference of a number between two runs, as a function of the exchanged clusters.
 
-    `difference` maps exchanges to differences (E,); an exchange can change it only in the clusters of `matters` (K,).
+    `difference` maps signs of exchanges (E, K), -1 where a cluster is exchanged and else 1, to differences (E,); an
+    exchange can change it only in the clusters of `matters` (K,).
     """
 
     matters: NDArray[np.bool_]
-    difference: Callable[[Exchanges], NDArray[np.float64]]
+    difference: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def paired_test(first: Measures, second: Measures, number: str, finding: str | None = None) -> PairedTest | None:
@@ -161,14 +140,14 @@ def paired_test(first: Measures, second: Measures, number: str, finding: str | N
         refits = [_refit(first, second, number.partition("_")[0], column) for column in columns]
         return PairedTest(
             np.any([refit.matters for refit in refits], axis=0),
-            lambda exchanges: np.mean([refit.difference(exchanges) for refit in refits], axis=0),
+            lambda signs: np.mean([refit.difference(signs) for refit in refits], axis=0),
         )
     return weighed(contributions(first, second, number)[:, columns].mean(axis=1))
 
 
 def weighed(part: NDArray[np.float64]) -> PairedTest:
     """Return the test of a sum of what each cluster adds (K,)."""
-    return PairedTest(part != 0, lambda exchanges: np.asarray(exchanges.signs @ part))
+    return PairedTest(part != 0, lambda signs: np.asarray(signs @ part))
 
 
 def _shared(first: Measures, second: Measures, number: str) -> list[int]:
@@ -220,8 +199,8 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
     return p_values
 
 
-def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[Exchanges]) -> NDArray[np.int64]:
-    found = [abs(test.difference(Exchanges(np.ones((1, len(test.matters)))))[0]) - _ROUNDING for test in tests]
+def _as_far(tests: Sequence[PairedTest], exchanges: Iterable[NDArray[np.float64]]) -> NDArray[np.int64]:
+    found = [abs(test.difference(np.ones((1, len(test.matters))))[0]) - _ROUNDING for test in tests]
     count = np.zeros(len(tests), np.int64)
     for part in exchanges:
         count += [int((abs(test.difference(part)) >= least).sum()) for test, least in zip(tests, found, strict=True)]
@@ -234,19 +213,19 @@ def _all_signs(clusters: int) -> NDArray[np.float64]:
     return np.asarray(1.0 - 2 * (np.arange(1 << clusters)[:, None] >> np.arange(clusters) & 1), np.float64)
 
 
-def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[Exchanges]:
+def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
     every, step = _all_signs(int(matters.sum())), _at_a_time(len(matters))
     for some in np.split(every, range(step, len(every), step)):
         signs = np.ones((len(some), len(matters)))
         signs[:, matters] = some
-        yield Exchanges(signs)
+        yield signs
 
 
-def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int) -> Iterator[Exchanges]:
+def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int) -> Iterator[NDArray[np.float64]]:
     step = _at_a_time(clusters)
     for start in range(0, exchanges, step):
         heads = random.integers(0, 2, (min(step, exchanges - start), clusters), dtype=np.int8)
-        yield Exchanges(2 * heads.astype(np.float64) - 1)
+        yield 2 * heads.astype(np.float64) - 1
 
 
 def _at_a_time(clusters: int) -> int:
@@ -285,9 +264,17 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
             best = (total - both + _all_signs(len(others)) @ others).argmax(axis=1).reshape(-1, 1 << start)
             own = both + _all_signs(end - start) @ apart[start:end]
             first_run.reshape(len(best), len(own), -1)[:] += own[:, best].swapaxes(0, 1)
-        # An exchange gives the second run what its opposite gives the first.
+        # An exchange gives the second run what its opposite gives the first, so the last cluster may stay.
         of_patterns = (first_run - first_run[::-1])[: len(first_run) // 2] / whole
-        return PairedTest(matters, lambda exchanges: exchanges.looked_up(of_patterns, clusters))
+        bits = np.zeros(len(sample.clusters))
+        bits[clusters[:-1]] = 2.0 ** np.arange(len(clusters) - 1)
+
+        def looked_up(signs: NDArray[np.float64]) -> NDArray[np.float64]:
+            last = signs[:, clusters[-1]]
+            pattern = ((bits.sum() - last * (signs @ bits)) / 2).astype(np.int64)
+            return np.asarray(last * of_patterns[pattern])
+
+        return PairedTest(matters, looked_up)
     kept = _ever_best(together, np.split(apart, starts[1:]))
     total, together, parts = total[kept], together[:, kept], np.split(apart[:, kept], starts[1:])
 
@@ -301,8 +288,8 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
                 found += sign * both[best] + moves[rows, best]
         return found / whole
 
-    def difference(exchanges: Exchanges) -> NDArray[np.float64]:
-        signs = exchanges.signs[:, clusters]
+    def difference(signs: NDArray[np.float64]) -> NDArray[np.float64]:
+        signs = signs[:, clusters]
         return np.concatenate([some(signs[start : start + _STEP]) for start in range(0, len(signs), _STEP)])
 
     return PairedTest(matters, difference)
