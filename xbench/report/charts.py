@@ -28,6 +28,7 @@ from xbench.report.schema import (
     in_order,
     number_of,
 )
+from xbench.scoring.numbers import macro_mean
 
 BAND = 8
 """Columns of the matrix side by side."""
@@ -204,7 +205,6 @@ def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
 def _findings(analysis: Analysis, label: str) -> Scatter:
     several = len(analysis.datasets) > 1
     floors = [floor_of(dataset, "pointing_game").value for dataset in analysis.datasets]
-    known = [floor for floor in floors if floor is not None]
     of_findings = [
         (label, f"{finding}, {analysis.heading(dataset)}" if several else finding, numbers)
         for dataset in analysis.datasets
@@ -212,7 +212,7 @@ def _findings(analysis: Analysis, label: str) -> Scatter:
         if entry.run.label == label
         for finding, numbers in entry.findings.items()
     ]
-    return Scatter(label, _placed(of_findings), sum(known) / len(known) if known else None)
+    return Scatter(label, _placed(of_findings), macro_mean(floors))
 
 
 def _placed(points: Iterable[tuple[str, str, Mapping[str, Estimate]]]) -> tuple[Point, ...]:

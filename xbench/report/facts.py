@@ -144,12 +144,10 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
         untested = [label for label in dataset.untested(number, rows[0].label) if label not in parts and len(rows) > 1]
     floors, ceilings = _references(shared, number, "floor"), _references(shared, number, "ceiling")
     best = max(floors, key=lambda title: floors[title], default=None)
-    words = {
-        "Whole image": "a coin flip" if number == "auroc" else "a uniformly random point",
-        "Random": "a map of random noise",
-    }
+    words = {"Whole image": "a coin flip" if number == "auroc" else "a uniformly random point"}
+    words["Random"] = "a map of random noise"
     if best is not None and best.startswith(model_title("centre")):
-        words = {best: "the middle of the image"}
+        words[best] = "the middle of the image"
     another = "where the finding is on another image"
     says = {"prior": "the most common place", "shuffled": another, "all": "all places at once"}
     words |= {model_title(f"words_{name}"): f"always saying {place}" for name, place in says.items()}

@@ -135,9 +135,8 @@ def collect(paths: Sequence[Path], damaged: Mapping[Path, str] | None = None) ->
         )
     for key, run in newest.items():
         if wrong := (damaged or {}).get(run.folder):
-            aside.append(
-                SetAside(run.folder, f"only its pictures and maps are left out; its numbers are in the report. {wrong}")
-            )
+            what = "only its pictures and maps are left out; its numbers are in the report."
+            aside.append(SetAside(run.folder, f"{what} {wrong}"))
         elif run.stored.saves_images:
             newest[key] = replace(run, pictured=True)
     wholes = sorted(newest.values(), key=lambda run: -run.results.counts.images)

@@ -10,19 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Literal
 
 from xbench.findings.conditions import LEAST
 from xbench.findings.names import MACRO
-from xbench.report.facts import (
-    FAR_APART,
-    Facts,
-    Standing,
-    Standings,
-    differ,
-    facts_of,
-    over_datasets,
-)
+from xbench.report.facts import FAR_APART, Facts, Standing, Standings, differ, facts_of, over_datasets
 from xbench.report.names import (
     count_of,
     dataset_title,
@@ -359,11 +350,7 @@ _UNITS = {"": "lesions", "boxes": "box area", "points": "points"}
 def axis_title(found: Standings) -> str:
     """Return the title of the axis of a number."""
     if found.number != "pointing_game":
-        return (
-            "Lesions whose side is stated correctly, in %"
-            if found.number == "side_joint"
-            else "AUROC, 50 is a coin flip"
-        )
+        return "AUROC, 50 is a coin flip" if found.number == "auroc" else "Lesions whose side is stated correctly, in %"
     kinds = {row.answers for row in found.rows}
     if kinds == {""}:
         return "Lesions that the model points at, in %"
@@ -714,9 +701,8 @@ def failures(facts: Facts) -> Answer:
         f"{', averaged over datasets' if len(sized) > 1 else ''}"
     )
     if abs(large.value - small.value) < 0.05:
-        verdict = (
-            "Too few lesions to tell whether size matters" if found.undecided(found.head) else "Size hardly matters"
-        )
+        few = found.undecided(found.head)
+        verdict = "Too few lesions to tell whether size matters" if few else "Size hardly matters"
         return Answer(question, f"{verdict}: {text}.", guesses)
     if not differ(small, large):
         return Answer(question, f"Size may matter: {text}, but this difference could be chance.", guesses)
@@ -819,10 +805,9 @@ def _reworded(row: Rewording, what: str, changed: str, same: str) -> Sentence:
 def differences(facts: Facts) -> Answer:
     """Count the significant paired differences."""
     number = facts.words.number if facts.shown is facts.words else "pointing_game"
-    question, what = (
-        "Are the differences real?",
-        f"in the {number.replace('side_joint', 'sides stated').replace('_', ' ')}",
-    )
+    question, what = "Are the differences real?", "in the sides stated"
+    if number != "side_joint":
+        what = f"in the {number.replace('_', ' ')}"
     pairs = [one for dataset in facts.analysis.datasets for one in dataset.comparisons if one.number == number]
     tested = [one.p_adjusted for one in pairs if one.p_adjusted is not None]
     real = sum(p <= SIGNIFICANT for p in tested)
@@ -853,9 +838,8 @@ def answered(analysis: Analysis) -> str:
     most, label = max(lost)
     if most == 0:
         return "Every answer gives a box or a point that could be read"
-    return (
-        f"{f'{label}: ' if len(lost) > 1 else ''}{whole(most)}% of answers give no box, cannot be read, or are cut off"
-    )
+    whose = f"{label}: " if len(lost) > 1 else ""
+    return f"{whose}{whole(most)}% of answers give no box, cannot be read, or are cut off"
 
 
 def order_of_protocols(analysis: Analysis) -> str:
@@ -916,9 +900,9 @@ def on_dataset(analysis: Analysis, dataset: DatasetAnalysis) -> tuple[str, ...]:
     """Return the sentences about one dataset of several, and its notes."""
     texts: list[str] = []
     if len(analysis.datasets) > 1:
-        scopes: tuple[Literal["models", "findings"], ...] = ("models", "findings")
         heading = analysis.heading(dataset)
-        lines = [line for scope in scopes for line, where in analysis.lines(scope) if where == heading]
+        of_scopes = (*analysis.lines("models"), *analysis.lines("findings"))
+        lines = [line for line, where in of_scopes if where == heading]
         facts = facts_of(replace(analysis, datasets=(dataset,), correlations=tuple(lines)))
         texts = [answer(facts).answer, *in_short(facts)]
     for reference in dataset.references:

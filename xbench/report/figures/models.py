@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from xbench.report.figures.style import (
     FAINT,
     PAGE,
     ZONE,
+    Looks,
     draw_mark,
     look_of,
     name_curves,
@@ -43,7 +44,6 @@ _MARKED = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Thresholds at which curves have their marks."""
 _NAMED = 16
 """Most points of a scatter with names."""
-Looks = Mapping[str, Series]
 
 
 def intervals(analysis: Analysis, number: str, looks: Looks) -> Figure | None:

@@ -23,6 +23,7 @@ from xbench.report.colors import Series
 COLUMN, PAGE = 3.4, 7.0
 """Widths of a journal's column and page in inches."""
 FAINT = "#4a5661"
+Looks = Mapping[str, Series]
 ZONE: dict[str, Any] = {"color": "#c5ced7", "alpha": 0.34, "linewidth": 0, "zorder": 0}
 """Scores of useless maps."""
 EDGE: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "zorder": 1}
@@ -106,12 +107,7 @@ def draw_mark(axis: Axes, x: float, y: float, series: Series, **more: Any) -> No
 
 
 def name_curves(
-    figure: Figure,
-    axes: Sequence[Axes],
-    key: Axes | None,
-    heights: Mapping[str, float],
-    looks: Mapping[str, Series],
-    floor: str,
+    figure: Figure, axes: list[Axes], key: Axes | None, heights: Mapping[str, float], looks: Looks, floor: str
 ) -> None:
     """Name curves and the ground: beside the panel at their heights from 0 to 1, or in the place left free.
 

@@ -76,10 +76,7 @@ def write_page(
         kinds={table.name.split("_")[0] for table in tables},
         tables=_Shelf(each_note_once(tables, notes)),
         calibration=sentences.calibration(tables),
-        numbers=[
-            *(NUMBERS.values() if head not in facts.words.rows else ()),
-            *(WORDS.values() if facts.words.rows else ()),
-        ],
+        numbers=[*NUMBERS.values()] * (head not in facts.words.rows) + [*WORDS.values()] * bool(facts.words.rows),
         near=f"{100 * NEAR:g}",
         least=LEAST,
         missing=MISSING,

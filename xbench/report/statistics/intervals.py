@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, stdtrit
 
 Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
 Limits = tuple[float, float]
 _NORMAL = 1.959963984540054
 UNSEEN = 0.05
@@ -60,7 +61,7 @@ class Spread:
         return max(0.0, min(low, self.value)), min(1.0, max(high, self.value))
 
 
-def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+def share(values: Floats, clusters: Codes, count: int) -> Spread:
     """Return the spread of a mean of hits: 1, 0, or between where several pixels share a maximum.
 
     The interval is Wilson's (1927, Journal of the American Statistical Association 22, 209) on the effective number of
@@ -80,7 +81,7 @@ def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
     return Spread(value, found.influence(0), found.units, inf, limits, hits=effective)
 
 
-def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN) -> Spread:
+def mean(values: Floats, clusters: Codes, count: int, unseen: float = UNSEEN) -> Spread:
     """Return the spread of a mean of values from 0 to 1.
 
     Wilson's interval with Student's t, on as many hits as would have the variance between clusters. Values between 0
@@ -91,7 +92,7 @@ def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
     return Spread(float(found.value[0]), found.influence(0), found.units, found.units - 1, limits)
 
 
-def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN) -> Spread:
+def best(curves: Floats, clusters: Codes, count: int, unseen: float = UNSEEN) -> Spread:
     """Return the spread of the largest of the T means of `curves` (n, T), such as Dice at the best threshold.
 
     The largest true mean is at least each of them. So the lower end is that of the threshold found; the upper end is
@@ -109,7 +110,7 @@ def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
     return Spread(float(found.value[place]), found.influence(place), found.units, found.units - 1, limits)
 
 
-def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: Codes, count: int) -> Spread:
     """Return the spread of the largest of the T means of `curves` (n, T) minus the mean at `fixed`.
 
     The ends are Student's, of the differences within each pair. The largest mean is too large if several are about as
@@ -130,9 +131,7 @@ def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: NDArray[np.int64
     return Spread(value, found.influence(place), found.units, found.units - 1, limits, (lowest, value))
 
 
-def cross_fitted(
-    curves: Floats, folds: NDArray[np.int64], clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN
-) -> Spread:
+def cross_fitted(curves: Floats, folds: Codes, clusters: Codes, count: int, unseen: float = UNSEEN) -> Spread:
     """Return the spread of the mean of `curves` (n, T) at the thresholds that are best on other folds.
 
     As `mean`, with the jackknife's variance: thresholds are chosen again without each cluster. `folds` (n,) are equal
@@ -158,7 +157,7 @@ def cross_fitted(
     return Spread(value, influence, units, units - 1, _bounded(value, variance, units, unseen))
 
 
-def f1(present: NDArray[np.bool_], called: NDArray[np.bool_], clusters: NDArray[np.int64], count: int) -> Spread:
+def f1(present: NDArray[np.bool_], called: NDArray[np.bool_], clusters: Codes, count: int) -> Spread:
     """Return the spread of F1 = 2 J / (1 + J), where J = TP / (TP + FP + FN) is a share and has a share's interval."""
     either = present | called
     found = share((present & called)[either].astype(np.float64), clusters[either], count)
@@ -174,7 +173,7 @@ def f1(present: NDArray[np.bool_], called: NDArray[np.bool_], clusters: NDArray[
     return Spread(turned(found.value), found.influence * slope, found.units, found.freedom, limits)
 
 
-def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+def auroc(present: NDArray[np.bool_], scores: Floats, clusters: Codes, count: int) -> Spread:
     """Return the spread of AUROC.
 
     The variance found is Obuchowski's for clusters (1997, Biometrics 53, 567), which is that of DeLong, DeLong and
@@ -211,7 +210,7 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
     return Spread(value, influence, fewest, freedom + EXPECTED, _on_logits(value, variance, fewest))
 
 
-def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: Codes, count: int) -> Spread:
     """Return the spread of average precision.
 
     The variance is that of the clusters' influences, the derivatives of average precision with respect to their weights
@@ -278,7 +277,7 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
     return max(0.0, low), min(1.0, high)
 
 
-def unbounded(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+def unbounded(values: Floats, clusters: Codes, count: int) -> Spread:
     """Return the spread of a mean of values of any size, for `combined_unbounded`."""
     found = _Means(values[:, None], clusters, count)
     return Spread(float(found.value[0]), found.influence(0), found.units, found.units - 1, lambda _: (-inf, inf))
@@ -312,7 +311,7 @@ def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None
     return max(-1.0, value - reach), min(1.0, value + reach)
 
 
-def _reach(apart: Floats, units: NDArray[np.int64], more: float, *runs: Sequence[Spread]) -> float:
+def _reach(apart: Floats, units: Codes, more: float, *runs: Sequence[Spread]) -> float:
     """Return the reach of Student's interval of the mean of F numbers, with `more` added to its variance.
 
     `apart` (F, K) is what each cluster adds to the error of each number, which rests on `units` (F,) clusters.
@@ -339,7 +338,7 @@ def _errors(freedom: float) -> float:
 class _Means:
     """Means of T columns over rows, with their variance between the clusters that have a row, `units` of them."""
 
-    def __init__(self, values: Floats, clusters: NDArray[np.int64], count: int) -> None:
+    def __init__(self, values: Floats, clusters: Codes, count: int) -> None:
         self._present, place = np.unique(clusters, return_inverse=True)
         self._count, self.units = count, len(self._present)
         self.value: Floats = values.mean(axis=0)
@@ -352,7 +351,7 @@ class _Means:
         return found
 
 
-def _summed(values: Floats, groups: NDArray[np.int64], count: int) -> Floats:
+def _summed(values: Floats, groups: Codes, count: int) -> Floats:
     """Sum rows (n, T) by group, none of them empty, to (groups, T)."""
     order = np.argsort(groups, kind="stable")
     return np.asarray(np.add.reduceat(values[order], np.searchsorted(groups[order], np.arange(count))))

@@ -57,23 +57,16 @@ def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
     found = {}
     near = sample.of_pairs(run, "peak_distance") <= NEAR
     for column, finding in enumerate(sample.findings):
-        threshold = _youden(sample.labels[:, column], sample.probabilities[:, column])
-        pairs = np.flatnonzero(sample.pair_column == column)
-        if threshold is None or not len(pairs):
+        scores, pairs = sample.probabilities[:, column], np.flatnonzero(sample.pair_column == column)
+        best = youden(sample.labels[:, column], scores)
+        # A model without scores, or with one for all images, recognizes nothing.
+        if best is None or not np.ptp(scores) > 0 or not len(pairs):
             continue
-        recognized = sample.probabilities[sample.pair_image[pairs], column] >= threshold
+        recognized = scores[sample.pair_image[pairs]] >= best[1]
         grounded = sample.hit[pairs] >= 0.5
         shares = {"both": recognized & grounded, "grounded_only": ~recognized & grounded}
         shares |= {"near_miss": recognized & ~grounded & near[pairs], "neither": ~recognized & ~grounded}
         shares |= {"elsewhere": recognized & ~grounded & ~near[pairs]}
         means = {name: float(which.mean()) for name, which in shares.items()}
-        found[finding] = Quadrants(threshold, **means, count=len(pairs))
+        found[finding] = Quadrants(best[1], **means, count=len(pairs))
     return found
-
-
-def _youden(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> float | None:
-    """Return the lowest probability with the largest sum of sensitivity and specificity, if probabilities differ."""
-    best = youden(labels, probabilities)
-    if best is None or np.isnan(probabilities).any() or np.ptp(probabilities) == 0:
-        return None
-    return best[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from xbench.report.runs import Run
 from xbench.report.schema import Estimate, Perturbed, RunAnalysis
 from xbench.report.statistics import intervals
 from xbench.report.statistics.measures import estimate
+from xbench.report.statistics.protocols import patients_of
 from xbench.runs.files import PERTURBATIONS, Table, reading
-from xbench.scoring.interventions import thresholds
+from xbench.scoring.interventions import keys_of, thresholds
 from xbench.scoring.perturbations import STEPS, area
 
 _SHARES = ("deletion", "insertion", "probability", "recognized")
@@ -28,9 +29,7 @@ def _parts(run: Run) -> Iterator[Perturbed]:
     with reading(run.folder):
         table = [*Table(run.folder / PERTURBATIONS).rows()]
     rows, limits = run.rows, thresholds(run.rows, run.rows["probability"])
-    places = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
-    keys = [(rows.image_ids[image], rows.queries[query]) for image, query in places]
-    decided = dict(zip(keys, zip(rows["probability"].tolist(), limits.tolist(), strict=True), strict=True))
+    decided = dict(zip(keys_of(rows), zip(rows["probability"].tolist(), limits.tolist(), strict=True), strict=True))
     curves: dict[tuple[str, str, tuple[str, str]], list[float]] = {}
     parts: dict[tuple[str, str], dict[str, _Values]] = {}
     for row in table:
@@ -60,11 +59,11 @@ def _parts(run: Run) -> Iterator[Perturbed]:
 
 
 def _mean(run: Run, name: str, values: _Values) -> Estimate:
-    patients: Mapping[str, str | None] = dict(zip(run.rows.image_ids, run.rows.patient_ids, strict=True))
+    patients = patients_of([run])
     known = {pair: value for pair, value in values.items() if not math.isnan(value)}
     if not known:
         return Estimate(None)
-    names, cluster = np.unique([patients[image] or image for image, _ in known], return_inverse=True)
+    names, cluster = np.unique([patients[image] for image, _ in known], return_inverse=True)
     # From -1..1 to 0..1 for the interval.
     low, wide = (0, 1) if name.startswith(_SHARES) else (-1, 2)
     compute = intervals.share if name.startswith("recognized") else intervals.mean

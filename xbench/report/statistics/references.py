@@ -20,8 +20,10 @@ from xbench.geometry.regions import Coverage
 from xbench.report.names import CEILINGS
 from xbench.report.runs import Run
 from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis
+from xbench.report.statistics.intervals import Floats
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.sample import Sample
+from xbench.scoring.interventions import keys_of
 from xbench.scoring.numbers import dice, iou
 
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
@@ -42,7 +44,7 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
     if drawn := chance(run, sample):
         # F1 and accuracy depend on more than the order of probabilities.
         keys = [key for key in NUMBERS if key not in ("f1", "accuracy")]
-        floors.append(_reference("Random", "floor", drawn[0], keys, folds, drawn[1]))
+        floors.append(replace(_reference("Random", "floor", drawn[0], keys, folds), spread=drawn[1]))
     for one in runs:
         boxes = one.run.results.box_numbers.get(MACRO, {})
         if one.run.model in CEILINGS:
@@ -73,18 +75,13 @@ def _with_limits(numbers: Mapping[str, Estimate], others: Mapping[str, Estimate]
 
 
 def _reference(
-    title: str,
-    kind: Literal["floor", "ceiling"],
-    sample: Sample,
-    keys: Iterable[str],
-    folds: int = 2,
-    spread: Mapping[str, float] | None = None,
+    title: str, kind: Literal["floor", "ceiling"], sample: Sample, keys: Iterable[str], folds: int = 2
 ) -> Reference:
     """Return a reference with some numbers; scores that ignore thresholds need no more than two folds."""
     measures = measure(sample, folds)
     numbers = {"": measures.macro(), **measures.findings()}
     chosen = {finding: {key: of[key] for key in keys} for finding, of in numbers.items()}
-    return Reference(title, kind, chosen.pop(""), chosen, spread or {})
+    return Reference(title, kind, chosen.pop(""), chosen)
 
 
 def whole_image(sample: Sample) -> Sample:
@@ -120,10 +117,8 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     """
     if not run.pictured or not len(sample.hit):
         return None
-    rows = run.rows
-    place_of = {
-        (rows.image_ids[rows.image[row]], rows.queries[rows.query[row]]): place for place, row in enumerate(sample.row)
-    }
+    keys = keys_of(run.rows)
+    place_of = {keys[row]: place for place, row in enumerate(sample.row)}
     # Not those of the sample, which has one for boxes.
     thresholds = len(run.results.grounding.thresholds)
     hit = np.full(len(sample.hit), np.nan)
@@ -216,9 +211,7 @@ def _places(pixels: int) -> NDArray[np.float64]:
     return ((np.arange(pixels) + 0.5) * _CELLS / pixels - 0.5).clip(0, _CELLS - 1)
 
 
-def _enlarged(
-    cells: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _enlarged(cells: Floats, rows: Floats, columns: Floats) -> Floats:
     """Return bilinear values of cells (..., h, w) at rows (R) and columns (C), as (..., R, C)."""
     for axis, places in ((-2, rows[:, None]), (-1, columns)):
         before = np.minimum(np.floor(places), _CELLS - 2).astype(np.int64)

@@ -13,7 +13,7 @@ from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.paired import PairedTest, common_measures, macro_difference, paired_test
 from xbench.report.statistics.sample import Sample
 from xbench.report.statistics.studies import with_p
-from xbench.runs.by_finding import Images
+from xbench.scoring.interventions import keys_of
 
 _NUMBERS = ("pointing_game", "dice_fixed")
 _CONDITION = "wording: "
@@ -45,14 +45,11 @@ def rewordings(runs: Sequence[RunAnalysis], folds: int, seed: int, ground: str) 
 
 def _pairs(run: Run, folds: int) -> Iterator[tuple[str, Measures, Measures]]:
     whole = Sample.of(run)
-    keys = [*zip(run.rows.image[whole.row].tolist(), run.rows.query[whole.row].tolist(), strict=True)]
-    named = [(run.rows.image_ids[image], run.rows.queries[query]) for image, query in keys]
+    keys = keys_of(run.rows)
     for view in run.stored.under_conditions:
         if view.condition.startswith(_CONDITION):
-            rows = view.rows
-            other = Sample.of(replace(run, rows=rows, images=Images(rows)))
-            pairs = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
-            there = {(rows.image_ids[image], rows.queries[query]) for image, query in pairs}
-            own = whole.with_pairs(np.array([key in there for key in named], np.bool_))
+            other = Sample.of(replace(run, rows=view.rows, images=view.image_scores))
+            there = {*keys_of(view.rows)}
+            own = whole.with_pairs(np.array([keys[row] in there for row in whole.row], np.bool_))
             if both := common_measures(measure(own, folds), measure(other, folds), folds):
                 yield view.condition.removeprefix(_CONDITION), *both

@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from xbench.report.schema import Estimate, RunAnalysis, Subgroup
+from xbench.report.statistics.intervals import Codes, Floats
 from xbench.report.statistics.measures import Measures, estimate, measure
 from xbench.report.statistics.sample import Sample
 from xbench.runs.files import RunFileError
 from xbench.runtime.digests import digest
 from xbench.scoring.numbers import holm
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.int64]
 
 AGES = (40, 65)
 """First ages of the second and third band, chosen before any result was seen."""

@@ -65,14 +65,9 @@ _HONEST = {
 }
 _OWN = ("dice_fixed", "dice_best", "iou_fixed", "iou_best")
 _PER_FINDING = {
-    "pointing_game": ("pointing_game", "Pointing game", "Mean over findings, then each finding, in percent."),
-    "auroc": ("auroc", "AUROC", "Mean over findings, then each finding, in percent."),
-    "dice_gap": (
-        "calibration_gap",
-        "Calibration gap",
-        f"{NUMBERS['dice_gap'].meaning} In percentage points. Nothing is marked as best: a map that is useless "
-        "at every threshold also has a gap of zero.",
-    ),
+    **dict.fromkeys(("pointing_game", "auroc"), "Mean over findings, then each finding, in percent."),
+    "dice_gap": f"{NUMBERS['dice_gap'].meaning} In percentage points. Nothing is marked as best: a map that is useless "
+    "at every threshold also has a gap of zero.",
 }
 _WORDS = (
     *("side_coverage", "side_accuracy", "side_joint", "side_opposite", "side_chance", "side_excess", "side_prior"),
@@ -166,7 +161,7 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
 
 def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     # As the paper's Tables 2 to 5.
-    name, title, caption = _PER_FINDING[key]
+    title, caption = NUMBERS[key].title, _PER_FINDING[key]
     several = len(dataset.findings) > 1
     # With one finding the mean is the finding.
     findings = (None, *dataset.findings) if several else (None,)
@@ -175,7 +170,8 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     labels = [label for label in in_order(dataset.runs) if any(of[label].value is not None for of in cells)]
     rows = rows_of_models(labels, cells, dataset.references) if labels else []
     marked = marks(rows, "Mean is" if several else "")
-    return table_of(name, f"{title} per finding on", f"{caption}{marked} {INTERVALS}", ["Model"], columns, rows)
+    name, explained = title.lower().replace(" ", "_"), f"{caption}{marked} {INTERVALS}"
+    return table_of(name, f"{title} per finding on", explained, ["Model"], columns, rows)
 
 
 def _words(dataset: DatasetAnalysis) -> Table:
@@ -484,13 +480,8 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
         ["Number", "Scored", *(NUMBERS[key].title for key in SCORES), "Absent", "False alarms"],
         [
             row(
-                entry.run.label,
-                part.name,
-                part.phrases,
-                part.scored,
-                *map(part.scores.get, SCORES),
-                part.absent,
-                part.false_alarms,
+                *(entry.run.label, part.name, part.phrases, part.scored),
+                *(*map(part.scores.get, SCORES), part.absent, part.false_alarms),
             )
             for entry in in_order(dataset.runs).values()
             for part in entry.phrases
