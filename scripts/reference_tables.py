@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from xbench.commands.configs import Kind, shipped, summary
+from xbench.models.answers.local import ARCHITECTURES
 from xbench.runs import files, results
 from xbench.runs import protocols as protocol_files
 from xbench.scoring import rows
@@ -144,8 +145,8 @@ def multimodal() -> str:
     """Return the models that answer on this machine."""
     body = []
     for name, options, cls in registered("models", "multimodal"):
-        family = cls.families[options.get("family", cls.__name__.lower())]
-        body.append((name, f"`{family.example}`", "?"))
+        architecture = ARCHITECTURES[options["family"]] if "family" in options else cls.architecture
+        body.append((name, f"`{architecture.example}`", "?"))
     return table("model | checkpoint | license of the weights", body)
 
 

@@ -101,7 +101,7 @@ def test_the_square_in_the_middle_is_shown(folder, size):
     ("change", "said"),
     [
         (lambda m: (m / "config.json").unlink(), "no config.json of MAIRA-2"),
-        (lambda m: spoil(m, "config.json", model_type="llava"), "of type 'llava'"),
+        (lambda m: spoil(m, "config.json", model_type="llava"), "'model_type': 'llava'"),
         (lambda m: spoil(m, "config.json", projector_n_layers=None), "projector_n_layers"),
         (lambda m: spoil(m, "config.json", projector_hidden_act="relu"), "relu"),
         (lambda m: spoil(m, "config.json", image_token_index=9999), "no token 9999"),

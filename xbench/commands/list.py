@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xbench.commands.configs import Kind, shipped, summary
-from xbench.findings.names import FINDINGS, TABLE, distinct_spellings
+from xbench.findings.names import FINDINGS, TABLE, spellings
 from xbench.findings.published import paper
 
 _FOLDERS: dict[str, Kind] = {"models": "models", "datasets": "data", "configs": "runs", "benches": "bench"}
@@ -47,8 +47,9 @@ def _findings() -> Table:
 def _count() -> str:
     datasets = tuple(paper()["splits"])
     classes = [finding for dataset in datasets for finding in FINDINGS[dataset]]
+    spelled = {name for dataset in datasets for name in spellings(dataset).values()}
     return (
         f"The {len(datasets)} datasets of the paper have {len(classes)} classes under "
-        f"{len(distinct_spellings(datasets))} different spellings, the likeliest origin of the paper's 36 findings; "
+        f"{len(spelled)} different spellings, the likeliest origin of the paper's 36 findings; "
         f"{len({*classes})} are distinct."
     )

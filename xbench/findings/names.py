@@ -101,11 +101,6 @@ def chosen(names: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(canonical(name) or name.strip() for name in listed if name.strip()))
 
 
-def distinct_spellings(datasets: Iterable[str]) -> set[str]:
-    """Return all spellings of the datasets' findings."""
-    return {name for dataset in datasets for name in spellings(dataset).values()}
-
-
 def is_name(name: object) -> bool:
     """Tell whether this is a valid name of a model, dataset, split or finding."""
     if not isinstance(name, str) or not name.isprintable() or name != name.strip():

@@ -60,17 +60,13 @@ class Coverage:
             raise ValueError("the parts of a region do not fit together")
         if len(partial) and not (partial.max() < pixels and share.min() > 0 and share.max() < 1):
             raise ValueError("a region covers a pixel or a share that does not exist")
-        if (len(kept) and not np.isin(kept, partial).all()) or (
-            len(partial) and not len(kept) and not self.whole.any()
-        ):
+        if not np.isin(kept, partial).all() or (len(partial) and not len(kept) and not self.whole.any()):
             raise ValueError("a region keeps no pixel, or one that it does not cover")
         return self
 
     def __eq__(self, other: object) -> bool:
-        parts = self.__slots__
-        return isinstance(other, Coverage) and all(
-            np.array_equal(getattr(self, part), getattr(other, part)) for part in parts
-        )
+        equal = (np.array_equal(getattr(self, part), getattr(other, part)) for part in self.__slots__)
+        return isinstance(other, Coverage) and all(equal)
 
     def at(self, gamma: float) -> NDArray[np.bool_]:
         """Return the region (H, W): the pixels covered by at least the share `gamma`, in (0, 1].

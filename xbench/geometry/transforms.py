@@ -106,8 +106,7 @@ class CenterCrop(A.DualTransform):
     def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
         top, left = self._offset(params["shape"])
         moved = keypoints.copy()
-        moved[:, 0] -= left
-        moved[:, 1] -= top
+        moved[:, :2] -= (left, top)
         return moved
 
     def _offset(self, shape: Sequence[int]) -> tuple[int, int]:

@@ -316,9 +316,8 @@ class Words(PriorKnowledge):
 def centre_box(elsewhere: Sequence[Box] = ()) -> Box:
     """Return a box in the middle with the mean sides of a finding's boxes elsewhere, or 0.4.
 
-    Examples:
-        >>> centre_box([Box(0, 0, 0.25, 0.5), Box(0, 0, 0.75, 0.5)])
-        Box(x0=0.25, y0=0.25, x1=0.75, y1=0.75)
+    >>> centre_box([Box(0, 0, 0.25, 0.5), Box(0, 0, 0.75, 0.5)])
+    Box(x0=0.25, y0=0.25, x1=0.75, y1=0.75)
     """
     corners = np.asarray(elsewhere or _DEFAULT, np.float64)
     width, height = (corners[:, 2:] - corners[:, :2]).mean(axis=0).tolist()
@@ -343,9 +342,8 @@ def prior_box(elsewhere: tuple[Box, ...]) -> Box:
 
     The image has 224 x 224 cells; a box covers those whose centers it contains. Raises ValueError if none is covered.
 
-    Examples:
-        >>> prior_box((Box(0, 0, 0.5, 0.5), Box(0.25, 0.25, 0.5, 1), Box(0.25, 0.25, 0.5, 0.5)))
-        Box(x0=0.25, y0=0.25, x1=0.5, y1=0.5)
+    >>> prior_box((Box(0, 0, 0.5, 0.5), Box(0.25, 0.25, 0.5, 1), Box(0.25, 0.25, 0.5, 0.5)))
+    Box(x0=0.25, y0=0.25, x1=0.5, y1=0.5)
     """
     covered = np.zeros((_CELLS, _CELLS), np.int64)
     for box in elsewhere:

@@ -272,19 +272,16 @@ class External(AnsweringModel):
             ignore = "--extra ignore leaves them out"
             problems.append(f"predictions of no image and finding of {dataset}: {_count(source.unknown)}: {ignore}")
         shown = source.texts or source.maps
-        if (shown or self._kind not in ("probabilities", "stored predictions")) and not any(
-            pair in shown for pair in pairs
-        ):
+        expected = shown or self._kind not in ("probabilities", "stored predictions")
+        if expected and not any(pair in shown for pair in pairs):
             look = f"check --pattern, which is {self._pattern}" if self._kind == "maps" else "compare the names"
-            problems.append(
-                f"no pair of image and finding has a prediction: {look}; the first image is called {images[0]}"
-            )
+            look += f"; the first image is called {images[0]}"
+            problems.append(f"no pair of image and finding has a prediction: {look}")
         elif len(self._incomplete) == len(images):
             has = {what: {finding for _, finding in there} for what, there in wanted.items()}
             bare = [f"{name} has no {what}" for name in self.findings for what in has if name not in has[what]]
-            problems.append(
-                f"every image lacks a {' or a '.join(sorted(wanted))}, so no image is left: {'; '.join(bare[:5])}"
-            )
+            lost_all = f"every image lacks a {' or a '.join(sorted(wanted))}, so no image is left"
+            problems.append(f"{lost_all}: {'; '.join(bare[:5])}")
         return problems
 
     def _doubted(self, doubts: Sequence[tuple[str, str]]) -> list[Note]:

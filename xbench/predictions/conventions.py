@@ -70,12 +70,11 @@ class Convention:
         The suffix `_yx` puts y before x. Pixel conventions accept `@WxH`, the size of the image that the model or its
         server used.
 
-        Examples:
-            >>> x, y = Convention.named("thousand_padded_yx").axes(Size(512, 1024))
-            >>> x.to_fraction(500), y.to_fraction(500)
-            (0.5, 0.5)
-            >>> Convention.named("pixels_sent@100x200").axes(Size(512, 1024))[1].to_fraction(50)
-            0.25
+        >>> x, y = Convention.named("thousand_padded_yx").axes(Size(512, 1024))
+        >>> x.to_fraction(500), y.to_fraction(500)
+        (0.5, 0.5)
+        >>> Convention.named("pixels_sent@100x200").axes(Size(512, 1024))[1].to_fraction(50)
+        0.25
         """
         base, _, pixels = name.partition("@")
         y_first = base.endswith("_yx")
@@ -104,9 +103,8 @@ def smart_resize(size: Size, factor: int = 28, least: int = 3_136, most: int = 1
     published processor of Qwen2.5-VL; take other limits from the processor that ran. Raises a UserError if one side is
     more than 200 times as long as the other.
 
-    Examples:
-        >>> smart_resize(Size(2544, 3056))
-        Size(width=2548, height=3052)
+    >>> smart_resize(Size(2544, 3056))
+    Size(width=2548, height=3052)
     """
     width, height = size
     if max(size) > 200 * min(size):

@@ -8,7 +8,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -46,11 +45,10 @@ class Family(ABC):
             convention: Meaning of the numbers; raises a UserError if it excludes images of this shape.
             size: Width and height of the radiograph in pixels.
 
-        Examples:
-            >>> family = FAMILIES["radvlm"]
-            >>> answer = family.read("It lies at [0.2, 0.3, 0.4, 0.5].", "stop", family.convention, (1024, 1024))
-            >>> answer.status, answer.boxes
-            ('answered', (Box(x0=0.2, y0=0.3, x1=0.4, y1=0.5),))
+        >>> family = FAMILIES["radvlm"]
+        >>> answer = family.read("It lies at [0.2, 0.3, 0.4, 0.5].", "stop", family.convention, (1024, 1024))
+        >>> answer.status, answer.boxes
+        ('answered', (Box(x0=0.2, y0=0.3, x1=0.4, y1=0.5),))
         """
         if not isinstance(raw, str):
             raise UserError(f"An answer of family {self.name!r} must be text, not {type(raw).__name__}.")
@@ -61,10 +59,9 @@ class Family(ABC):
     def write(self, boxes: Sequence[Box], finding: str, convention: Convention, size: tuple[int, int]) -> str:
         """Write boxes as precisely as the family's format allows, without parts outside the convention.
 
-        Examples:
-            >>> family = FAMILIES["radvlm"]
-            >>> family.write([Box(0.204, 0.3, 0.4, 0.5)], "nodule", family.convention, (1024, 1024))
-            'nodule is located at [0.20, 0.30, 0.40, 0.50].'
+        >>> family = FAMILIES["radvlm"]
+        >>> family.write([Box(0.204, 0.3, 0.4, 0.5)], "nodule", family.convention, (1024, 1024))
+        'nodule is located at [0.20, 0.30, 0.40, 0.50].'
         """
         x, y = convention.axes(checked_size(size))
         step, texts = convention.step, []
@@ -122,9 +119,8 @@ class CheXagent2(Family):
     def _write(self, boxes: list[list[str]], finding: str) -> str:
         if not boxes:
             return f"No {finding} detected."
-        return f"<|ref|>{finding}<|/ref|>" + "".join(
-            f"<|box|>({x0},{y0}),({x1},{y1})<|/box|>" for x0, y0, x1, y1 in boxes
-        )
+        tagged = (f"<|box|>({x0},{y0}),({x1},{y1})<|/box|>" for x0, y0, x1, y1 in boxes)
+        return f"<|ref|>{finding}<|/ref|>{''.join(tagged)}"
 
 
 class RadVLM(Family):
@@ -309,22 +305,20 @@ def _list(box: list[str]) -> str:
     return f"[{', '.join(box)}]"
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        family.name: family
-        for family in (
-            Maira2("maira2", Convention.named("bins100_centre_square")),
-            JSONFamily("medgemma", Convention.named("thousand_padded_yx"), "box_2d", "final"),
-            CheXagent2("chexagent2", Convention.named("percent_whole")),
-            RadVLM("radvlm", Convention.named("fraction_whole")),
-            JSONFamily("qwen25vl", Convention.named("pixels_resized"), "bbox_2d"),
-            JSONFamily("qwen3vl", Convention.named("thousand_whole"), "bbox_2d"),
-            InternVL("internvl", Convention.named("thousand_whole")),
-            Florence2("florence2", Convention.named("loc1000_whole")),
-            Florence2("agkd", Convention.named("loc1000_padded512")),
-            CheX("chex", Convention.named("fraction_centre_square")),
-            JSONFamily("endpoint", Convention.named("thousand_whole"), "box", "object"),
-        )
-    }
-)
+FAMILIES: Mapping[str, Family] = {
+    family.name: family
+    for family in (
+        Maira2("maira2", Convention.named("bins100_centre_square")),
+        JSONFamily("medgemma", Convention.named("thousand_padded_yx"), "box_2d", "final"),
+        CheXagent2("chexagent2", Convention.named("percent_whole")),
+        RadVLM("radvlm", Convention.named("fraction_whole")),
+        JSONFamily("qwen25vl", Convention.named("pixels_resized"), "bbox_2d"),
+        JSONFamily("qwen3vl", Convention.named("thousand_whole"), "bbox_2d"),
+        InternVL("internvl", Convention.named("thousand_whole")),
+        Florence2("florence2", Convention.named("loc1000_whole")),
+        Florence2("agkd", Convention.named("loc1000_padded512")),
+        CheX("chex", Convention.named("fraction_centre_square")),
+        JSONFamily("endpoint", Convention.named("thousand_whole"), "box", "object"),
+    )
+}
 """All families by name."""

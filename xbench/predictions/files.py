@@ -33,20 +33,20 @@ class Files:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        found: list[tuple[str, int, Callable[[], bytes]]]  # name, size and reader
+        found: list[tuple[str, int, Callable[[], Any]]]  # name, size and how to open it
         with named(root):
             if root.is_dir():
-                files = [path for path in root.rglob("*") if path.is_file()]
-                found = [(path.relative_to(root).as_posix(), path.stat().st_size, path.read_bytes) for path in files]
+                files = [(path, path.relative_to(root).as_posix()) for path in root.rglob("*") if path.is_file()]
+                found = [(name, path.stat().st_size, partial(path.open, "rb")) for path, name in files]
             elif zipfile.is_zipfile(root):
                 zipped = zipfile.ZipFile(root)
                 infos = [info for info in zipped.infolist() if not info.is_dir()]
-                found = [(info.filename, info.file_size, partial(zipped.read, info)) for info in infos]
+                found = [(info.filename, info.file_size, partial(zipped.open, info)) for info in infos]
             else:
                 # Random access to a compressed tar file would unpack it again for each map.
                 tar = tarfile.open(root, "r:")  # noqa: SIM115
-                found = [(info.name, info.size, partial(_extract, tar, info)) for info in tar if info.isfile()]
-        members: dict[str, tuple[str, int, Callable[[], bytes]]] = {}
+                found = [(info.name, info.size, partial(tar.extractfile, info)) for info in tar if info.isfile()]
+        members: dict[str, tuple[str, int, Callable[[], Any]]] = {}
         for member in found:
             name, path = member[0], posixpath.normpath(member[0]).lstrip("/")
             if (twin := members.setdefault(path, member)) is not member:
@@ -58,18 +58,15 @@ class Files:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file; raise a UserError if it is unreadable or larger than 1 GiB."""
-        _, size, read = self._members[name]
+        _, size, opened = self._members[name]
         with named(self.root, name):
             if size > _LARGEST:
                 raise ValueError(f"it has {size} bytes, and no map has more than {_LARGEST}")
-            if len(content := read()) != size:
+            with opened() as stream:
+                content: bytes = stream.read()
+            if len(content) != size:
                 raise ValueError("it is cut off, or was changed")
             return content
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    stream = archive.extractfile(member)
-    return b"" if stream is None else stream.read()
 
 
 @contextmanager

@@ -47,9 +47,8 @@ class Recognition:
 def read_decision(raw: str) -> Recognition:
     """Read yes or no, and a stated confidence, from an answer in words or JSON.
 
-    Examples:
-        >>> read_decision("No (75 %).")
-        Recognition(way='stated confidence', probability=0.25, logit=None, mass=None, bounded=False)
+    >>> read_decision("No (75 %).")
+    Recognition(way='stated confidence', probability=0.25, logit=None, mass=None, bounded=False)
     """
     text = _MARKS.sub("", part_that_counts(plain(raw))[0])
     present = _decided(text)

@@ -18,9 +18,6 @@ from xbench.predictions.files import named, read_csv
 from xbench.runtime.files import check_readable
 from xbench.runtime.strict import check_distinct, decimal, read_json, unique_keys
 
-Scores = dict[Pair, tuple[float, float]]
-"""Logit and probability by image and finding, as named in the file."""
-
 Ids = tuple[Mapping[Any, str], Mapping[Any, str]]
 """Names of images and findings by ids of a COCO annotation file."""
 
@@ -30,8 +27,8 @@ _MOST_ROWS = 2 * 10**7
 _MISSING = {None, *pyarrow.csv.ConvertOptions().null_values}  # as written by pandas and R
 
 
-def read_scores(path: Path) -> Scores:
-    """Read a table of probabilities, CSV or parquet, with a row per image and finding or a column per finding."""
+def read_scores(path: Path) -> dict[Pair, tuple[float, float]]:
+    """Read logits and probabilities, CSV or parquet, with a row per image and finding or a column per finding."""
     found: dict[Pair, tuple[float, float] | None] = {}
     with named(path):
         for where, row in _parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path):
@@ -67,10 +64,8 @@ def read_answered(path: Path, ids: Ids | None = None) -> tuple[Literal["boxes", 
     with named(path):
         check_readable(path, _LARGEST)
         if suffix == ".json" and drawn_in(path) == "points":
-            drawn = read_points(path)
-            return "boxes", {
-                pair: Reply(json.dumps({"points" if points else "boxes": points})) for pair, points in drawn.items()
-            }
+            drawn = ((pair, {"points" if points else "boxes": points}) for pair, points in read_points(path).items())
+            return "boxes", {pair: Reply(json.dumps(content)) for pair, content in drawn}
         for where, entry in _entries(path, suffix):
             try:
                 if not isinstance(entry, dict):

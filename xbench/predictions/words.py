@@ -178,9 +178,8 @@ class Vocabulary:
                 for item in takewhile(lambda item: item.status != "negated" and not item.places, shown):
                     item.before += last.places
             implied.status = answer or implied.status
-            if answer or (
-                not shown and implied.status != "dropped" and (implied.places or implied.status == "negated")
-            ):
+            stands = implied.status == "negated" or (implied.places and implied.status != "dropped")
+            if answer or (stands and not shown):
                 answers.append(implied)
             answers += [item for item in whole if asked and item.places and item.status != "negated"]
             found += shown

@@ -16,7 +16,7 @@ from golden import shapes_of
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from xbench.models.networks.checkpoint import fill, locate, read_settings, read_tensors, with_first_names, without
+from xbench.models.networks.checkpoint import fill, locate, read_settings, read_tensors, renamed, without
 from xbench.runtime.errors import UsageError, UserError
 
 A, B, C = torch.tensor([1.0, 2.0]), torch.tensor([[3.0]]), torch.tensor(4.0)
@@ -251,7 +251,7 @@ def test_second_names() -> None:
     tensors = {"linear.weight": A, "again.weight": B, "again.bias": B, "old_scale": C, "other": C}
     for given in (tensors, dict(reversed(tensors.items()))):
         expected = {"linear.weight": A, "linear.bias": B, "scale": C, "other": C}
-        assert equal(with_first_names(given, first_of), expected)
+        assert equal(renamed(given, first_of), expected)
     assert without(tensors, "again.", "o") == {"linear.weight": A}
 
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import transformers
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PhiConfig, PhiForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
 from xbench.models.answers.local import Architecture, Dtype, Local, load_network
-from xbench.models.networks.checkpoint import explained, first_line
+from xbench.models.networks.checkpoint import config_of, explained, first_line
 from xbench.models.networks.reads_patches import PatchProcessor, ReadsPatches
 from xbench.runtime.errors import UserError
 
@@ -43,9 +43,7 @@ class CheXagent2(Local):
         dtype: Data type of the weights; the authors use bfloat16, and `auto` keeps the stored type.
     """
 
-    families: ClassVar[Mapping[str, Architecture]] = {
-        "chexagent2": Architecture({"phi": "", "chexagent": ""}, EXAMPLE, tokens=512)
-    }
+    architecture = Architecture({}, EXAMPLE, tokens=512)
 
     def __init__(self, checkpoint: str | None = None, dtype: Dtype = "bfloat16", **options: Any) -> None:
         super().__init__("chexagent2", checkpoint, processor=None, dtype=dtype, **options)
@@ -110,10 +108,7 @@ class Processor(PatchProcessor):
 
 
 def _config(folder: Path) -> PhiConfig:
-    with explained(f"{folder} has no config.json of CheXagent-2", f"Fetch it again from {EXAMPLE}."):
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if missing := [name for name in _SETTINGS if name not in settings]:
-            raise ValueError(f"it lacks {', '.join(missing)}")
+    settings = config_of(folder, "CheXagent-2", EXAMPLE, _SETTINGS)
     shapes: dict[str, list[int]] = {}
     tower = "model.visual.model."
     advice = f"Give --model.checkpoint a folder as `hf download {EXAMPLE} --local-dir FOLDER` leaves it."

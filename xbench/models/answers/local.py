@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -55,21 +54,20 @@ _GEMMA = {"gemma3": "Gemma3ForConditionalGeneration"}
 _FLORENCE = {"florence2": "Florence2ForConditionalGeneration"}
 _QWEN = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
 
-ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
-    {
-        "radvlm": Architecture(_LLAVA, "KrauthammerLab/RadVLM", tokens=1500, text_first=True),
-        # It reasons before it answers, so its first token does not answer yes or no.
-        "medgemma": Architecture(_GEMMA, "google/medgemma-1.5-4b-it", tokens=1000, recognizes=False),
-        "qwen25vl": Architecture({"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}, "Qwen/Qwen2.5-VL-7B-Instruct"),
-        "qwen3vl": Architecture(_QWEN, "Qwen/Qwen3-VL-8B-Instruct"),
-        "internvl": Architecture({"internvl": "InternVLForConditionalGeneration"}, "OpenGVLab/InternVL3_5-8B-HF"),
-        "florence2": Architecture(_FLORENCE, "florence-community/Florence-2-base", chat=False, recognizes=False),
-        "agkd": Architecture(_FLORENCE, "RioJune/AG-KD", chat=False, beams=3, recognizes=False),
-    }
-)
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "radvlm": Architecture(_LLAVA, "KrauthammerLab/RadVLM", tokens=1500, text_first=True),
+    # It reasons before it answers, so its first token does not answer yes or no.
+    "medgemma": Architecture(_GEMMA, "google/medgemma-1.5-4b-it", tokens=1000, recognizes=False),
+    "qwen25vl": Architecture({"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}, "Qwen/Qwen2.5-VL-7B-Instruct"),
+    "qwen3vl": Architecture(_QWEN, "Qwen/Qwen3-VL-8B-Instruct"),
+    "internvl": Architecture({"internvl": "InternVLForConditionalGeneration"}, "OpenGVLab/InternVL3_5-8B-HF"),
+    "florence2": Architecture(_FLORENCE, "florence-community/Florence-2-base", chat=False, recognizes=False),
+    "agkd": Architecture(_FLORENCE, "RioJune/AG-KD", chat=False, beams=3, recognizes=False),
+}
 """Families with networks in transformers."""
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+OFFLINE: Mapping[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 
 
 class Local(AnsweringModel):
@@ -88,7 +86,7 @@ class Local(AnsweringModel):
         dtype: Data type of the weights; `auto` keeps the stored type.
     """
 
-    families: ClassVar[Mapping[str, Architecture]] = ARCHITECTURES
+    architecture: Architecture
 
     def __init__(
         self,
@@ -100,11 +98,11 @@ class Local(AnsweringModel):
         dtype: Dtype = "auto",
         **options: Any,
     ) -> None:
-        if family not in self.families:
-            raise UsageError(
-                f"--model.family {family}: transformers' own classes run {', '.join(ARCHITECTURES)}. {WAYS_OUT}"
-            )
-        self.architecture = self.families[family]
+        if not hasattr(self, "architecture"):
+            if family not in ARCHITECTURES:
+                known = ", ".join(ARCHITECTURES)
+                raise UsageError(f"--model.family {family}: transformers' own classes run {known}. {WAYS_OUT}")
+            self.architecture = ARCHITECTURES[family]
         self.recognizes = self.architecture.recognizes
         self.name = family
         super().__init__(family, **options)
@@ -127,18 +125,15 @@ class Local(AnsweringModel):
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             kind, advice = config["model_type"], WAYS_OUT if "auto_map" in config else f"Give one such as {example}."
         if kind not in networks:
-            raise UserError(
-                f"{folder} has a model of type {kind!r}, but {self.name} is {' or '.join(networks)}. {advice}"
-            )
+            fitting = " or ".join(networks)
+            raise UserError(f"{folder} has a model of type {kind!r}, but {self.name} is {fitting}. {advice}")
         if not hasattr(transformers, name := networks[kind]):
             raise UserError(f"transformers {transformers.__version__} has no {name}: install a newer one.")
         network = load_network(getattr(transformers, name), folder, dtype, advice)
         folder = self.processor_source
         advice = f"Give --model.processor a folder with the tokenizer and image processor of {example}."
         with explained(f"The processor in {folder} cannot be loaded", advice):
-            processor = transformers.AutoProcessor.from_pretrained(
-                folder, trust_remote_code=False, local_files_only=True
-            )
+            processor = transformers.AutoProcessor.from_pretrained(folder, **OFFLINE)
         if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
             raise UserError(f"{folder} has no processor of images and text. {advice}")
         if self.architecture.chat and not processor.chat_template:
@@ -327,11 +322,10 @@ def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any
         network, report = cls.from_pretrained(
             folder,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            trust_remote_code=False,
             use_safetensors=True,
-            local_files_only=True,
             ignore_mismatched_sizes=True,  # the error below lists them with the rest
             output_loading_info=True,
+            **OFFLINE,
             **options,
         )
     misfits = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import Dinov2Backbone, Dinov2Config, LlamaConfig, LlamaForCausalLM
 
-from xbench.models.answers.local import Architecture, Local, load_network
-from xbench.models.networks.checkpoint import explained
+from xbench.models.answers.local import OFFLINE, Architecture, Local, load_network
+from xbench.models.networks.checkpoint import config_of, explained
 from xbench.models.networks.reads_patches import PatchProcessor, ReadsPatches
 from xbench.predictions.asking import Question
 from xbench.runtime.errors import UserError
@@ -42,9 +42,7 @@ class Maira2(Local):
         **options: Those of `xbench.models.Local`; in your own questions, `<image>` marks the place of the image.
     """
 
-    families: ClassVar[Mapping[str, Architecture]] = {
-        "maira2": Architecture({"maira2": ""}, EXAMPLE, tokens=150, recognizes=False)
-    }
+    architecture = Architecture({}, EXAMPLE, tokens=150, recognizes=False)
 
     def __init__(self, checkpoint: str | None = None, **options: Any) -> None:
         super().__init__("maira2", checkpoint, recognise=False, processor=None, **options)
@@ -90,10 +88,11 @@ class Processor(PatchProcessor):
     def __init__(self, folder: Path, image_token: int, side: int, patches: int) -> None:
         needed = "tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json"
         with explained(f"The processor in {folder} cannot be loaded", f"Fetch {needed} from {EXAMPLE} again."):
-            self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
-                folder, trust_remote_code=False, local_files_only=True
-            )
-            self.chat_template = _template(folder) or self.tokenizer.chat_template
+            self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, **OFFLINE)
+            self.chat_template = self.tokenizer.chat_template
+            # Older processors have a file of their own, which tokenizers do not read.
+            if (file := folder / "chat_template.json").is_file() and not (folder / "chat_template.jinja").is_file():
+                self.chat_template = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
             settings = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
             self._mean, self._std = (torch.tensor(settings[name]).view(3, 1, 1) for name in ("image_mean", "image_std"))
             sides = {settings["size"]["shortest_edge"], *settings["crop_size"].values()}
@@ -125,22 +124,9 @@ class Processor(PatchProcessor):
         return ((torch.from_numpy(square).permute(2, 0, 1) - self._mean) / self._std)[None]
 
 
-def _template(folder: Path) -> str | None:
-    if (path := folder / "chat_template.jinja").is_file():
-        return path.read_text(encoding="utf-8")
-    if (path := folder / "chat_template.json").is_file():
-        return str(json.loads(path.read_text(encoding="utf-8"))["chat_template"])
-    return None
-
-
 def _config(folder: Path) -> LlamaConfig:
-    advice = f"Give --model.checkpoint a folder as `hf download {EXAMPLE} --local-dir FOLDER` leaves it."
-    with explained(f"{folder} has no config.json of MAIRA-2", advice):
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if settings["model_type"] != "maira2":
-            raise ValueError(f"it is of type {settings['model_type']!r}")
-        if (kind := settings.get("projector_hidden_act", "gelu")) != "gelu":
-            raise ValueError(f"it has {kind} between the layers of its projector")
+    settings: Any = config_of(folder, "MAIRA-2", EXAMPLE, model_type=("maira2",), projector_hidden_act=("gelu", None))
+    with explained(f"{folder} has no config.json of MAIRA-2", f"Fetch it again from {EXAMPLE}."):
         words, visual = (
             {name: value for name, value in settings[part].items() if name != "model_type"}
             for part in ("text_config", "vision_config")

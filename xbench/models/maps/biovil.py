@@ -106,11 +106,8 @@ class BioViL(DualEncoder):
 
     def tokenise(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask (N, 512) of N texts without final `!`, `?` and `.`."""
-        for text in texts:
-            if any(token in text for token in _SPECIAL):
-                raise UserError(
-                    f"The prompt {text!r} contains one of {', '.join(_SPECIAL)}, which {self.title} refuses."
-                )
+        if odd := [text for text in texts if any(token in text for token in _SPECIAL)]:
+            raise UserError(f"The prompt {odd[0]!r} contains one of {', '.join(_SPECIAL)}, which {self.title} refuses.")
         tokeniser = load_tokeniser(self.text_source, kind=BertTokenizer)
         return tokenise(tokeniser, [text.rstrip("!?.") for text in texts], 512, self.title)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.geometry.transforms import Preprocessing, on_black_canvas
-from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn, with_first_names
+from xbench.models.networks.checkpoint import fill, locate, read_tensors, renamed, undrawn
 from xbench.models.networks.query_decoder import DecoderModel, KeysValues, QueryDecoder
 from xbench.models.networks.report_text import ReportText, clean
 from xbench.models.networks.vit import ViTB16
@@ -80,7 +80,7 @@ class CARZero(DecoderModel):
         self.img_encoder = undrawn(lambda: nn.Sequential(OrderedDict(model=ViTB16(224, flat=True))))
         self.fusion_module = undrawn(lambda: _Fusion(linear_head=first is not None and len(first) == 1))
         self.text_encoder = ReportText(tensors, text_encoder, "CARZero", _TOKENISER)
-        tensors = with_first_names(tensors, {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."})
+        tensors = renamed(tensors, {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."})
         fill(self, tensors, path, "CARZero", _UNUSED)
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:

@@ -21,15 +21,7 @@ from transformers import BertConfig
 from xbench.findings.names import CHESTXRAY14_CLASSES, canonical
 from xbench.geometry.transforms import PillowResize, Preprocessing
 from xbench.models.networks.bert import empty_bert, encode_in_chunks, load_tokeniser, tokenise
-from xbench.models.networks.checkpoint import (
-    fill,
-    locate,
-    read_remarks,
-    read_settings,
-    read_tensors,
-    with_first_names,
-    without,
-)
+from xbench.models.networks.checkpoint import fill, locate, read_remarks, read_settings, read_tensors, renamed, without
 from xbench.models.networks.query_decoder import DecoderModel, Layers, QueryDecoder, absent_or_present, classify
 from xbench.models.networks.vit import ViTB16, implementation_of, side_of, with_timm_names
 from xbench.runtime.errors import UsageError, UserError
@@ -139,7 +131,7 @@ class KEBERTModel(DecoderModel):
         self.image_encoder = image_encoder.to_empty(device="cpu")
         self.text_encoder = _TextEncoder()
         self.model = model.to_empty(device="cpu")
-        tensors = with_first_names(tensors, {"model.decoder_norm.": "model.decoder.norm."})
+        tensors = renamed(tensors, {"model.decoder_norm.": "model.decoder.norm."})
         fill(self, tensors, checkpoint, type(self).__name__, _UNUSED, advice)
         # The official scripts stretch to a square with Pillow's bicubic filter.
         self.preprocessing = Preprocessing([PillowResize(self.image_size, "both", "bicubic")], mean, std)
@@ -272,7 +264,7 @@ class _Convolutional(nn.Module):
 
 def _image_encoder(tensors: Mapping[str, Tensor]) -> tuple[str, nn.Module, int, dict[str, Tensor]]:
     if "image_encoder.dense_l1.weight" in tensors:
-        named = with_first_names(tensors, {"image_encoder.densenet.features.": "image_encoder.dense_features."})
+        named = renamed(tensors, {"image_encoder.densenet.features.": "image_encoder.dense_features."})
         # No ReLU follows the last batch norm.
         encoder = _Convolutional("dense", torchvision.models.densenet121().features, 1024)
         return "DenseNet-121, stride 32", encoder, 32, without(named, "image_encoder.densenet.classifier.")
@@ -295,4 +287,4 @@ def _image_encoder(tensors: Mapping[str, Tensor]) -> tuple[str, nn.Module, int, 
     kept, channels = (8, 2048) if stride == 32 else (7, 1024)
     features = nn.Sequential(*list(torchvision.models.resnet50().children())[:kept])
     encoder = _Convolutional("res", features, channels)
-    return f"ResNet-50, stride {stride}", encoder, stride, with_first_names(tensors, first_names)
+    return f"ResNet-50, stride {stride}", encoder, stride, renamed(tensors, first_names)

@@ -7,7 +7,6 @@ words that name a finding.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from xbench.findings.prompts import phrase
 from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM, check_at_least_one
 from xbench.models.networks.bert import parse_sentencepiece
-from xbench.models.networks.checkpoint import explained, fill, read_tensors
+from xbench.models.networks.checkpoint import config_of, explained, fill, read_tensors
 from xbench.models.networks.query_decoder import Layers, choose
 from xbench.models.networks.reads_patches import ReadsPatches
 from xbench.predictions.asking import Question, Reply
@@ -251,18 +250,9 @@ def _folder(given: str | None, option: str, example: str) -> Path:
     )
 
 
-def _settings(folder: Path, name: str, needed: Sequence[str] = (), **allowed: tuple[Any, ...]) -> dict[str, Any]:
-    with explained(f"{folder} has no {name} of LLaVA-Rad", f"Fetch it again from {EXAMPLE}."):
-        settings: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
-        odd = {key: settings.get(key) for key, values in allowed.items() if settings.get(key) not in values}
-        if odd or not settings.keys() >= {*needed}:
-            raise ValueError(f"it has {odd}" if odd else f"it lacks {', '.join({*needed} - settings.keys())}")
-    return settings
-
-
 def _config(folder: Path) -> LlamaConfig:
-    settings = _settings(
-        *(folder, "config.json", (*_SETTINGS, "mm_vision_select_layer")),
+    settings = config_of(
+        *(folder, "LLaVA-Rad", EXAMPLE, (*_SETTINGS, "mm_vision_select_layer")),
         mm_projector_type=("mlp2x_gelu",),
         mm_use_im_start_end=(False,),
         mm_use_im_patch_token=(False,),
@@ -294,7 +284,7 @@ def _tensors(folder: Path, files: Sequence[Path], dtype: torch.dtype) -> dict[st
         "peft_type": ("LORA",),
         **dict.fromkeys(unset, (None, False, [], {})),
     }
-    settings = _settings(folder, "adapter_config.json", ("r", "lora_alpha"), **expected)
+    settings = config_of(folder, "LLaVA-Rad", EXAMPLE, ("r", "lora_alpha"), "adapter_config.json", **expected)
     tensors: dict[str, Tensor] = {}
     for path in files[3:]:
         tensors |= read_tensors(path)
@@ -315,7 +305,7 @@ def _tensors(folder: Path, files: Sequence[Path], dtype: torch.dtype) -> dict[st
 
 
 def _network(config: LlamaConfig, tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype) -> Any:
-    seen = _settings(folder, "biomedclipcxr_518.json", ("vision_cfg",))["vision_cfg"]
+    seen = config_of(folder, "LLaVA-Rad", EXAMPLE, ("vision_cfg",), "biomedclipcxr_518.json")["vision_cfg"]
     if not re.match("vit_.*dinov2", str(seen["timm_model_name"])):
         raise UserError(f"{folder} has no biomedclipcxr_518.json of LLaVA-Rad, but one of {seen['timm_model_name']}.")
     side = int(seen["image_size"])

@@ -219,9 +219,8 @@ class BookModel(DecoderModel):
         """Return token ids and attention mask (C, K, 64) of the texts of C classes, truncated as the authors do."""
         counts = {len(of_class) for of_class in prompts}
         if counts != {self.texts}:
-            raise UserError(
-                f"{self.name} takes {self.texts} prompts per class, got {' and '.join(map(str, sorted(counts)))}."
-            )
+            given = " and ".join(map(str, sorted(counts)))
+            raise UserError(f"{self.name} takes {self.texts} prompts per class, got {given}.")
         flat = [text for of_class in prompts for text in of_class]
         input_ids, attention_mask = tokenise_without_separator(self.text_source, flat)
         return input_ids.unflatten(0, (-1, self.texts)), attention_mask.unflatten(0, (-1, self.texts))

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from transformers.convert_slow_tokenizer import import_protobuf
 
 from xbench.models.base import too_long
-from xbench.models.networks.checkpoint import explained, fill, first_line, read_tensors, undrawn, with_first_names
+from xbench.models.networks.checkpoint import explained, fill, first_line, read_tensors, renamed, undrawn
 from xbench.runtime.errors import UserError
 
 
@@ -30,7 +30,7 @@ def load_bert(source: str) -> BertModel:
     # Files converted from TensorFlow use its names for layer norms.
     tensors = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
-        for name, tensor in with_first_names(read_tensors(path), {"bert.": ""}).items()
+        for name, tensor in renamed(read_tensors(path), {"bert.": ""}).items()
     }
     unused = ("cls.*", "pooler.*", "embeddings.position_ids")
     advice = "Give --model.text_encoder the matching folder or name on the Hugging Face hub."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import warnings
@@ -89,6 +90,18 @@ def read_remarks(path: Path) -> Mapping[str, str]:
         return file.metadata() or {}
 
 
+def config_of(
+    folder: Path, model: str, source: str, needed: Sequence[str] = (), name: str = "config.json", **allowed: Any
+) -> dict[str, Any]:
+    """Return the settings in a JSON file; raise a UserError if `needed` keys are absent or values are not `allowed`."""
+    with explained(f"{folder} has no {name} of {model}", f"Fetch it again from {source}."):
+        settings: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+        odd = {key: settings.get(key) for key, values in allowed.items() if settings.get(key) not in values}
+        if odd or not settings.keys() >= {*needed}:
+            raise ValueError(f"it has {odd}" if odd else f"it lacks {', '.join({*needed} - settings.keys())}")
+    return settings
+
+
 def undrawn(build: Callable[[], T]) -> T:
     """Build a network for `fill` without drawing random weights."""
     with torch.device("meta"):
@@ -96,16 +109,16 @@ def undrawn(build: Callable[[], T]) -> T:
     return network.to_empty(device="cpu")
 
 
-def with_first_names(tensors: Mapping[str, Tensor], first_of: Mapping[str, str]) -> dict[str, Tensor]:
+def renamed(tensors: Mapping[str, Tensor], first_of: Mapping[str, str]) -> dict[str, Tensor]:
     """Replace beginnings of names by those in `first_of`; a tensor that already has the new name takes precedence."""
-    renamed: dict[str, Tensor] = {}
+    found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         second = next((beginning for beginning in first_of if name.startswith(beginning)), None)
         if second is None:
-            renamed[name] = tensor
+            found[name] = tensor
         elif (first := first_of[second] + name.removeprefix(second)) not in tensors:
-            renamed[first] = tensor
-    return renamed
+            found[first] = tensor
+    return found
 
 
 def without(tensors: Mapping[str, Tensor], *beginnings: str) -> dict[str, Tensor]:

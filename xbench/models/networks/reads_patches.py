@@ -45,8 +45,6 @@ class PatchProcessor:
     """
 
     tokenizer: Any
-    chat_template: Any = "built in"
-    image_processor = "built in"
     side: int
     mark: str
     span: str

@@ -46,7 +46,9 @@ class ReportText(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return vectors (C, 98, D) of tokens (C, L): the sentence, the words from [CLS] to [SEP], then zeros."""
-        pieces = self._pieces(input_ids, attention_mask)
+        if (pieces := self.word_pieces) is None:  # each token is a word, and the last one `[SEP]`
+            continues = torch.zeros(self.model.config.vocab_size, dtype=torch.bool)
+            pieces = WordPieces(continues, int(input_ids[0, int(attention_mask[0].sum()) - 1]))
         pieces.check(input_ids)
 
         def encode(ids: Tensor, mask: Tensor) -> Tensor:
@@ -54,13 +56,6 @@ class ReportText(nn.Module):
             return aggregate(torch.stack(seen.hidden_states[-4:]).sum(dim=0), ids, pieces)
 
         return encode_in_chunks(encode, input_ids, attention_mask)
-
-    def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
-        """Return the vocabulary's word pieces; without one, each token is a word and the last one `[SEP]`."""
-        if self.word_pieces is not None:
-            return self.word_pieces
-        continues = torch.zeros(self.model.config.vocab_size, dtype=torch.bool)
-        return WordPieces(continues, int(input_ids[0, int(attention_mask[0].sum()) - 1]))
 
     @cached_property
     def word_pieces(self) -> WordPieces | None:
