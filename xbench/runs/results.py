@@ -222,8 +222,8 @@ class Answers(_Part):
     outlined: Count  # pairs whose true boxes surround outlines or masks
     per_class: dict[str, Macro]  # scores of boxes by finding
     macro: Macro  # means over findings
-    overall: Macro  # over all pairs; also the rates of answers
-    sensitivity: dict[str, Macro]  # `macro` if answers without a box counted differently
+    overall: Macro  # over all scored pairs; also the rates of answers
+    sensitivity: dict[str, Macro]  # what `macro` would be by [other rules](answers.md#a-run) for answers without a box
     recognition: Recognized | None = None  # yes or no, with counts
     tokens: Tokens | None = None  # answers `counted`, tokens `sent` and `received`
     repeats: Repeats | None = None  # questions `asked` again, and how many answers were the same
@@ -278,7 +278,7 @@ class Interventions(_Part):
     """Effects of interventions on scores and decisions."""
 
     pairs: Count  # changed pairs
-    reason: str | None  # why a model without scores has no `use`; `null` for others, even if pairs are too few
+    reason: str | None  # `null`, or for a model without scores, why it has no `use`
     all_pairs: dict[str, InterventionNumbers]  # by fill (or `any`), with `per_class` and `macro`
     correct_only: dict[str, InterventionNumbers]  # the same over pairs recognized in the unchanged image
     sign_over_fills: bool | None  # whether the mean `use` has one sign with all fills

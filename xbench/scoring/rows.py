@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
     | {"text": _TEXT, "language": _TEXT}  # the phrase; `null` for findings
     | {"condition": _TEXT}  # empty, or what was changed, such as `wording: negation`
     | {"label": pa.int8()}  # 1 present, 0 absent, -1 unknown
-    # whether there is a region; whether grounding is scored; whether the model was asked if the finding is present
+    # whether there is a region; whether grounding is scored; whether the question "is it present?" was asked
     | {"has_region": _YES, "scored": _YES, "asked": _YES}
     | {"logit": _NUMBER, "probability": _NUMBER}  # raw score; score for recognition, 0 to 1
     # share of the grid; center of mass, 0 at the left and top edge, 1 at the right and bottom
