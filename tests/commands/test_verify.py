@@ -100,7 +100,7 @@ def test_a_run_follows_from_its_tables(folder, request, command):
         said = command("verify", str(folder), *deep)
         assert said.status == 0 and "follow from its tables" in said.output, said.errors
     (folder / "pictures.parquet").unlink()
-    said = command("verify", str(folder), str(folder))
+    said = command("verify", str(folder), str(folder.parent))
     assert said.status == 0 and said.output.count("pictures.parquet was deleted") == 2
 
 

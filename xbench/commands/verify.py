@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ def verify(given: Namespace) -> None:
     """Print whether the numbers of each run follow from its tables, up to the first whose numbers do not."""
     # Names of findings may look like markup.
     console = Console(highlight=False, markup=False)
-    for folder in [run.expanduser() for run in given.run]:
+    for folder in chain(*(_runs(path.expanduser()) for path in given.run)):
         run = FinishedRun.open(folder, PAIRS)
         numbers = [*verified(run, given.deep)]
         wrong = [number for number in numbers if number.differs]
@@ -63,6 +64,13 @@ def verify(given: Namespace) -> None:
         console.print(f"All {len(numbers)} numbers of {folder} follow from its tables{deep}.", soft_wrap=True)
         if PICTURES in run.results.tables and not (folder / PICTURES).exists():
             console.print(f"{PICTURES} was deleted; no number depends on it.", soft_wrap=True)
+
+
+def _runs(folder: Path) -> list[Path]:
+    """Return a run's folder itself, or the finished runs below a folder; the folder as it is if there are none."""
+    if (folder / RESULTS).exists():
+        return [folder]
+    return sorted(file.parent for file in folder.rglob(RESULTS)) or [folder]
 
 
 def verified(run: FinishedRun, deep: bool = False) -> Iterator[Compared]:

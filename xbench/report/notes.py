@@ -141,8 +141,9 @@ def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[s
             "differ. Do not compare the other numbers of these runs."
         )
     if notes:
-        own = "Floors and ceilings without a run of their own"
-        notes.append(f"{own} use the labels and regions of {widest(runs).label}.")
+        notes.append(
+            f"Floors and ceilings without a run of their own use the labels and regions of {widest(runs).label}."
+        )
     return notes
 
 

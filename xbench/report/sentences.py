@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from statistics import median
 
 from xbench.findings.conditions import LEAST
 from xbench.findings.names import MACRO
@@ -659,6 +660,13 @@ def _explained(facts: Facts) -> tuple[str, ...]:
         return text, f"{explains}."
     if not line.independent:
         return (f"Too few models to tell. {explains}; pairs of one model are not independent.",)
+    # Of otherwise equal AUROCs, one far point alone sets R².
+    far = max(line.points, key=lambda point: abs(point[1] - median(xs)))
+    rest = [point[1] for point in line.points if point is not far]
+    if len(rest) > 2 and max(rest) - min(rest) < 0.05:
+        name = far[0].rpartition(" (")[0].partition(": ")[2] or far[0]  # of `Demo: Nodule (PhantomCXR)`, the finding
+        alone = f"Every {what} but {name} is recognized about equally well"
+        return (f"Too few points to tell. {alone}, so R\u00b2 ({line.r_squared:.2f}) depends on it alone.",)
     if line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
         return (f"Too few points to tell. {explains}, which could be chance with so few points.",)
     if line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
@@ -677,9 +685,10 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
     if not shares:
         return ""
     parts = [f"{elsewhere[of]:,} of {recognized[of]:,} ({100 * share:.1f}%) for {of}" for share, of in shares]
+    parts[0] = parts[0].replace(" (", " recognized lesions (", 1)
     missed = listed(parts) if len(parts) < 3 else f"between {parts[0]} and {parts[-1]}"
     nowhere = ", or left without a box" if any(run.run.results.answers and run.quadrants for run in runs) else ""
-    return f"Recognized lesions missed by more than {100 * NEAR:g}% of the image's width{nowhere}: {missed}."
+    return f"Missed by more than {100 * NEAR:g}% of the image's width{nowhere}: {missed}."
 
 
 def failures(facts: Facts) -> Answer:
@@ -871,14 +880,15 @@ def calibration(tables: Sequence[Table]) -> str:
 def in_short(facts: Facts) -> tuple[str, ...]:
     """Return question and sentences of each section as plain text."""
     found, sections = facts.pointing, [best(facts)] if facts.shown.rows else []
+    guesses: list[str] = []
     if found.rows:
         predicts = recognition(facts) if facts.recognition.rows else None
         sections += filter(None, [predicts, failures(facts), thresholds(facts)])
+        guesses = [_guesses(facts, row) for row in found.rows if row is not found.head]
     if any(dataset.comparisons for dataset in facts.analysis.datasets):
         sections.append(differences(facts))
     sections += filter(None, [follows_words(facts), said(facts) if found.rows else None])
     texts = [" ".join([section.question, *section.texts]) for section in sections]
-    guesses = (_guesses(facts, row) for row in found.rows if row is not found.head)
     return (*texts, *filter(None, (*guesses, _useless_dice(facts.analysis))))
 
 

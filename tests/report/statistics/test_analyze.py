@@ -334,7 +334,7 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
         "disagrees with the tables beside it",
     ):
         assert words in notes, notes
-    assert {comparison.images for comparison in found.comparisons} == {50}
+    assert {(one.number == "auroc", one.images) for one in found.comparisons} == {(True, 50), (False, 34)}
 
 
 def test_runs_of_one_image_are_reported(collection):

@@ -46,7 +46,8 @@ def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[
     Intervals stay valid for a subset of pairs, because within a finding every pair was equally likely to be drawn.
     """
     named = {entry.run.label: entry.run for entry in runs}
-    found = {label: pairs for label, run in named.items() if (pairs := intervened(run.rows, run.stored.changed))}
+    compared = {label: intervened(run.rows, run.stored.changed) for label, run in named.items()}
+    found = {label: pairs for label, pairs in compared.items() if pairs is not None}
     adjusted: dict[tuple[str, str, str], float] = {}
     for number in UNSTABLE:
         parts = {

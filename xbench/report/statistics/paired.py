@@ -63,7 +63,7 @@ def compare(
                 tests[len(found)] = test
             else:
                 untested = f"they share one of the {one.sample.clustered_by} only, and a paired test needs two at least"
-            difference, images = macro_difference(one, other, number), len(one.sample.image_ids)
+            difference, images = macro_difference(one, other, number), _images(one.sample, number)
             found.append(Comparison(number, first, second, images, difference, None, None, untested))
     p_values = dict(zip(tests, exchange_tests([*tests.values()], comb(len(labels), 2), seed, ground), strict=True))
     for number in TESTED:
@@ -72,6 +72,12 @@ def compare(
         for place, p_adjusted in zip(tested, corrected, strict=True):
             found[place] = replace(found[place], p=p_values[place], p_adjusted=p_adjusted)
     return tuple(sorted(found, key=lambda comparison: TESTED.index(comparison.number)))
+
+
+def _images(sample: Sample, number: str) -> int:
+    if number == "auroc":
+        return int((sample.labels >= 0).any(axis=1).sum())
+    return len(np.unique(sample.pair_image))
 
 
 def common_measures(first: Measures, second: Measures, folds: int) -> tuple[Measures, Measures] | None:
@@ -163,7 +169,9 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
     if number == "auroc":
         columns = [_auroc_contributions(sample, second.sample, column) for column in range(len(sample.findings))]
         return np.stack(columns, axis=1)
-    a, b = (of.hit if number == "pointing_game" else of.dice[:, of.fixed] for of in (sample, second.sample))
+    a, b = (
+        one.sample.hit if number == "pointing_game" else one.sample.dice[:, one.sample.fixed] for one in (first, second)
+    )
     shape = len(sample.clusters), len(sample.findings)
     place = np.ravel_multi_index((sample.pair_cluster, sample.pair_column), shape)
     total = np.bincount(place, a - b, minlength=shape[0] * shape[1]).reshape(shape)

@@ -207,7 +207,7 @@ class Protocol(ABC):
             "cannot": [*self.limits],
             "headline": self.headline,
             "pairs": len(order),
-            "chance_area": mean(mean(group["chance"]) for group in groups),
+            "chance_area": mean(mean(group["chance"][group["chance"] > 0]) for group in groups),
             "tuned": tuned,
             "numbers": self.numbers(groups),
         }
