@@ -269,10 +269,10 @@ def test_hub_model(bert_folder: Path, bert: CLIP, monkeypatch: pytest.MonkeyPatc
 
 
 def test_local_folder_that_is_incomplete(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"open_clip_config\.json cannot be read"):
+    with pytest.raises(UserError, match=r"no open_clip_config\.json of open_clip"):
         CLIP(f"local-dir:{tmp_path}")
     (tmp_path / "open_clip_config.json").write_text("{}")
-    with pytest.raises(UserError, match="lacks the key model_cfg"):
+    with pytest.raises(UserError, match="lacks model_cfg"):
         CLIP(f"local-dir:{tmp_path}")
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"embed_dim": 3}}))
     with pytest.raises(UserError, match="cannot build"):

@@ -187,7 +187,7 @@ def up(tensors):
         (lambda m: spoil(m, "config.json", model_type="maira2", auto_map={"AutoModel": "x.Y"}), "never run here"),
         (lambda m: spoil(m, "config.json", model_type="gemma3"), "of type 'gemma3', but qwen25vl is qwen2_5_vl"),
         (lambda m: (m / "config.json").unlink(), "no config.json"),
-        (lambda m: (m / "config.json").write_text("["), "no config.json that names its model_type"),
+        (lambda m: (m / "config.json").write_text("["), "no config.json of qwen25vl"),
         (lambda m: (m / "model.safetensors").unlink(), "cannot be loaded"),
         (lambda m: (m / "model.safetensors").write_bytes(b"x" * 99), "cannot be loaded"),
         (lambda m: spoil_weights(m, lambda t: t.pop(up(t))), "1 missing"),

@@ -110,9 +110,8 @@ def test_prompts_are_texts(model: SaliencyModel, batch: Batch) -> None:
         pytest.skip("no vision-language model")
     assert len(model.prompts) == len(FINDINGS)
     assert all(model.prompts), "a finding has no prompt"
-    assert all(isinstance(text, str) and text.strip() for texts in model.prompts for text in texts), (
-        "a prompt is empty or not a text"
-    )
+    texts = [text for of_finding in model.prompts for text in of_finding]
+    assert all(isinstance(text, str) and text.strip() for text in texts), "a prompt is empty or not a text"
 
 
 def test_what_goes_into_the_network_is_normalised(model: SaliencyModel, batch: Batch) -> None:

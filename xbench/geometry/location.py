@@ -32,10 +32,7 @@ _DIGITS = 9
 
 @dataclass(frozen=True)
 class LungField:
-    """Midline and vertical extent of the lungs as fractions of the radiograph, by default the standard view.
-
-    Raises a ValueError if the fractions are impossible.
-    """
+    """Midline and vertical extent of the lungs as fractions of the radiograph; ValueError if they are impossible."""
 
     midline: float = 0.5
     top: float = 0.10

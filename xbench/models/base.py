@@ -233,9 +233,8 @@ class VLM(SaliencyModel):
         self._compile_forward = compile
         self._channels_last = channels_last
         if not (prompts is None or prompts in STYLES or Path(prompts).expanduser().exists()):
-            raise UsageError(
-                f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists."
-            )
+            styles = ", ".join(STYLES)
+            raise UsageError(f"--model.prompts {prompts} is neither a style ({styles}) nor a file that exists.")
         self._encoded: dict[tuple[str, ...], Any] = {}
         self._cut_off: dict[Any, str] = {}
         # By canonical name if there is one.

@@ -49,9 +49,8 @@ class Oracle(SaliencyModel):
         truth = batch.truth
         sizes = {tuple(display.shape) for display in batch.display}
         if len(sizes) > 1:
-            raise UserError(
-                f"{self.name}: on the native grid the images of a batch differ in size. Set --data.batch_size 1."
-            )
+            differ = "on the native grid the images of a batch differ in size"
+            raise UserError(f"{self.name}: {differ}. Set --data.batch_size 1.")
         labels = torch.from_numpy(truth.labels).to(self.device, torch.float32)
         saliency = torch.zeros(len(labels), *sizes.pop(), device=labels.device)
         for pair, region in enumerate(truth.regions):

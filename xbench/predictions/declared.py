@@ -13,10 +13,7 @@ from xbench.runtime.errors import UsageError
 
 
 def preprocessing_of(frame: str) -> Preprocessing:
-    """Return the geometry of a declared frame, without mean and standard deviation.
-
-    Raises a UserError unless all images end in one size.
-    """
+    """Return the geometry of a declared frame; raise a UserError unless all images end in one size."""
     if frame == "whole":
         return Preprocessing(stretch((224, 224)))
     words = re.split(r"[\s,]+", frame.strip())

@@ -54,9 +54,8 @@ class Questions:
         own = {one.stem: one for one in sorted(Path(__file__).parent.glob("*.yaml"))}
         path = own.get(name) or Path(name).expanduser()
         if not path.is_file():
-            raise UsageError(
-                f"--model.prompts {name} is neither a file nor a family with questions ({', '.join(own)})."
-            )
+            known = ", ".join(own)
+            raise UsageError(f"--model.prompts {name} is neither a file nor a family with questions ({known}).")
         try:
             with path.open("rb") as file:
                 content: Any = load_yaml(file.read(_MAX_BYTES).decode())

@@ -6,8 +6,10 @@ import asyncio
 import base64
 import hashlib
 import io
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +18,6 @@ from typing import Any, Literal
 from PIL import Image
 
 from xbench.models.answering import AnsweringModel, pad_to_square
-from xbench.models.answers.answer_cache import AnswerCache
 from xbench.models.answers.client import ChatClient, NoAnswer, near_names, read_reply, served_by
 from xbench.models.base import check_at_least_one
 from xbench.predictions.answer import Size
@@ -24,6 +25,7 @@ from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import smart_resize
 from xbench.runtime.digests import digest
 from xbench.runtime.errors import UsageError, UserError
+from xbench.runtime.files import write_whole, writing
 from xbench.runtime.paths import cache_folder, expand
 from xbench.types import Batch
 
@@ -52,6 +54,34 @@ class _Picture:
         options = {"quality": 95} if self.format == "jpeg" else {"compress_level": 4}
         self.image.save(encoded, self.format.upper(), **options)
         return f"data:image/{self.format};base64,{base64.b64encode(encoded.getvalue()).decode()}"
+
+
+class _AnswerCache:
+    """A private file per request, named by its digest and written whole: answers can reveal findings of patients."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, request: Mapping[str, Any]) -> Any:
+        try:
+            kept = json.loads(self._file(request).read_bytes())
+            return kept["response"] if kept["request"] == request else None
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return None
+
+    def put(self, request: Mapping[str, Any], response: Any, seconds: float) -> None:
+        """Store the response to a request, which took `seconds`; raise a UserError if that fails."""
+        path, kept = self._file(request), {"request": request, "response": response}
+        # Deep nesting can be readable and not writable; such a response is requested again if needed.
+        with suppress(RecursionError), writing(f"The answer cannot be stored in {path}", "Give another --model.cache."):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            about = {"seconds": round(seconds, 3), "time": round(time.time())}
+            write_whole(path, json.dumps({**kept, **about}), shared=True)
+
+    def _file(self, request: Mapping[str, Any]) -> Path:
+        name = digest(request)
+        return self.folder / name[:2] / f"{name}.json"
 
 
 class Endpoint(AnsweringModel):
@@ -140,7 +170,7 @@ class Endpoint(AnsweringModel):
         self._top_logprobs, self._concurrency = top_logprobs, concurrency
         self._limit_tokens, self._prices, self._limit_cost = limit_tokens, prices, limit_cost
         folder = cache_folder() / "answers" if cache is True else expand(cache or "")
-        self._cache = None if cache is False else AnswerCache(Path(folder))
+        self._cache = None if cache is False else _AnswerCache(Path(folder))
         self._weights: str | None = None  # as the server describes them
         self._served_by: set[str] = set()
         self._counts = [0, 0]  # answers requested, answers from the cache
@@ -209,8 +239,7 @@ class Endpoint(AnsweringModel):
             started = time.monotonic()
             reply, response = await self.client.complete(self._body(query, url))
             if self._cache is not None:
-                took = round(time.monotonic() - started, 3)
-                self._cache.put(request, response, seconds=took, time=round(time.time()))
+                self._cache.put(request, response, time.monotonic() - started)
             if reply.tokens_in is None and (self._limit_tokens, self._limit_cost) != (None, None):
                 raise UserError(f"No limit can be kept, because {self.client.host} does not count tokens.") from None
         self._served_by.add(served_by(response))

@@ -5,7 +5,6 @@ Families differ in the network, the order of image and question, and the length 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from PIL import Image
 
 from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.base import check_at_least_one
-from xbench.models.networks.checkpoint import explained, first_line
+from xbench.models.networks.checkpoint import config_of, explained, first_line
 from xbench.predictions.asking import Question, Reply
 from xbench.predictions.recognition import first_tokens
 from xbench.runtime.digests import digest, files_sha256
@@ -120,10 +119,8 @@ class Local(AnsweringModel):
 
     def _load(self, dtype: str) -> tuple[Any, Any]:
         folder, networks, example = self.checkpoint, self.architecture.networks, self.architecture.example
-        advice = f"Give --model.checkpoint a folder as `hf download {example} --local-dir FOLDER` leaves it."
-        with explained(f"{folder} has no config.json that names its model_type", advice):
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            kind, advice = config["model_type"], WAYS_OUT if "auto_map" in config else f"Give one such as {example}."
+        config = config_of(folder, self.name, example, ("model_type",))
+        kind, advice = config["model_type"], WAYS_OUT if "auto_map" in config else f"Give one such as {example}."
         if kind not in networks:
             fitting = " or ".join(networks)
             raise UserError(f"{folder} has a model of type {kind!r}, but {self.name} is {fitting}. {advice}")
@@ -328,9 +325,8 @@ def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any
             **OFFLINE,
             **options,
         )
-    misfits = {
-        kind: sorted(map(str, report.get(f"{kind}_keys") or ())) for kind in ("missing", "unexpected", "mismatched")
-    }
+    kinds = ("missing", "unexpected", "mismatched")
+    misfits = {kind: sorted(map(str, report.get(f"{kind}_keys") or ())) for kind in kinds}
     if any(misfits.values()):
         listed = "; ".join(f"{len(names)} {kind} ({', '.join(names[:3])})" for kind, names in misfits.items() if names)
         raise UserError(f"The weights in {folder} do not fit {cls.__name__}: {listed}. {advice}")

@@ -106,7 +106,7 @@ class BiomedCLIP(CLIP):
 def _config(folder: Path | None) -> dict[str, Any]:
     if folder is None or not (folder / "open_clip_config.json").is_file():
         return {"model_cfg": copy.deepcopy(_MODEL), "preprocess_cfg": {}}
-    config = read_config(folder, f"--model.checkpoint {folder}")
+    config = read_config(folder)
     text = config["model_cfg"].get("text_cfg", {})
     if not {"hf_model_name", "context_length"} <= text.keys():
         raise UsageError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,8 +94,7 @@ class CARZero(DecoderModel):
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return the text vectors (C, 98, 768) of tokenized prompts: sentence, words, then zeros."""
         ids, mask = (part[:, 0] for part in self.by_class(input_ids, attention_mask, 1))
-        text: Tensor = self.text_encoder(ids, mask)
-        return text
+        return cast(Tensor, self.text_encoder(ids, mask))
 
     def forward(self, images: Tensor, queries: TextQueries) -> ModelOutput:
         """Score normalized images (B, 3, image_size, image_size); maps lack the class token's share of 1."""

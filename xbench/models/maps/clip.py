@@ -7,7 +7,6 @@ exp(logit_scale) times the cosine of image and text vector. The map is one of `x
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from transformers import dynamic_module_utils
 
 from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 from xbench.models.base import check_image_size, too_long
-from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
+from xbench.models.networks.checkpoint import config_of, explained, fill, read_remarks, read_tensors
 from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
 from xbench.models.networks.dual_encoder import DualEncoder, compare
 from xbench.runtime.errors import UsageError, UserError
@@ -176,7 +175,7 @@ class CLIP(DualEncoder):
     def _tokenizer(self) -> Any:
         """open_clip's tokenizer, loaded on first use because token ids can be encoded without it."""
         folder = _config_folder(self.architecture)
-        config = read_config(folder, "")["model_cfg"] if folder else open_clip.get_model_config(self.architecture)
+        config = read_config(folder)["model_cfg"] if folder else open_clip.get_model_config(self.architecture)
         # open_clip's own tokenizers do not accept the option.
         of_transformers = config.get("text_cfg", {}).get("hf_tokenizer_name")
         options = {"trust_remote_code": False} if of_transformers else {}
@@ -188,14 +187,9 @@ class CLIP(DualEncoder):
             return open_clip.get_tokenizer(self.architecture, **options)
 
 
-def read_config(folder: Path, option: str) -> dict[str, Any]:
-    """Return the open_clip_config.json of a folder given by `option`; raise a UserError if it is unreadable."""
-    file = folder / "open_clip_config.json"
-    with explained(f"{option}: {file} cannot be read", "Fetch it again."):
-        config = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(config, dict) or "model_cfg" not in config:
-        raise UserError(f"{option}: {file} lacks the key model_cfg.")
-    return config
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the open_clip_config.json of a folder; raise a UserError if it is unreadable."""
+    return config_of(folder, "open_clip", "its authors", ("model_cfg",), "open_clip_config.json")
 
 
 def weights_in(folder: Path, option: str) -> Path:
@@ -343,7 +337,7 @@ def _config_folder(architecture: str) -> Path | None:
         return None
     hub = scheme == "hf-hub"
     folder = _from_hub(architecture, "open_clip_config.json").parent if hub else Path(place).expanduser()
-    read_config(folder, f"--model.architecture {architecture}")
+    read_config(folder)
     return folder
 
 

@@ -103,10 +103,8 @@ class LLaVARad(VLM):
         self.layers = choose("layers", layers, config.num_hidden_layers)
         self.heads = choose("heads", heads, config.num_attention_heads)
         self.tokenizer = read_tokenizer(vicuna / "tokenizer.model")
-        if len(self.tokenizer) > config.vocab_size:
-            raise UserError(
-                f"The tokenizer of {vicuna} has {len(self.tokenizer)} tokens, but {folder} has {config.vocab_size}."
-            )
+        if (known := len(self.tokenizer)) > config.vocab_size:
+            raise UserError(f"The tokenizer of {vicuna} has {known} tokens, but {folder} has {config.vocab_size}.")
         files = _files(folder, vicuna)
         tensors = _tensors(folder, files, getattr(torch, dtype))
         self.network = _network(config, tensors, folder, getattr(torch, dtype))

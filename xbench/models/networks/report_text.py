@@ -102,11 +102,8 @@ class WordPieces:
     def check(self, input_ids: Tensor) -> None:
         if bool(input_ids[:, TOKENS:].any()):
             raise UserError(f"The model reads {TOKENS} tokens, but these prompts have {input_ids.shape[1]}.")
-        without = ~(input_ids == self.separator).any(dim=1)
-        if without.any():
-            raise UserError(
-                f"The token ids of class {int(without.int().argmax())} lack the final [SEP] (id {self.separator})."
-            )
+        if lacking := [row for row, ids in enumerate(input_ids.tolist()) if self.separator not in ids]:
+            raise UserError(f"The token ids of class {lacking[0]} lack the final [SEP] (id {self.separator}).")
 
 
 def aggregate(states: Tensor, input_ids: Tensor, pieces: WordPieces) -> Tensor:
