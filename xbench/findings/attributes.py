@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from xbench.runtime.strict import decimal
 
@@ -22,10 +23,8 @@ def known_attributes(stated: Mapping[str, object]) -> tuple[dict[str, str | floa
     texts = {name: "" if stated.get(name) is None else str(stated[name]).strip().casefold() for name in ATTRIBUTES}
     known = {"sex": _SEXES.get(texts["sex"]), "projection": _PROJECTIONS.get(texts["projection"])}
     found: dict[str, str | float] = {name: value for name, value in known.items() if value is not None}
-    try:
+    with suppress(ValueError):
         # DICOM writes `058Y`.
         if 0 <= (years := decimal(texts["age"].removesuffix("y"))) <= _OLDEST:
             found["age"] = years
-    except ValueError:
-        pass
     return found, [note for name, note in _ODD.items() if texts[name] and name not in found]

@@ -8,6 +8,7 @@ import pickle
 import pickletools
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -93,13 +94,11 @@ def read_points(path: Path) -> dict[Pair, list[list[float]]]:
 
 def decoded(mask: Any) -> NDArray[np.float32]:
     """Decode a mask (h, w) of 0 and 1 from COCO's compressed run lengths, or raise a ValueError."""
-    try:
+    with suppress(TypeError, KeyError, ValueError, UserError):
         (height, width), text = mask["size"], mask["counts"]
         sides = isinstance(height, int) and isinstance(width, int) and 0 < height * width < 2**30
         if sides and re.fullmatch("[0-o]+", text):
             return mask_of(coco_runs(text, height, width), height, width).astype(np.float32)
-    except (TypeError, KeyError, ValueError, UserError):
-        pass
     raise ValueError(f"{mask!r:.80} is not a mask in run lengths")
 
 

@@ -43,7 +43,7 @@ class Axis(NamedTuple):
         return min(max(number, 0.0), self.top)
 
 
-Axes = Callable[[Size], tuple[Axis, Axis]]
+Axes = Callable[[Size], tuple[Axis, ...]]
 
 
 @dataclass(frozen=True)
@@ -128,23 +128,20 @@ def checked_size(size: tuple[int, int]) -> Size:
     return Size(*size)
 
 
-def _over(size: Size, tops: tuple[float, float], bins: bool = False) -> tuple[Axis, Axis]:
-    x, y = (Axis(top, 0, side, side, bins) for top, side in zip(tops, size, strict=True))
-    return x, y
+def _over(size: Size, tops: tuple[float, float], bins: bool = False) -> tuple[Axis, ...]:
+    return tuple(Axis(top, 0, side, side, bins) for top, side in zip(tops, size, strict=True))
 
 
-def _square(top: float, size: Size, side: int, bins: bool = False, whole_pixels: bool = False) -> tuple[Axis, Axis]:
+def _square(top: float, size: Size, side: int, bins: bool = False, whole_pixels: bool = False) -> tuple[Axis, ...]:
     """Return axes that span a centered square, cut out or padded to, in whole pixels."""
-    x, y = (Axis(top, int((whole - side) / 2), side, whole, bins, whole_pixels) for whole in size)
-    return x, y
+    return tuple(Axis(top, int((whole - side) / 2), side, whole, bins, whole_pixels) for whole in size)
 
 
-def _centre_fractions(size: Size) -> tuple[Axis, Axis]:
-    x, y = (Axis(1, (side - min(size)) / 2, min(size), side) for side in size)
-    return x, y
+def _centre_fractions(size: Size) -> tuple[Axis, ...]:
+    return tuple(Axis(1, (side - min(size)) / 2, min(size), side) for side in size)
 
 
-def _padded_512(size: Size) -> tuple[Axis, Axis]:
+def _padded_512(size: Size) -> tuple[Axis, ...]:
     # The longer side becomes 512 pixels; the other is rounded, halves up.
     width, height = (max(1, (2 * 512 * side + max(size)) // (2 * max(size))) for side in size)
     return _square(1000, Size(width, height), 512, bins=True)

@@ -230,9 +230,8 @@ class CheX(Family):
         return text
 
     def _write(self, boxes: list[list[str]], finding: str) -> str:
-        rows = []
-        for x0, y0, x1, y1 in ([float(one) for one in box] for box in boxes):
-            rows.append([(x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0, 1.0])
+        numbers = ([float(one) for one in box] for box in boxes)
+        rows = [[(x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0, 1.0] for x0, y0, x1, y1 in numbers]
         return json.dumps({"boxes": rows})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -141,11 +142,9 @@ def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _score(logit: str | None, probability: str | None, image: str, finding: str) -> tuple[float, float] | None:
     if logit is None or probability is None:
         return None
-    try:
+    with suppress(ValueError):
         if 0 <= (value := decimal(probability)) <= 1:
             return value if logit is probability else decimal(logit), value
-    except ValueError:
-        pass
     what = f"image {image}, finding {finding}"
     raise ValueError(f"{what}: {probability!r} with logit {logit!r} is not a probability from 0 to 1")
 

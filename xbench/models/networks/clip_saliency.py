@@ -56,10 +56,7 @@ def check_saliency(visual: Any, saliency: Saliency, architecture: str) -> None:
             "attention, or has a single block. Use --model.saliency patch."
         )
     elif saliency == "grad_attention" and "tok" not in str(pooled):
-        advice = (
-            "reads what the class token attends to, but the image tower averages its patches. Use --model.saliency "
-            "legrad."
-        )
+        advice = "reads what the class token attends to, but the tower averages patches. Use --model.saliency legrad."
     if advice:
         raise UsageError(f"--model.saliency {saliency} with {architecture}: it {advice}")
 

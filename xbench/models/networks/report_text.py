@@ -49,7 +49,10 @@ class ReportText(nn.Module):
         if (pieces := self.word_pieces) is None:  # each token is a word, and the last one `[SEP]`
             continues = torch.zeros(self.model.config.vocab_size, dtype=torch.bool)
             pieces = WordPieces(continues, int(input_ids[0, int(attention_mask[0].sum()) - 1]))
-        pieces.check(input_ids)
+        if bool(input_ids[:, TOKENS:].any()):
+            raise UserError(f"The model reads {TOKENS} tokens, but these prompts have {input_ids.shape[1]}.")
+        if lacking := [row for row, ids in enumerate(input_ids.tolist()) if pieces.separator not in ids]:
+            raise UserError(f"The token ids of class {lacking[0]} lack the final [SEP] (id {pieces.separator}).")
 
         def encode(ids: Tensor, mask: Tensor) -> Tensor:
             seen = self.model(ids, mask, output_hidden_states=True)
@@ -98,12 +101,6 @@ class WordPieces:
         continues = torch.zeros(max(vocabulary.values()) + 1, dtype=torch.bool)
         continues[[number for token, number in vocabulary.items() if token.startswith("##")]] = True
         return cls(continues, vocabulary["[SEP]"])
-
-    def check(self, input_ids: Tensor) -> None:
-        if bool(input_ids[:, TOKENS:].any()):
-            raise UserError(f"The model reads {TOKENS} tokens, but these prompts have {input_ids.shape[1]}.")
-        if lacking := [row for row, ids in enumerate(input_ids.tolist()) if self.separator not in ids]:
-            raise UserError(f"The token ids of class {lacking[0]} lack the final [SEP] (id {self.separator}).")
 
 
 def aggregate(states: Tensor, input_ids: Tensor, pieces: WordPieces) -> Tensor:

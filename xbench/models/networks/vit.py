@@ -50,10 +50,8 @@ def side_of(tensors: Mapping[str, Tensor]) -> int:
 
 def implementation_of(tensors: Mapping[str, Tensor]) -> str | None:
     """Return the key of `_TELL_TALES` that fits the names of a checkpoint's image encoder, or None."""
-    for implementation, tell_tale in _TELL_TALES.items():
-        if {f"{PREFIX}{tell_tale}", f"{PREFIX}vit.{tell_tale}"} & tensors.keys():
-            return implementation
-    return None
+    names = {name.removeprefix(PREFIX).removeprefix("vit.") for name in tensors if name.startswith(PREFIX)}
+    return next((implementation for implementation, tell_tale in _TELL_TALES.items() if tell_tale in names), None)
 
 
 def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
