@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 
 from xbench.callbacks.evaluation import Evaluation
@@ -63,13 +64,6 @@ class _Films(ChestXrayDataModule):
         return Radiograph(record.source.image, record.source.masks)
 
 
-class _KeepBatch(Callback):
-    batch: Batch | None = None
-
-    def on_test_batch_start(self, *of_run: Any) -> None:
-        self.batch = of_run[2]
-
-
 @pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest) -> SaliencyModel:
     """Build the model under test."""
@@ -87,14 +81,14 @@ def model(request: pytest.FixtureRequest) -> SaliencyModel:
 @pytest.fixture(scope="module")
 def batch(model: SaliencyModel) -> Iterator[Batch]:
     """Four phantoms as model input, after everything that precedes the first batch of a run."""
-    keep = _KeepBatch()
-    trainer = _trainer(keep)
+    batches: list[Batch] = []
+    trainer = _trainer(LambdaCallback(on_test_batch_start=lambda *of_run: batches.append(of_run[2])))
     with suppress(UserError):
         trainer.test(model, datamodule=_Films(limit=4, batch_size=4, num_workers=0, cache=False), verbose=False)
     model.eval()
-    assert keep.batch is not None, "the model failed before the first batch of a run"
+    assert batches, "the model failed before the first batch of a run"
     # The model holds its trainer by a weak reference.
-    yield keep.batch
+    yield batches[0]
     del trainer
 
 

@@ -109,8 +109,7 @@ class CheXagent2(Family):
         opened = any(_more_opened(text, f"<|{tag}|>", f"<|/{tag}|>") for tag in ("ref", "box"))
         reading.cut = opened or ends_in_tag(text)
         for content in _between(text, "<|box|>", "<|/box|>"):
-            pairs = _PAIRS.fullmatch(content.strip())
-            if pairs:
+            if pairs := _PAIRS.fullmatch(content.strip()):
                 reading.add_list(",".join(pairs.groups()))
             else:
                 reading.dropped += 1
