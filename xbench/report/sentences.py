@@ -386,7 +386,7 @@ def _interval(found: Standings) -> Sentence:
     images = max(run.run.results.counts.images for run in runs)
     # Nobody should take a number of phantoms for one of patients.
     kind = "synthetic image" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "image"
-    lesions = f"{count_of(found.head.lesions, 'lesion')} (one for each finding of an image) in"
+    lesions = f"{count_of(found.head.lesions, 'lesion')} (all of one finding in an image count as one) in"
     texts, span = [f"Measured on {lesions} {count_of(images, kind)}, too few for an interval."], ""
     if score.low is not None and score.high is not None:
         span = f"from {whole(score.low)}% to {whole(score.high)}%"

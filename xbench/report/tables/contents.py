@@ -545,8 +545,8 @@ def _correlations(analysis: Analysis) -> Table:
     return table_of(
         "correlations",
         "Recognition and grounding",
-        "Least-squares line through AUROC and pointing game, both as fractions. A point is a model with its own "
-        "settings (for all datasets: its means over them), or a model and finding. p: test of slope zero; none "
+        "Least-squares line through AUROC and pointing game, both as fractions. Each point is a model with its own "
+        "settings (on all datasets: the model's means), or one finding of a model. p: test of slope zero; none "
         "if points are not independent, such as findings of several models or datasets. Left out: models and findings "
         "with equal probabilities for all images, whose AUROC is 0.5 by construction.",
         ["Each point is a", "Dataset"],
