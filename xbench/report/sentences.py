@@ -666,7 +666,7 @@ def _explained(facts: Facts) -> tuple[str, ...]:
     if len(rest) > 2 and max(rest) - min(rest) < 0.05:
         name = far[0].rpartition(" (")[0].partition(": ")[2] or far[0]  # of `Demo: Nodule (PhantomCXR)`, the finding
         alone = f"Every {what} but {name} is recognized about equally well"
-        return (f"Too few points to tell. {alone}, so R\u00b2 ({line.r_squared:.2f}) depends on it alone.",)
+        return (f"Too few points to tell. {alone}, so R\u00b2 ({line.r_squared:.2f}) depends on {name} alone.",)
     if line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
         return (f"Too few points to tell. {explains}, which could be chance with so few points.",)
     if line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
@@ -685,10 +685,11 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
     if not shares:
         return ""
     parts = [f"{elsewhere[of]:,} of {recognized[of]:,} ({100 * share:.1f}%) for {of}" for share, of in shares]
-    parts[0] = parts[0].replace(" (", " recognized lesions (", 1)
     missed = listed(parts) if len(parts) < 3 else f"between {parts[0]} and {parts[-1]}"
     nowhere = ", or left without a box" if any(run.run.results.answers and run.quadrants for run in runs) else ""
-    return f"Missed by more than {100 * NEAR:g}% of the image's width{nowhere}: {missed}."
+    return (
+        f"Of the recognized lesions, {missed} were missed by more than {100 * NEAR:g}% of the image's width{nowhere}."
+    )
 
 
 def failures(facts: Facts) -> Answer:
