@@ -22,7 +22,8 @@ from xbench.data.datamodule import ChestXrayDataModule, drawn_pairs
 from xbench.findings.conditions import OF_MAPS
 from xbench.geometry.grid import FULL_VIEW, maps_on_grid
 from xbench.models.redrawing import Layer, layers_of, redrawn, same_words, words_of
-from xbench.runs.files import PERTURBATIONS, SCHEMAS
+from xbench.runs.files import PERTURBATIONS
+from xbench.runs.images import table_of
 from xbench.scoring.perturbations import STEPS, changed, ranking, region_in_view, similarities
 from xbench.types import Batch, Maps, Prediction, Truth
 
@@ -81,9 +82,7 @@ class Perturbations(Callback):
                 rows += _randomisation(trainer, pl_module, batch, pairs, maps)
             # Sort like all tables, in the dataset's order.
             rows.sort(key=itemgetter(0))
-        columns = zip(SCHEMAS[PERTURBATIONS], zip(*rows, strict=True), strict=False)
-        arrays = [pa.array(values, column.type, from_pandas=True) for column, values in columns]
-        self.latest = {PERTURBATIONS: pa.Table.from_arrays(arrays, schema=SCHEMAS[PERTURBATIONS])} if rows else {}
+        self.latest = {PERTURBATIONS: table_of(PERTURBATIONS, rows)} if rows else {}
         Evaluation.of(trainer).stopwatch.lap("forward")
 
     def _curves(self, trainer: Trainer, batch: Batch, pair: int, values: NDArray[np.float32]) -> Iterator[_Row]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -59,8 +59,10 @@ class SavedImage:
 
 
 def table_of(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Return rows as a table of a run."""
-    return _table(name, _columns(name, rows), len(rows))
+    """Return rows, without columns that are null, as a table of a run; NaN becomes null."""
+    columns = zip(SCHEMAS[name], zip(*rows, strict=True), strict=False)
+    arrays = {column.name: pa.array(values, column.type, from_pandas=True) for column, values in columns}
+    return _table(name, arrays, len(rows))
 
 
 def with_attributes(tables: Mapping[str, pa.Table], attributes: Sequence[Mapping[str, Any]]) -> Mapping[str, pa.Table]:
@@ -77,17 +79,13 @@ def with_attributes(tables: Mapping[str, pa.Table], attributes: Sequence[Mapping
 
 def truth_table(regions: Sequence[tuple[int, str, Query, bool, Coverage, Sequence[Shape]]]) -> pa.Table:
     """Return `truth.parquet` of a batch: index and name of the image, query, presence, region and items."""
-    keys = [(index, name, *query[:2], present) for index, name, query, present, _, _ in regions]
-    coverage, shapes = [one[4] for one in regions], [one[5] for one in regions]
-    columns = _columns(TRUTH, [(*key, one.shape, one.whole.tobytes()) for key, one in zip(keys, coverage, strict=True)])
-    for name in ("partial", "share", "kept"):
-        columns[name] = _lists([getattr(one, name) for one in coverage], SCHEMAS[TRUTH].field(name).type)
-    kinds = SCHEMAS[TRUTH].field("shapes").type.value_type
-    items = {kind.name: [getattr(item, kind.name) for of_region in shapes for item in of_region] for kind in kinds}
-    items["coordinates"] = _lists(items["coordinates"], kinds.field("coordinates").type)
-    of_items = pa.StructArray.from_arrays([pa.array(items[kind.name], kind.type) for kind in kinds], fields=[*kinds])
-    columns["shapes"] = pa.ListArray.from_arrays(_ends(shapes), of_items)
-    return _table(TRUTH, columns, len(regions))
+    names = [kind.name for kind in SCHEMAS[TRUTH].field("shapes").type.value_type]
+    rows = []
+    for index, image_id, query, present, one, shapes in regions:
+        covered = one.shape, one.whole.tobytes(), one.partial, one.share, one.kept
+        items = [{name: getattr(shape, name) for name in names} for shape in shapes]
+        rows.append((index, image_id, *query[:2], present, *covered, items))
+    return table_of(TRUTH, rows)
 
 
 def predictions_table(
@@ -109,19 +107,6 @@ def predictions_table(
         kind = SCHEMAS[PREDICTIONS].field("map").type
         columns["map"] = column_of(cells, kind) if there.all() else column_of(cells[there], kind, there)
     return _table(PREDICTIONS, columns, len(truth.queries))
-
-
-def _lists(parts: Sequence[NDArray[Any]], kind: pa.ListType) -> pa.ListArray:
-    cells = np.concatenate(parts) if parts else np.zeros(0)
-    return pa.ListArray.from_arrays(_ends(parts), column_of(cells, kind.value_type))
-
-
-def _ends(parts: Sequence[Sequence[Any] | NDArray[Any]]) -> pa.Array:
-    return pa.array([*accumulate(map(len, parts), initial=0)], pa.int32())
-
-
-def _columns(name: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    return dict(zip(SCHEMAS[name].names, zip(*rows, strict=True), strict=False))
 
 
 def _table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:

@@ -166,9 +166,9 @@ class Rows:
         return np.asarray(place[self.query] == self.finding)
 
     @property
-    def patient(self) -> list[str | int]:
-        """Patient of each of the N images, or the image's index if unknown."""
-        return [place if name is None else name for place, name in enumerate(self.patient_ids)]
+    def patient(self) -> list[str]:
+        """Patient of each of the N images by name, or the image if the patient is unknown."""
+        return [image if name is None else name for image, name in zip(self.image_ids, self.patient_ids, strict=True)]
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
@@ -206,22 +206,18 @@ def nulls(schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
 
 def column_of(values: NDArray[Any], kind: pa.DataType, there: NDArray[np.bool_] | None = None) -> pa.Array:
     """Return numbers (N,), NaN as null, or lists (N, T), as a column; with `there` (R,), of R rows, the others null."""
-    rows = len(values) if there is None else len(there)
     if values.ndim == 2:
-        lengths = np.full(rows, values.shape[1]) if there is None else there * values.shape[1]
+        lengths = np.full(len(values), values.shape[1]) if there is None else there * values.shape[1]
         ends = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+        known = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
         cells = np.ascontiguousarray(values, kind.value_type.to_pandas_dtype())
         cells = pa.Array.from_buffers(kind.value_type, cells.size, [None, pa.py_buffer(cells)])
-        return pa.Array.from_buffers(kind, rows, [_bits(there), pa.py_buffer(ends)], children=[cells])
-    if there is not None:
-        spread = np.full(rows, np.nan if values.dtype.kind == "f" else 0, values.dtype)
-        spread[there] = values
-        values = spread
-    known = ~np.isnan(values) if values.dtype.kind == "f" else there
-    content = np.ascontiguousarray(values, kind.to_pandas_dtype())
-    return pa.Array.from_buffers(
-        kind, rows, [_bits(known), _bits(content) if content.dtype == np.bool_ else pa.py_buffer(content)]
-    )
+        return pa.Array.from_buffers(kind, len(lengths), [known, pa.py_buffer(ends)], children=[cells])
+    if there is None:
+        return pa.array(values, kind, from_pandas=True)
+    spread = np.zeros(len(there), kind.to_pandas_dtype())
+    spread[there] = values
+    return pa.array(spread, kind, ~there | np.isnan(spread))
 
 
 def float_columns(values: Mapping[str, NDArray[Any]], there: NDArray[np.bool_]) -> dict[str, pa.Array]:
@@ -240,10 +236,6 @@ def float_columns(values: Mapping[str, NDArray[Any]], there: NDArray[np.bool_]) 
 def texts_column(values: tuple[str | None, ...]) -> pa.Array:
     """Return texts as a column; cached because the tables of a batch, and of the next, share most of them."""
     return pa.array(values, pa.string())
-
-
-def _bits(values: NDArray[np.bool_] | None) -> pa.Buffer | None:
-    return None if values is None else pa.py_buffer(np.packbits(values, bitorder="little"))
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], tuple[str, ...]]:
