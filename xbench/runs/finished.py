@@ -29,7 +29,7 @@ from xbench.runs.fingerprint import outputs_depend_on
 from xbench.runs.images import SavedImage, ScoredPairs
 from xbench.runs.results import Results, read_results
 from xbench.runs.tables import read_conditions, read_rows
-from xbench.scoring.interventions import CONDITIONS
+from xbench.scoring.interventions import CONDITIONS, keys_of
 from xbench.scoring.rows import Rows
 
 if TYPE_CHECKING:
@@ -173,10 +173,8 @@ class FinishedRun:
     @cached_property
     def scored_pairs(self) -> ScoredPairs:
         """Maps, regions and pictures of the scored pairs, read one at a time and checked against the rows."""
-        rows = self.rows
-        places = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
-        pairs = [(rows.image_ids[image], rows.queries[query]) for image, query in places]
-        return ScoredPairs(self.folder, dict(zip(pairs, rows["region_digest"].tolist(), strict=True)))
+        digests = self.rows["region_digest"].tolist()
+        return ScoredPairs(self.folder, dict(zip(keys_of(self.rows), digests, strict=True)))
 
     def check_tables(self) -> None:
         """Check that the tables are readable and match the results."""
@@ -331,12 +329,12 @@ class FinishedRun:
     @cached_property
     def queries(self) -> dict[str, list[Query]]:
         """Queries by image."""
-        rows, names = self.rows, dict(enumerate(self.results.findings))
-        findings = {place: None if name == PHRASES else name for place, name in names.items()}
-        texts = dict(enumerate(rows.texts))
+        rows = self.rows
+        findings = [None if name == PHRASES else name for name in (*self.results.findings, PHRASES)]
+        texts = [*rows.texts, None]
         columns = (column.tolist() for column in (rows.query, rows.finding, rows.text, rows["language"]))
         queries = [
-            Query(rows.queries[query], findings.get(finding), texts.get(text), language or None)
+            Query(rows.queries[query], findings[finding], texts[text], language or None)
             for query, finding, text, language in zip(*columns, strict=True)
         ]
         pairs = zip(rows.image_ids, self.pairs_of, strict=True)

@@ -14,17 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.findings.conditions import PROMPTS
-from xbench.runs.files import (
-    IMAGES,
-    PAIRS,
-    PERTURBATIONS,
-    PICTURES,
-    PREDICTIONS,
-    SCHEMAS,
-    TRUTH,
-    WRITING,
-    Table,
-)
+from xbench.runs.files import IMAGES, PAIRS, PERTURBATIONS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, WRITING, Table
 from xbench.runs.fingerprint import outputs_depend_on
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer

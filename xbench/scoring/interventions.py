@@ -68,7 +68,7 @@ class Intervened:
     @property
     def patients(self) -> list[str]:
         """Patient of each pair by name, or the image if the patient is unknown (P)."""
-        names = _patients(self.rows)
+        names = self.rows.patient
         return [names[image] for image in self.rows.image[self.row].tolist()]
 
 
@@ -167,12 +167,6 @@ def _of_pairs(pairs: Intervened, fill: str, kept: NDArray[np.bool_]) -> Numbers:
     return {"per_class": per_class, "macro": macro}
 
 
-def _patients(rows: Rows) -> list[str]:
-    return [
-        image if patient is None else patient for patient, image in zip(rows.patient_ids, rows.image_ids, strict=True)
-    ]
-
-
 def keys_of(rows: Rows) -> list[tuple[str, str]]:
     """Return image and query of each row (R)."""
     pairs = zip(rows.image.tolist(), rows.query.tolist(), strict=True)
@@ -227,7 +221,7 @@ def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
     It is the middle of `youden` on the finding's labeled rows in the other four fifths of patients, dealt by SHA-256
     digests of their names.
     """
-    names, patient = np.unique(_patients(rows), return_inverse=True)
+    names, patient = np.unique(rows.patient, return_inverse=True)
     fold = (by_digest(names.tolist()) % FOLDS)[patient][rows.image]
     known, found = (rows["label"] >= 0) & ~np.isnan(score), np.full(len(rows), np.nan)
     for place in range(len(rows.findings)):
@@ -243,7 +237,7 @@ def thresholds(rows: Rows, score: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _swapped(rows: Rows, row: NDArray[np.int64], decisions: NDArray[np.float64], label: int) -> NDArray[np.float64]:
     """Return the decision on the next image, by digest, of another patient with this label (P,), or NaN."""
-    rank, names, found = by_digest(rows.image_ids), _patients(rows), np.full(len(row), np.nan)
+    rank, names, found = by_digest(rows.image_ids), rows.patient, np.full(len(row), np.nan)
     for place in range(len(rows.findings)):
         own = rows.of_finding & (rows.finding == place)
         pool = np.flatnonzero(own & (rows["label"] == label))

@@ -29,20 +29,16 @@ _AT_A_TIME = 1024
 """Rows per step; a whole table at once would take five times as long, and a gigabyte."""
 
 
+@np.errstate(invalid="ignore")
 def dice(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
     """Return Dice 2 |B and R| / (|B| + |R|) from numbers of pixels; NaN if both are empty."""
-    return np.asarray(_ratio(2 * np.asarray(overlap, np.float64), mask + region))
+    return np.asarray(2 * np.asarray(overlap, np.float64) / (mask + region))
 
 
+@np.errstate(invalid="ignore")
 def iou(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
     """Return IoU |B and R| / |B or R| from numbers of pixels; NaN if both are empty."""
-    return np.asarray(_ratio(np.asarray(overlap, np.float64), mask + region - overlap))
-
-
-def _ratio(part: NDArray[np.float64], whole: NDArray[Any]) -> NDArray[np.float64]:
-    with np.errstate(invalid="ignore"):
-        ratio: NDArray[np.float64] = part / whole
-    return ratio
+    return np.asarray(np.asarray(overlap, np.float64) / (mask + region - overlap))
 
 
 def summed(values: NDArray[np.float64], group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
@@ -58,11 +54,10 @@ def counted(group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
     return np.bincount(group[group >= 0], minlength=groups).astype(np.int64)
 
 
+@np.errstate(invalid="ignore")
 def mean(total: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return means from sums (groups, ...) and counts; NaN for a group without rows."""
-    with np.errstate(invalid="ignore"):
-        means: NDArray[np.float64] = total.astype(np.float64) / ONE / count.reshape(-1, *[1] * (total.ndim - 1))
-    return means
+    return np.asarray(total.astype(np.float64) / ONE / count.reshape(-1, *[1] * (total.ndim - 1)))
 
 
 def pointing_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:

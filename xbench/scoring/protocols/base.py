@@ -32,13 +32,9 @@ _KINDS = {"map": "maps", "boxes": "boxes", "points": "points", "words": "words",
 _OF_TRUTH = ("pixels", "region", "images", "lesions")
 
 
-def _no_boxes() -> NDArray[np.float64]:
-    return np.zeros((0, 4))
-
-
 @dataclass(frozen=True)
 class PairView:
-    """Prediction for a pair: a raw map in the frame of the model input, or boxes in fractions."""
+    """Prediction for a pair: a raw map in the frame of the model input, or boxes x0, y0, x1, y1 in fractions."""
 
     cells: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # (h, w)
     crop: View = (0.0, 0.0, 1.0, 1.0)  # part of the radiograph that the map shows
@@ -46,7 +42,7 @@ class PairView:
     upsampling: Upsampling = "bilinear"
     sigma: float = 0.0  # standard deviation in cells of the Gaussian smoothing that the model applied
     missing: bool = False  # whether an external map is missing; its cells are 0
-    boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (N, 4) x0, y0, x1, y1 in the order of the answer
+    boxes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))  # (N, 4), in the order of the answer
     confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (N,)
     words: Stated | None = None  # mentions of the finding in a text; None without a text
     own: Stated | None = None  # mentions by the finding's own name only
@@ -62,13 +58,13 @@ class PairView:
 
 @dataclass(frozen=True)
 class PairTruth:
-    """Annotation of a pair: a region on the grid, or boxes in fractions of the radiograph."""
+    """Annotation of a pair: a region on the grid, or boxes x0, y0, x1, y1 in fractions of the radiograph."""
 
     label: int  # 1 present, 0 absent, -1 unknown
     region: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))  # (H, W), empty without the finding
     items: Sequence[Shape] = ()  # individual annotations; empty if only the region is known
     gamma: float = 0.5  # share of a grid pixel that an item must cover
-    boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (M, 4) x0, y0, x1, y1
+    boxes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))  # (M, 4)
     separate: bool = True  # whether each box is one item; otherwise only their union is known
     location: Location | None = None  # sides and zones of the items
     sided: bool = True  # whether the finding can have sides and zones

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.geometry.location import ZONE_SETS, ZONES, Location
+from xbench.scoring.numbers import share
 from xbench.scoring.protocols.base import Group, Number, PairTruth, PairView, Protocol, Table, Tuned, of_group
 
 if TYPE_CHECKING:
@@ -211,12 +212,8 @@ def parts(group: Group, prefix: str = "") -> dict[str, tuple[NDArray[np.int64], 
 
 
 def _numbers(group: Group, prefix: str) -> dict[str, float | None]:
-    return {name: _share(above.sum(), below.sum()) for name, (above, below) in parts(group, prefix).items()}
+    return {name: share(int(above.sum()), int(below.sum())) for name, (above, below) in parts(group, prefix).items()}
 
 
 def _of(which: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return 1 * (which & among), 1 * among
-
-
-def _share(part: int, whole: int) -> float | None:
-    return int(part) / int(whole) if whole else None
