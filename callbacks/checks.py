@@ -1,8 +1,6 @@
-"""Checks of a run: usable outputs, and each image exactly once."""
+"""Checks of a run: all batches, and usable outputs."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,15 +19,6 @@ def check_no_limit(trainer: Trainer, stage: str) -> None:
         raise UsageError(
             f"--trainer.limit_{stage}_batches {limit} (also set by --trainer.fast_dev_run) limits each process "
             "separately and silently omits images: use --data.limit N for the first N images."
-        )
-
-
-def check_each_once(positions: Sequence[int], count: int) -> None:
-    """Raise a RuntimeError unless `positions`, of processed and unreadable images, cover `count` images once."""
-    if sorted(positions) != list(range(count)):
-        raise RuntimeError(
-            f"Each of {count} images must be processed once, but {len(positions)} were processed, "
-            f"{len({*positions})} of them different. Set use_distributed_sampler to false."
         )
 
 

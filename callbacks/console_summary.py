@@ -31,27 +31,25 @@ class ConsoleSummary(Callback):
         if trainer.progress_bar_callback is not None:
             # A live bar would cover the table.
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
-        console = Console(markup=False)
+        console = Console(markup=False, highlight=False)
         if not results.in_words:
             console.print(_table(results))
-        console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
+        console.print(_times(results.provenance["seconds"]), style="dim")
         if results.answers:
-            console.print(_rates(results.answers, results.box_file), style="dim", highlight=False)
+            console.print(_rates(results.answers, results.box_file), style="dim")
         if results.own_scale:
-            console.print(_own_scale(results.own_scale), style="dim", highlight=False)
+            console.print(_own_scale(results.own_scale), style="dim")
         if results.interventions:
             console.print(_interventions(results.interventions))
         rows = Evaluation.of(trainer).rows
         for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, rows)])):
-            console.print(line, style="yellow", highlight=False)
+            console.print(line, style="yellow")
         # soft_wrap: a wrapped path cannot be copied.
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger) and logger.offline_run is not None:
-                console.print(
-                    f"Logged offline. To upload: wandb sync {logger.offline_run}", soft_wrap=True, highlight=False
-                )
+                console.print(f"Logged offline. To upload: wandb sync {logger.offline_run}", soft_wrap=True)
         if (writer := find(trainer, ResultsWriter)) is not None:
-            console.print(f"Results: {writer.folder / 'results.json'}", soft_wrap=True, highlight=False)
+            console.print(f"Results: {writer.folder / 'results.json'}", soft_wrap=True)
 
 
 _COLUMNS = {
@@ -113,11 +111,10 @@ def _rates(answers: Answers, box_file: bool) -> str:
         found, pairs = round(shares["pairs"] * shares["answered"]), round(shares["pairs"])
         return f"{pairs} pairs with the finding and a region: {answers.kind} for {found}, none for {pairs - found}."
     kinds = ", ".join(f"{100 * shares[name]:.1f}% {name}" for name in STATUSES)
-    recognized = tokens = ""
-    if answers.tokens is not None:
-        tokens = f" Tokens: {answers.tokens.sent:,} sent, {answers.tokens.received:,} received."
-    if answers.recognition is not None and answers.recognition.decisions_only:
-        recognized = " Recognition from yes or no alone: the ROC curve has one step."
+    one_step = answers.recognition is not None and answers.recognition.decisions_only
+    recognized = " Recognition from yes or no alone: the ROC curve has one step." if one_step else ""
+    spent = answers.tokens
+    tokens = "" if spent is None else f" Tokens: {spent.sent:,} sent, {spent.received:,} received."
     again = "" if answers.repeats is None else f" {answers.repeats.in_words()}"
     return (
         f"{shares['pairs']:.0f} answers about present findings with a region ({answers.family}, {answers.frame}): "

@@ -34,7 +34,7 @@ from xbench.scoring.metrics import metrics_of
 from xbench.scoring.rows import CHANGED, SCHEMA, Rows, fixed_only, in_order, with_changes
 from xbench.types import Answers, Batch, Failure, Note, Prediction, Rules, TieRule
 
-from .checks import check_each_once, check_no_limit, check_values
+from .checks import check_no_limit, check_values
 
 _AT_A_TIME = 1024
 """Rows per update of the metrics; an update with the rows of one batch costs nearly as much."""
@@ -113,9 +113,7 @@ class Evaluation(Callback):
             problem = unread if lost else model.input_problem(batch, model.seen)
             odd = f"{EXPLORATORY_NOTE}: {model.exploratory}" if model.exploratory else None
             trained = training_of(model.trained_on, data.name) if model.trained_on else None
-            for said in (problem, odd, trained and f"{SUPERVISED_NOTE}: it was {trained}"):
-                if said is None:
-                    continue
+            for said in filter(None, (problem, odd, trained and f"{SUPERVISED_NOTE}: it was {trained}")):
                 # In the batch, because the journal keeps its notes.
                 images = batch.truth.image_ids or [failure.image_id for failure in batch.failures]
                 batch.notes += [Note(said, image_id) for image_id in images]
@@ -193,7 +191,12 @@ class Evaluation(Callback):
         failures = sorted(chain(*of_failures), key=lambda failure: failure.index)
         problems = [problem for problem in of_problems if problem is not None]
         done = [*chain(*of_done)]
-        check_each_once(done + [failure.index for failure in failures], len(data.records))
+        positions = done + [failure.index for failure in failures]
+        if sorted(positions) != [*range(len(data.records))]:
+            raise RuntimeError(
+                f"Each of {len(data.records)} images must be processed once, but {len(positions)} were processed, "
+                f"{len({*positions})} of them different. Set use_distributed_sampler to false."
+            )
         if not done:
             raise UserError(
                 f"{data.name}: none of the {len(failures)} images could be read. The "

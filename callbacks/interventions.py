@@ -35,9 +35,8 @@ class Interventions(Callback):
     alone. Must come after `Evaluation` and `CaseKeeper`, and before `ResultsWriter`.
     """
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: SaliencyModel, stage: str) -> None:  # type: ignore[override]
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(pl_module, SaliencyModel)
         if stage != "test" or not data.interventions:
             return
         if pl_module.preprocessing.unseen:
@@ -49,10 +48,9 @@ class Interventions(Callback):
             Console(markup=False, highlight=False).print(plan(data, pl_module), soft_wrap=True)
 
     def on_test_batch_end(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
+        self, trainer: Trainer, pl_module: SaliencyModel, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(pl_module, SaliencyModel)
         if outputs is None or not data.interventions:
             return
         for changes in rounds(batch):

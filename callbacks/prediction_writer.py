@@ -69,10 +69,9 @@ class PredictionWriter(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         if outputs is not None:
             check_output(outputs, batch.truth, str(pl_module.name))
-        kept = tables_of(outputs, batch)
-        number = batch.first // data.batch_size
+        number, kept = batch.first // data.batch_size, tables_of(outputs, batch)
         with self._writing():
-            record = BatchRecord(number, kept, tuple(batch.failures), tuple(batch.notes))
+            record = BatchRecord(number, kept, batch.failures, batch.notes)
             append_record(self._parts / f"{trainer.global_rank}.arrow", record)
             if outputs is not None and self._drawn:
                 self._draw(outputs, batch, pl_module)  # type: ignore[arg-type]
@@ -132,12 +131,10 @@ class PredictionWriter(Callback):
         for text, names in odd.items():
             console.print(f"{text[0].upper()}{text[1:]}: {len(names)} (first: {names[0]}).", style="yellow")
         count = len(data.records) - len(skipped)
-        said = f"{count} image{'' if count == 1 else 's'}"
+        where = f"Predictions: {self.folder}"
         if self._drawn and count:
-            said += f". Look at {self.folder / 'sheets'}; overlays, maps and scores are beside it."
-        else:
-            said += f". Predictions: {self.folder}"
-        console.print(said, soft_wrap=True)
+            where = f"Look at {self.folder / 'sheets'}; overlays, maps and scores are beside it."
+        console.print(f"{count} image{'' if count == 1 else 's'}. {where}", soft_wrap=True)
 
 
 def _to_draw(overlays: bool | list[str] | str, findings: Sequence[str]) -> list[str]:

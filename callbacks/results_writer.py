@@ -81,7 +81,7 @@ class ResultsWriter(Callback):
             f"The finished batch cannot be written to {self._run.journal}",
             "Earlier batches are kept: free disk space and run the same command with --resume true.",
         ):
-            record = BatchRecord(number, tables, tuple(batch.failures), tuple(batch.notes))
+            record = BatchRecord(number, tables, batch.failures, batch.notes)
             append_record(self._run.part(trainer.global_rank), record)
         # Otherwise this time would count as waiting for the next batch.
         evaluation.stopwatch.lap("logging")

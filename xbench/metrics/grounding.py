@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torchmetrics import Metric
 
 from xbench.geometry.grid import FULL_VIEW, TieRule
 from xbench.predictions.answer import Answer
@@ -204,7 +203,7 @@ def _check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
         )
 
 
-class LesionDetections(Metric):
+class LesionDetections(RowMetric):
     """FROC and COCO's mean average precision of scored detections, boxes or connected parts of maps, per class.
 
     Detections are sorted by image before counting, so the order of updates and the number of processes do not matter.
@@ -215,19 +214,16 @@ class LesionDetections(Metric):
         most: Number of detections per image that count, those with the highest scores, as in COCO.
     """
 
-    full_state_update = False
     detections: list[Tensor]
     images: Tensor
     lesions: Tensor
 
     def __init__(self, num_classes: int, ious: Sequence[float] = IOUS, most: int = MOST) -> None:
-        super().__init__()
-        if num_classes < 1 or not ious or not all(0 < iou <= 1 for iou in ious) or most < 1:
-            raise ValueError("there must be a class, overlaps in (0, 1] and a detection")
+        super().__init__(num_classes, images=(num_classes,), lesions=(num_classes,))
+        if not ious or not all(0 < iou <= 1 for iou in ious) or most < 1:
+            raise ValueError("there must be overlaps in (0, 1] and a detection")
         self.ious, self.most = tuple(ious), most
         self.add_state("detections", [], dist_reduce_fx="cat")
-        for name in ("images", "lesions"):
-            self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, index: int, column: int, scores: Floats, iou: Floats) -> None:
         """Add the detections of one image and finding: scores (D,), IoU with its L lesions (D, L), and its index."""

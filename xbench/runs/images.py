@@ -117,11 +117,8 @@ def read_saved_images(
     folder: Path, queries: Mapping[str, Sequence[Query]], condition: str = ""
 ) -> Iterator[SavedImage]:
     """Yield the saved images with these queries, in the dataset's order."""
-    others = {
-        name: _OfImages(Table(folder / name))
-        for name in (PREDICTIONS, TRUTH, PICTURES)
-        if name != PICTURES or (folder / name).exists()
-    }
+    names = (PREDICTIONS, TRUTH, PICTURES) if (folder / PICTURES).exists() else (PREDICTIONS, TRUTH)
+    others = {name: _OfImages(Table(folder / name)) for name in names}
     for row in Table(folder / IMAGES).rows():
         if row["failure"] is not None:
             continue
@@ -187,10 +184,8 @@ class ScoredPairs:
         with reading(folder):
             self._files = {name: Table(folder / name) for name in (IMAGES, PREDICTIONS, TRUTH, PICTURES)}
             self._gamma = stated_gamma(self._files[TRUTH])
-            names = {name: self._files[name].read(["image_id"])["image_id"] for name in (IMAGES, PICTURES)}
-            self._image, self._picture = (
-                {one: place for place, one in enumerate(column.to_pylist())} for column in names.values()
-            )
+            names = (self._files[name].read(["image_id"])["image_id"].to_pylist() for name in (IMAGES, PICTURES))
+            self._image, self._picture = ({one: place for place, one in enumerate(column)} for column in names)
             self._map = _places(self._files[PREDICTIONS], "map_shape")
             present = self._files[TRUTH].read(["present"])["present"].fill_null(False).to_pylist()
             self._place = {pair: row for pair, row in _places(self._files[TRUTH], "query").items() if present[row]}
@@ -300,8 +295,7 @@ def map_of(row: Mapping[str, Any]) -> NDArray[np.float32]:
         return np.full((height, width), np.nan, np.float32)
     if not np.isfinite(row["map"]).all():
         raise ValueError("a map is not finite")
-    cells: NDArray[np.float32] = row["map"].reshape(height, width)
-    return cells
+    return np.asarray(row["map"].reshape(height, width))
 
 
 def crop_of(row: Mapping[str, Any]) -> View:

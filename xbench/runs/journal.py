@@ -11,7 +11,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,8 +34,8 @@ class BatchRecord:
 
     batch: int  # number in the dataset's order, from 0
     tables: Mapping[str, Any]  # tables of readable images by file name, or the result of `encoded`
-    failures: tuple[Failure, ...]
-    notes: tuple[Note, ...]
+    failures: Sequence[Failure]
+    notes: Sequence[Note]
 
 
 class Place(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import compress
 from pathlib import Path
 from typing import get_args
 
@@ -37,29 +36,30 @@ class StoredPredictions(Source):
         self._folder, self.files = table.parent, [table, table.parent / IMAGES]
         with reading(self._folder):
             file, images = Table(table, PREDICTIONS), Table(self.files[1])
-            rows = file.read(["image_id", "query", "logit", "probability", "asked", "condition"])
-            words = [asked in TEXTS for asked in rows["asked"].to_pylist()]
-            if rows["asked"].null_count < len(rows) - sum(words):
-                again = "`xbench rescore` reads them again, by another --family or --frame"
-                raise UsageError(f"--predictions {path} holds answers of a model: {again}.")
-            columns = ("image_id", "query", "logit", "probability")
-            images_of, queries, *numbers = (rows[name].to_pylist() for name in columns)
-            pairs = [*zip(images_of, queries, strict=True)]
-            conditions = zip(rows["condition"].to_pylist(), words, strict=True)
-            unchanged = [condition == "" and not text for condition, text in conditions]
-            if len({*compress(pairs, unchanged)}) < sum(unchanged):
-                raise ValueError(f"{table.name} has two rows of an image and a finding")
-            wanted = {*names.images}, {*names.findings}
-            known = [pair[0] in wanted[0] and pair[1] in wanted[1] for pair in pairs]
-            places = zip(pairs, known, words, strict=True)
-            strange = [f"{image}, {finding}" for (image, finding), own, text in places if not (own or text)]
-            known = [own and plain for own, plain in zip(known, unchanged, strict=True)]
-            scored = zip(pairs, zip(*numbers, strict=True), known, strict=True)
-            super().__init__({pair: both for pair, both, own in scored if own and None not in both}, unknown=strange)
+            columns = ("image_id", "query", "asked", "condition", "logit", "probability")
+            rows, drawn, seen, strange = file.read(columns), _drawn(file), set(), []
+            wanted_images, wanted_queries = {*names.images}, {*names.findings}
+            scores: dict[tuple[str, str], tuple[float, float]] = {}
             self._places: dict[str, dict[str, int]] = {}
-            for place in np.flatnonzero(_drawn(file) & known).tolist():
-                image_id, query = pairs[place]
-                self._places.setdefault(image_id, {})[query] = place
+            of_rows = zip(*(rows[name].to_pylist() for name in columns), strict=True)
+            for place, (image_id, query, asked, condition, logit, probability) in enumerate(of_rows):
+                if asked in TEXTS:
+                    continue
+                if asked is not None:
+                    again = "`xbench rescore` reads them again, by another --family or --frame"
+                    raise UsageError(f"--predictions {path} holds answers of a model: {again}.")
+                if not (known := image_id in wanted_images and query in wanted_queries):
+                    strange.append(f"{image_id}, {query}")
+                if condition != "":
+                    continue
+                if (image_id, query) in seen:
+                    raise ValueError(f"{table.name} has two rows of an image and a finding")
+                seen.add((image_id, query))
+                if known and None not in (logit, probability):
+                    scores[image_id, query] = logit, probability
+                if known and drawn[place]:
+                    self._places.setdefault(image_id, {})[query] = place
+            super().__init__(scores, unknown=strange)
             self.maps = {(image_id, query) for image_id, of_image in self._places.items() for query in of_image}
             names_of_images = images.read(["image_id"])["image_id"].to_pylist()
             self._image = {image_id: place for place, image_id in enumerate(names_of_images)}

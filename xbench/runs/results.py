@@ -413,14 +413,17 @@ def _contradiction(results: Results) -> str | None:
     if results.answered and results.provenance.get("model") is None:
         return "its provenance lacks the model that answered"
     findings, grounding = [*results.findings], results.grounding
-    answers = results.answers.per_class if results.answers else None
-    by_finding: list[Mapping[str, Any] | None] = [results.counts.per_finding, results.scored_on, answers]
-    by_finding += [grounding.per_class, results.classification.per_class]
-    by_finding += [results.own_scale.per_class] if results.own_scale else []
     changed = results.interventions
     by_fill = [*changed.all_pairs.items(), *changed.correct_only.items()] if changed else []
-    by_finding += [numbers.per_class for _, numbers in by_fill]
-    if any(part is not None and [*part] != findings for part in by_finding):
+    parts = [
+        grounding,
+        results.classification,
+        results.own_scale,
+        results.answers,
+        *(numbers for _, numbers in by_fill),
+    ]
+    by_finding = [results.counts.per_finding, results.scored_on, *(part.per_class for part in parts if part)]
+    if any([*numbers] != findings for numbers in by_finding):
         return "it lacks numbers of findings"
     for finding, scores in grounding.per_class.items():
         for curve in (scores.dice_curve, scores.iou_curve):

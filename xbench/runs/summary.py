@@ -72,9 +72,7 @@ def summarize(
     """
     findings = rows.findings
     said = None if answers is None else _answers(rows, computed.boxes, answers, (provenance or {})["model"])
-    by_finding, together = (None,) * len(findings), None
-    if said is None:
-        by_finding, together = numbers.sign_tests(rows)  # type: ignore[assignment]
+    by_finding, together = ([None] * len(findings), None) if said else numbers.sign_tests(rows)
     grounding = {
         finding: _grounding(rows, place, computed, by_finding[place], said) for place, finding in enumerate(findings)
     }

@@ -19,8 +19,6 @@ from xbench.scoring.rows import Rows
 class RowMetric(Metric):
     """Numbers by finding from integer sums of the given shapes, independent of order."""
 
-    is_differentiable = False
-    higher_is_better = True
     full_state_update = False
 
     def __init__(self, findings: int, **shapes: tuple[int, ...]) -> None:

@@ -21,8 +21,7 @@ def smoothed(cells: Map, before: float = 0.0) -> NDArray[np.float32]:
 
     if before == 1.5:
         return cells
-    blurred: NDArray[np.float32] = gaussian_filter(cells.astype(np.float32, copy=False), sigma=1.5, order=0)
-    return blurred
+    return np.asarray(gaussian_filter(cells.astype(np.float32, copy=False), sigma=1.5, order=0))
 
 
 def central(size: tuple[int, ...], share: float = 7 / 8) -> tuple[slice, slice]:
@@ -47,8 +46,7 @@ def sharpened(saliency: Map) -> NDArray[Any]:
     bound = np.float32(np.quantile(x, 1 - share))
     # In float64, because the last bit of a float32 exponential depends on the processor.
     power = np.exp(-np.clip(96 * (x - bound), -60, 60).astype(np.float64)).astype(x.dtype)
-    sharp: NDArray[Any] = 1 / (1 + power)
-    return sharp
+    return np.asarray(1 / (1 + power))
 
 
 def score(saliency: Map, region: Region) -> dict[str, float]:

@@ -56,8 +56,7 @@ def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
     def nearer(one: float, other: float) -> NDArray[np.bool_]:
         """Return which values are nearer to the other center; rounded like scikit-learn, which decides ties."""
-        found: NDArray[np.bool_] = other**2 - 2 * (other * values) < one**2 - 2 * (one * values)
-        return found
+        return np.asarray(other**2 - 2 * (other * values) < one**2 - 2 * (one * values))
 
     first = random.choice(len(values), p=ones / len(values))
     (near,) = distances(values[[first]])
