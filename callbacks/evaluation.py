@@ -36,8 +36,7 @@ from xbench.types import Answers, Batch, Failure, Note, Prediction, Rules, TieRu
 
 from .checks import check_no_limit, check_values
 
-_AT_A_TIME = 1024
-"""Rows per update of the metrics; an update with the rows of one batch costs nearly as much."""
+_AT_A_TIME = 1024  # rows per update of the metrics; an update with the rows of one batch costs nearly as much
 
 
 class Evaluation(Callback):

@@ -22,8 +22,7 @@ from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
 from .wandb_logger import FAILED, WandbLogger, prompt_style
 
-_EVERY = 30.0
-"""Seconds between updates of progress."""
+_EVERY = 30.0  # seconds between updates of progress
 
 
 class ExperimentLogging(Callback):

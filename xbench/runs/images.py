@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", np.uint8, np.float32)
 _nulls = lru_cache(maxsize=16)(lambda name, rows: nulls(SCHEMAS[name], rows))
-_MOST_CELLS = 2**26
-"""Limit for a map, because a few bytes can claim any number of empty cells."""
+_MOST_CELLS = 2**26  # limit for a map, because a few bytes can claim any number of empty cells
 
 
 @dataclass(frozen=True)

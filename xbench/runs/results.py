@@ -24,17 +24,13 @@ from xbench.runs.files import SCHEMAS
 from xbench.runtime.files import write_whole
 from xbench.scoring.interventions import ANY, OF_ANY, OF_FILL
 
-SIGN_LEVEL = 0.01
-"""Family-wise error rate of the sign test for uninformative maps, over findings and macro."""
-
-_MAX_BYTES = 2**27
-"""Size limit; 36 findings with 1,001 thresholds take 3 MB."""
+SIGN_LEVEL = 0.01  # family-wise error rate of the sign test for uninformative maps, over findings and macro
+_MAX_BYTES = 2**27  # size limit; 36 findings with 1,001 thresholds take 3 MB
 
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, gt=-(2**53), lt=2**53)]
-Macro = dict[str, Number | None]
-"""Means over findings, by name of the number."""
+Macro = dict[str, Number | None]  # means over findings, by name of the number
 
 
 class _Part:
@@ -359,10 +355,7 @@ class Results(_Part):
 
 def write_results(path: Path, results: Results) -> None:
     """Write `results.json`; raise a ValueError for NaN and infinity."""
-    content = asdict(results)
-    for name in ("answers", "own_scale", "interventions"):
-        if content[name] is None:
-            del content[name]
+    content = {name: part for name, part in asdict(results).items() if part is not None}
     text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
     # Put curves on one line. Strings contain no raw line breaks that could match.
     text = re.sub(r"\[\n\s+([-+.e\d\s,]+?)\n\s+\]", lambda m: f"[{re.sub(chr(10) + ' +', ' ', m[1])}]", text)

@@ -81,8 +81,7 @@ def write_tables(
     return {name: file_sha256(folder / name) for name in names}
 
 
-_MAX_ROWS = 2 * 10**7
-"""Limit of rows: ten times the largest dataset, because a few bytes can claim any number."""
+_MAX_ROWS = 2 * 10**7  # limit of rows: ten times the largest dataset, because a few bytes can claim any number
 
 
 def read_rows(path: Path, findings: Sequence[str], condition: str = "") -> Rows:

@@ -30,8 +30,7 @@ from xbench.runtime.errors import UsageError
 from xbench.runtime.strict import decimal
 from xbench.scoring.protocols.base import PairTruth, PairView
 
-FIELD = ("midline", "top", "bottom")
-"""Columns of lung fields, in order."""
+FIELD = ("midline", "top", "bottom")  # columns of lung fields, in order
 _PHRASE = re.compile("<obj>(.*?)</obj>", re.DOTALL)
 
 

@@ -15,12 +15,8 @@ from xbench.findings.conditions import CONTROL, FILLS, HIDE, KEEP, LEAST, NO_IMA
 from xbench.scoring.numbers import Numbers, by_digest, macro_mean, youden
 from xbench.scoring.rows import Rows
 
-FOLDS = 5
-"""Folds of patients; the threshold of each fold comes from the others."""
-
-ANY = "any"
-"""Replaces a fill for numbers that do not depend on one."""
-
+FOLDS = 5  # folds of patients; the threshold of each fold comes from the others
+ANY = "any"  # replaces a fill for numbers that do not depend on one
 OF_FILL = {
     "scored": ("drop", "control_drop", "use"),
     "decided": ("flip_rate", "control_flip_rate", "premium"),
@@ -34,9 +30,7 @@ OF_ANY = {
 }
 """Numbers with and without a fill, by the name of their number of pairs."""
 
-LACKING = ("without_control", "saturated", "without_decision")
-"""Numbers of pairs that lack some values of a fill."""
-
+LACKING = ("without_control", "saturated", "without_decision")  # numbers of pairs that lack some values of a fill
 CONDITIONS = (*(f"{kind}{fill}" for fill in FILLS for kind in (HIDE, CONTROL)), KEEP, NO_IMAGE)
 """Conditions used for numbers."""
 

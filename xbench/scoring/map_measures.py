@@ -45,8 +45,7 @@ LOGIT, PROBABILITY, MEASURES = 8, 9, 10
 
 _NO_LIMITS = np.empty(0, np.float32)
 
-MOST_THRESHOLDS = 2048
-"""Limit of the kernel, which keeps its histograms in registers."""
+MOST_THRESHOLDS = 2048  # limit of the kernel, which keeps its histograms in registers
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,8 @@ from xbench.scoring.rows import Rows
 Sums = dict[str, NDArray[np.int64]]
 Numbers = dict[str, Any]
 
-ONE = 2**40
-"""Value of a score of 1 in sums."""
-
-_AT_A_TIME = 1024
-"""Rows per step; a whole table at once would take five times as long, and a gigabyte."""
+ONE = 2**40  # value of a score of 1 in sums
+_AT_A_TIME = 1024  # rows per step; a whole table at once would take five times as long, and a gigabyte
 
 
 @np.errstate(invalid="ignore")
@@ -113,8 +110,7 @@ def sweep_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
 STATUSES = ("answered", "abstained", "unparsable", "truncated")
 _ODD = ("clipped", "reordered", "dropped", "duplicates", "suspect_frame")
 _ACCURACIES = (30, 50, 75)
-ROUNDING = 1e-12
-"""An IoU this close to a threshold counts as equal."""
+ROUNDING = 1e-12  # an IoU this close to a threshold counts as equal
 BOX_COUNTS = (
     *("pairs", "instances", *(f"acc_{percent}" for percent in _ACCURACIES), "matched_30", "matched_50", "predicted"),
     *("annotated", *STATUSES, "boxes", *_ODD, "negatives", "false_alarms"),

@@ -20,8 +20,7 @@ STEPS: Final = {"deletion": (*range(101),), "insertion": (*range(101),), "road":
 
 _NOISE = 0.01
 _NEIGHBOURS = {(y, x): 1 / 12 if y and x else 1 / 6 for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x}
-_SIDE = 7
-"""Window of the structural similarity, in pixels."""
+_SIDE = 7  # window of the structural similarity, in pixels
 
 
 def random_of(*names: str) -> np.random.Generator:

@@ -56,8 +56,7 @@ SCHEMA = pa.schema(
 _KEYS = ("index", "image_id", "patient_id", "query", "finding", "text", "condition")
 _LISTS = ("mask_pixels", "overlap_pixels")
 _OWN_LISTS = ("own_mask_pixels", "own_overlap_pixels")
-_LONGEST = 16
-"""Characters of a status, a digest or a language."""
+_LONGEST = 16  # characters of a status, a digest or a language
 
 
 @dataclass(frozen=True)

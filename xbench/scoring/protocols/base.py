@@ -25,9 +25,7 @@ Table = dict[str, NDArray[Any]]
 that the region covers), and a protocol's own. Sorted by `index`, then `column`."""
 Number = dict[str, Any]
 """A number as stored: `value`, `average`, `undefined`, `first_undefined`, `strict` and `per_finding`."""
-Tuned = Mapping[str, Mapping[str, Any]]
-"""A protocol's settings by finding, chosen on another run."""
-
+Tuned = Mapping[str, Mapping[str, Any]]  # a protocol's settings by finding, chosen on another run
 _KINDS = {"map": "maps", "boxes": "boxes", "points": "points", "words": "words", "score": "probabilities"}
 _OF_TRUTH = ("pixels", "region", "images", "lesions")
 

@@ -15,8 +15,7 @@ from xbench.scoring.maps import Map, Region
 Mask = NDArray[np.bool_]
 
 HUNDREDTHS = tuple(k / 100 for k in range(101))
-SIZES = {"small": 0.0, "medium": 0.01, "large": 0.05}
-"""Least share of the radiograph of a lesion of each size."""
+SIZES = {"small": 0.0, "medium": 0.01, "large": 0.05}  # least share of the radiograph of a lesion of each size
 
 
 def stretched(saliency: Map, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:

@@ -18,8 +18,7 @@ RATES = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 """False positives per image at which FROC reads the sensitivity, as in LUNA16."""
 IOUS = (0.1, 0.2, 0.3, 0.4, 0.5)
 """Overlaps at which a box is found; those for natural images, 0.5 to 0.95, are too strict for X-ray boxes."""
-MOST = 100
-"""Detections per pair that count, those with the highest scores, as in COCO."""
+MOST = 100  # detections per pair that count, those with the highest scores, as in COCO
 _FROC_IOU = 0.3
 _RATE = 1.0
 _RECALLS = np.linspace(0, 1, 101)
