@@ -31,8 +31,6 @@ from xbench.types import Batch, Failure, Maps, Prediction
 from .case_keeper import tables_of
 from .checks import check_no_limit, check_output
 
-_FILES = (IMAGES, PREDICTIONS)
-
 
 class PredictionWriter(Callback):
     """Writes scores, maps and pictures.
@@ -118,7 +116,7 @@ class PredictionWriter(Callback):
 
         about = about_tables(data.findings, data.gamma, collect_outputs(trainer, pl_module))  # type: ignore[arg-type]
         with self._writing():
-            write_tables(self.folder, tables(), _FILES, about)
+            write_tables(self.folder, tables(), (IMAGES, PREDICTIONS), about)
         shutil.rmtree(self._parts, ignore_errors=True)
         if trainer.progress_bar_callback is not None:
             trainer.progress_bar_callback.teardown(trainer, pl_module, "predict")

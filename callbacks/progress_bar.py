@@ -43,8 +43,11 @@ class RunProgressBar(RichProgressBar):
 
     # Include the batches that other processes finished later.
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_test_batch_end(trainer, pl_module, None, None, int(self.total_test_batches_current_dataloader) - 1)
+        if self.is_enabled:
+            last = int(self.total_test_batches_current_dataloader) - 1
+            super().on_test_batch_end(trainer, pl_module, None, None, last)
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        last = int(self.total_predict_batches_current_dataloader) - 1
-        super().on_predict_batch_end(trainer, pl_module, None, None, last)
+        if self.is_enabled:
+            last = int(self.total_predict_batches_current_dataloader) - 1
+            super().on_predict_batch_end(trainer, pl_module, None, None, last)

@@ -87,7 +87,7 @@ def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
     stored = FinishedRun.open(run.folder)
     pointing_game, sweep = PointingGame(3), ThresholdSweep(3)
     logits = []
-    for prediction, truth in stored.batches():
+    for prediction, truth in (stored.batch(images, stored.rules.gamma) for images in stored.saved_batches()):
         logits.append(prediction.logits)
         empty = torch.zeros(224, 224, dtype=torch.bool)
         regions = torch.stack([empty if region is None else region for region in truth.regions])

@@ -232,11 +232,6 @@ class FinishedRun:
                 raise ValueError(f"the provenance in {RESULTS} is not that of a run")
             return Rules(sides or "native", upsampling, gamma, thresholds, ties, self.map_scale or "none")
 
-    def batches(self, gamma: float | None = None) -> Iterator[tuple[Prediction, Truth]]:
-        """Yield predictions and truth as the metrics got them; `gamma`, in (0, 1], replaces that of the run."""
-        gamma = self.rules.gamma if gamma is None else gamma
-        yield from (self.batch(images, gamma) for images in self.saved_batches())
-
     def saved_tables(self, name: str, images: frozenset[str] | None = None) -> Iterator[pa.Table]:
         """Yield a table in parts: rows of all images or the given ones, and failures in `images.parquet`."""
         with reading(self.folder):
