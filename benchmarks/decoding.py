@@ -153,7 +153,7 @@ def every(samples: Samples, numbers: Sequence[int]) -> Any:
 def start_up(data: Files, samples: Samples, folder: Path, count: int) -> tuple[dict[str, float], int]:
     """Seconds that a run of many images pays besides reading them, by what for, and bytes of their store."""
     path, box = data.records[0].source
-    content = pack(samples.read(data.records[0]))
+    content = pack(samples.read(data.records[0])[0])
     records = []
     for number in range(count):
         link = folder / f"{number:05d}.png"

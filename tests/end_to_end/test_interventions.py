@@ -352,7 +352,7 @@ def test_images_that_stay_come_from_the_store() -> None:
     class Store:
         def read(self, record: Record) -> PreparedImage | None:
             stored.append(record.image_id)
-            return None if record.source in UNREADABLE else made._decode(record)
+            return None if record.source in UNREADABLE else made._decode(record)[0]
 
     stored: list[str] = []
     with_store = replace(made, store=Store())

@@ -79,7 +79,7 @@ def test_image_and_region_travel_together(
     image = np.where(region, 255, drawing.image // 2).astype(np.uint8)
     radiograph = Radiograph(image, {finding: region})
     samples = Samples((), lambda _: radiograph, (finding,), Preprocessing(steps), grid, gamma=0.5)
-    sample = samples.read(Record("image", {}))
+    sample = samples.read(Record("image", {}))[0]
 
     on_grid = shape if grid == "native" else grid
     assert sample.display.shape == sample.coverage[0].shape == on_grid

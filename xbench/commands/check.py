@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.datasets.downloaded import Source
-from xbench.data.decoding import unreadable
 from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.workers.isolation import one_thread
@@ -146,7 +145,7 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
     bar = track(loader, "Reading images", len(present), disable=not progress, transient=True)
     for record, sample in zip(present, bar, strict=True):
         if isinstance(sample, Failure):
-            report.problems.append(f"Image {unreadable(sample.image_id, sample.reason)}")
+            report.problems.append(f"Image {sample.image_id} cannot be read. {sample.reason}")
             continue
         report.notes += sample.notes
         report.problems += [

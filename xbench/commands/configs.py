@@ -127,19 +127,12 @@ def read_mapping(source: Path | str, where: str) -> dict[str, Any]:
 
 
 class Composed(NamedTuple):
-    """Meaning of the words of a command.
+    """Meaning of the words of a command."""
 
-    Attributes:
-        configs: Configurations from `read_config`, each part with its class.
-        words: Other words.
-        classes: Class of each part.
-        options: Options by name, such as `data.limit`, first those of configurations, each with the index of its word
-            or -1. The value of a bare switch is None.
-    """
-
-    configs: list[dict[str, Any]]
-    words: list[str]
-    classes: dict[str, str]
+    configs: list[dict[str, Any]]  # from `read_config`, each part with its class
+    words: list[str]  # all others
+    classes: dict[str, str]  # by part
+    # First those of configurations: index of the word or -1, name such as `data.limit`, value; None for a bare switch.
     options: list[tuple[int, str, Any]]
 
 

@@ -18,7 +18,7 @@ from lightning.pytorch.cli import LightningArgumentParser, instantiate_class
 
 from xbench.commands.arguments import COMMANDS
 from xbench.commands.configs import compose, defaults, did_you_mean
-from xbench.commands.look import check_options, constructor
+from xbench.commands.look import check_options
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
 from xbench.runtime.errors import UsageError, UserError
@@ -155,19 +155,15 @@ def _check_class(part: str, path: str) -> None:
 
 
 def class_arguments(path: str) -> Mapping[str, Any]:
-    """Return the argument types of a class and its bases, by name."""
-    owners: list[Any] = [vars(owner)["__init__"] for owner in resolve_class(path).__mro__ if "__init__" in vars(owner)]
-    names = constructor(path)
-    if names is None:
-        names = {}
-        for init in owners:
-            taken = inspect.signature(init).parameters
-            names |= dict.fromkeys(taken, "")
-            if all(argument.kind is not argument.VAR_KEYWORD for argument in taken.values()):
-                break
-    hints: dict[str, Any] = {}
-    for init in reversed(owners):
+    """Return the argument types of a class, with those of `**kwargs`, by name."""
+    found: dict[str, Any] = {}
+    for init in [vars(owner)["__init__"] for owner in resolve_class(path).__mro__ if "__init__" in vars(owner)]:
+        hints, taken = {}, [*inspect.signature(init).parameters.values()][1:]
         # Names for type checkers only cannot be resolved.
         with suppress(NameError, TypeError):
-            hints |= get_type_hints(init)
-    return {name: hints.get(name, annotation) for name, annotation in names.items()}
+            hints = get_type_hints(init)
+        named = [one for one in taken if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        found = {one.name: hints.get(one.name, one.annotation) for one in named} | found
+        if all(one.kind is not one.VAR_KEYWORD for one in taken):
+            break
+    return found

@@ -33,9 +33,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
             f"{data.name}: its images do not come from known files, so there is nothing to prepare; `test` works "
             "without."
         )
-    samples = Samples(
-        data.records, data.load, data.findings, preprocessing, data.grid, data.gamma, timeout=data.timeout
-    )
+    samples = data.samples(preprocessing)
     outcomes: Counter[str] = Counter()
     failures: list[_Outcome] = []
     loader = DataLoader(_Work(samples, store), batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread)
@@ -109,7 +107,7 @@ class _Work(Dataset[_Outcome]):
             return _Outcome("already there", record.image_id)
         # Taken before and after reading: a copy must not be newer than its key.
         before, key = files_state(record), record_key(record)
-        content = pack(self.samples.read(record))
+        content = pack(self.samples.read(record)[0])
         if key is None or files_state(record) != before:
             return _Outcome("not stored (files unknown or just changed)", record.image_id)
         return _Outcome("prepared", record.image_id, key, content)

@@ -144,10 +144,7 @@ def _clear(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _bar(console: Console, part: str) -> Iterator[OnProgress]:
-    if not console.is_terminal:
-        yield lambda done, total, what: None
-        return
-    with Progress(console=console, transient=True) as bars:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task(part, total=None)
         yield lambda done, total, what: bars.update(task, completed=done, total=total, description=f"{part}: {what}")
 

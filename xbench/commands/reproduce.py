@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +21,6 @@ from xbench.runs.fingerprint import difference
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import Results
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.yaml_files import load_yaml
 
 _SHOWN = 20
 
@@ -92,10 +90,6 @@ def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | No
 
 
 def _run_again(config: Path, folder: Path, more: Sequence[str]) -> Path:
-    try:
-        load_yaml(config)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{config} is not a configuration: {' '.join(str(error).split()):.300}") from None
     before = {*folder.glob(f"*/*/{RESULTS}")}
     # The last value of an option counts.
     extra = ["--trainer.logger", "false", *more, "--trainer.default_root_dir", str(folder)]

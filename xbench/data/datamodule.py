@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from glob import escape
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +20,6 @@ import lightning.pytorch as pl
 import numpy as np
 from torch.utils.data import DataLoader
 
-from xbench.data.decoding import unreadable
 from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.fingerprint import describe
@@ -36,7 +34,6 @@ from xbench.findings.queries import PHRASES, Query
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runs.fingerprint import plain
 from xbench.runtime.digests import digest
-from xbench.runtime.distributed import shared_counter
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.paths import cache_folder, expand
 from xbench.runtime.processes import usable_cores
@@ -256,10 +253,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         else:
             preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
             rank, processes = trainer.global_rank, trainer.world_size
-        dealt = partial(shared_counter, "dealt batches")
         return DataLoader(
             self.samples(preprocessing),
-            batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes, self.finished, dealt),
+            batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes, self.finished),
             num_workers=self.num_workers,
             # One batch per worker: they are large on the native grid, and other processes wait for those of a slow one.
             prefetch_factor=1 if self.num_workers and (self.grid == "native" or processes > 1) else None,
@@ -302,8 +298,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         if batch.failures and self.on_error == "stop":
             failure = batch.failures[0]
             raise UserError(
-                f"{self.name}: image {unreadable(failure.image_id, failure.reason)} Repair the file, or leave out such "
-                "images with --data.on_error skip (the run counts and names them)."
+                f"{self.name}: image {failure.image_id} cannot be read. {failure.reason} Repair the file, or leave out "
+                "such images with --data.on_error skip (the run counts and names them)."
             )
         timed_out = {failure.index: failure.timed_out for failure in batch.failures}
         for index in sorted({*timed_out, *batch.truth.index.tolist()}):

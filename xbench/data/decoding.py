@@ -13,13 +13,7 @@ from xbench.data.gray import NOT_OURS_TO_GUESS, RefusalError, check_size, distin
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import check_readable
 
-_MAX_FILE = 4 * MAX_PIXELS  # bytes
 _DICOM_SUFFIXES = (".dcm", ".dicom")
-
-
-def unreadable(image_id: str, reason: str) -> str:
-    """Return the sentences that an image cannot be read and why, starting with its name."""
-    return f"{image_id} cannot be read. {reason}"
 
 
 def decode_image(path: Path, percentiles: tuple[float, float] | None = None) -> NDArray[np.uint8]:
@@ -37,7 +31,7 @@ def decode_image(path: Path, percentiles: tuple[float, float] | None = None) -> 
     or not images, and for compression that no installed package decodes.
     """
     try:
-        check_readable(path, _MAX_FILE)
+        check_readable(path, most=4 * MAX_PIXELS)
         with open(path, "rb") as file:
             head = file.read(132)
         if not head:

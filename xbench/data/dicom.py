@@ -93,14 +93,13 @@ def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
     with open(path, "rb") as file:
         # After the preamble and the group of the meta information.
         file.seek(144 + meta.FileMetaInformationGroupLength)
-        content = file.read()
-    inflater, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), 0, content
-    while rest and not inflater.eof:
-        size += len(inflater.decompress(rest, 2**20))
-        rest = inflater.unconsumed_tail
-        if size > MAX_DECODED:
-            raise RefusalError(f"it inflates to more than the {MAX_DECODED} bytes that are read")
-    header = read_dataset(BytesIO(zlib.decompress(content, -zlib.MAX_WBITS)), False, True)
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        content = inflater.decompress(file.read(), MAX_DECODED + 1)
+    if len(content) > MAX_DECODED:
+        raise RefusalError(f"it inflates to more than the {MAX_DECODED} bytes that are read")
+    if not inflater.eof:
+        raise RefusalError("its deflated content is cut off")
+    header = read_dataset(BytesIO(content), False, True)
     header.file_meta = meta
     header.set_original_encoding(False, True)
     return header

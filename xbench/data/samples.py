@@ -58,7 +58,7 @@ class Samples(Dataset[Sample | Failure]):
         record = self.records[index]
         undecoded = self.preprocessing.undecoded and not record.missing
         try:
-            prepared, changes = (_UNDECODED, ()) if undecoded else self._with_changes(record)
+            prepared, changes = (_UNDECODED, ()) if undecoded else self.read(record)
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         queries = record.looked_for(self.findings)
@@ -107,28 +107,20 @@ class Samples(Dataset[Sample | Failure]):
             batch.kept = {name: torch.frombuffer(part, dtype=torch.uint8) for name, part in content.items()}
         return batch
 
-    def read(self, record: Record) -> PreparedImage:
-        """Read an image from the store, or decode and resize it; UserError if it or its annotation is unreadable."""
-        stored = None if self.store is None else self.store.read(record)
-        return stored or isolated(self._decode, record, self.timeout)
-
-    def _with_changes(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
-        if not any(one in HIDING for one in self.interventions):
-            return self.read(record), ()
+    def read(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
+        """Read an image from the store, or decode, resize and change it; UserError if that is impossible."""
         # The store has no radiograph to change.
-        stored = None if self.store is None or record.image_id in self.chosen else self.store.read(record)
-        return (stored, ()) if stored else isolated(self._decode_and_change, record, self.timeout)
+        changed = record.image_id in self.chosen and any(one in HIDING for one in self.interventions)
+        stored = None if self.store is None or changed else self.store.read(record)
+        return (stored, ()) if stored else isolated(self._decode, record, self.timeout)
 
-    def _decode_and_change(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
+    def _decode(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:
         radiograph = self.load(record)
         prepared = self._prepared(record, radiograph)
         drawn = self.chosen.get(record.image_id, frozenset()) & {*prepared.findings}
         names = [query.name for query in record.looked_for(self.findings)]
         pairs = {place: name for place, name in enumerate(names) if name in drawn}
         return prepared, changes_of(record, radiograph, prepared, pairs, self.interventions, self.preprocessing)
-
-    def _decode(self, record: Record) -> PreparedImage:
-        return self._prepared(record, self.load(record))
 
     def _prepared(self, record: Record, radiograph: Radiograph) -> PreparedImage:
         image, regions, agreement = radiograph.image, radiograph.regions, radiograph.reader_agreement

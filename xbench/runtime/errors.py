@@ -23,16 +23,12 @@ class UserError(Exception):
         super().__init__(message)
         self.exit_status = exit_status
 
-    def __reduce__(self) -> tuple[type[UserError], tuple[str, int], dict[str, object]]:
-        # Pickling, between processes, would lose the exit status.
-        return type(self), (str(self), self.exit_status), vars(self)
-
 
 class UsageError(UserError):
     """Wrong arguments or configuration."""
 
-    def __init__(self, message: str, exit_status: int = 2) -> None:
-        super().__init__(message, exit_status)
+    def __init__(self, message: str) -> None:
+        super().__init__(message, exit_status=2)
 
 
 def explain_machine_error(error: BaseException | None) -> UserError | None:

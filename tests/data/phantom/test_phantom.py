@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
@@ -65,10 +67,9 @@ def test_a_planted_shortcut_marks_the_finding_and_changes_nothing_else(size: tup
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Phantom, Phantom]]:
-    return [
-        (draw_phantom(21, index, 128, 128), draw_phantom(21, index, 128, 128, with_lesions=False))
-        for index in range(100)
-    ]
+    drawn = [draw_phantom(21, index, 128, 128) for index in range(100)]
+    with patch("xbench.data.phantom.draw.draw_lesions", return_value=(0, {}, [])):
+        return [(phantom, draw_phantom(21, index, 128, 128)) for index, phantom in enumerate(drawn)]
 
 
 def test_films_differ_from_the_healthy_patient_in_the_masks_and_nowhere_else(

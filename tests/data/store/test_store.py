@@ -59,7 +59,7 @@ def pictures(tmp_path: Path, count: int = 6, **options) -> Pictures:
 
 def decoded(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY) -> list[PreparedImage]:
     samples = replace(data.samples(preprocessing), store=None)
-    return [samples.read(record) for record in data.records]
+    return [samples.read(record)[0] for record in data.records]
 
 
 def stored(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY) -> list[PreparedImage | None]:

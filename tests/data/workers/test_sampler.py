@@ -62,11 +62,9 @@ def test_whatever_the_order_of_asking_each_batch_is_dealt_once(count, size, proc
     assert [*alone] == [*alone] == left and len(alone) == len(left)
 
 
-def test_fewer_batches_than_processes_and_several_processes_without_a_counter_are_refused():
+def test_fewer_batches_than_processes_are_refused():
     with pytest.raises(UserError, match="2 batches, too few for 3 processes"):
-        DealtBatchSampler(5, 4, 0, 3, (), itertools.count)
-    with pytest.raises(ValueError, match="counter"):
-        DealtBatchSampler(10, 2, 0, 2)
+        DealtBatchSampler(5, 4, 0, 3)
 
 
 def test_a_process_alone_counts_for_itself():

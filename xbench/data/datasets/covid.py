@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation, image_size
-from xbench.data.annotations.tables import read_json, reason
+from xbench.data.annotations.tables import read_json
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
@@ -111,7 +111,7 @@ class COVID19Rural(DownloadedDataset):
     def _read_labelme(self, path: Path) -> ImageAnnotations:
         content = read_json(self.name, self.reading(path))
         annotations = []
-        try:
+        with self.blamed(path, "which is not a LabelMe file of polygons"):
             size = image_size(content["imageHeight"], content["imageWidth"])
             for shape in content["shapes"]:
                 label, points = str(shape["label"]).strip(), shape["points"]
@@ -125,8 +125,6 @@ class COVID19Rural(DownloadedDataset):
                 elif shape["shape_type"] != "polygon":
                     raise ValueError(f"the shape {label!r} is a {shape['shape_type']}, not a polygon")
                 annotations.append(Annotation(_FINDING, Shape.from_points(points)))
-        except (UserError, LookupError, TypeError, ValueError) as error:
-            raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {reason(error):.500}.") from None
         return ImageAnnotations(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), size)
 
     def _with_mask(self, case: ImageAnnotations, paths: list[Path] | None) -> ImageAnnotations:

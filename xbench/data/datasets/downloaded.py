@@ -71,26 +71,17 @@ class DownloadedDataset(ChestXrayDataModule):
         image_list: Text or CSV file that names an image in the first column of each line: use exactly these images of
             the split, each once.
         **kwargs: The options of every dataset.
-
-    Attributes:
-        layout: Files expected in `root`, in words, for messages.
-        suffixes: Endings of the image files, in lower case.
-        phrases: Whether images have their own phrases, so that prediction needs the annotation files, too.
-        exhaustive: Whether the annotation files name every image of the split, so that each other image gets a note.
-        percentiles: Window of PNG images with more than 8 bits, as in `decode_image`.
-        advice: What to do about a wrong annotation file, for messages.
-        folders: Names of the image folders of each split, if the download separates them.
-        files: Names of required annotation files (one of each list, see `names_in`), by the option that names such a
-            file elsewhere. Must be a literal: it is read from the source before PyTorch is imported.
     """
 
-    layout: ClassVar[str]
-    phrases: bool = False
-    exhaustive: bool = True
-    percentiles: ClassVar[tuple[float, float] | None] = None
-    suffixes: ClassVar[Sequence[str]] = IMAGE_SUFFIXES
-    advice: ClassVar[str] = AGAIN
-    folders: ClassVar[Mapping[str, Sequence[str]]] = {}
+    layout: ClassVar[str]  # files expected in `root`, in words, for messages
+    phrases: bool = False  # whether images have their own phrases, so that prediction needs the annotation files, too
+    exhaustive: bool = True  # whether the annotation files name every image of the split; each other one gets a note
+    percentiles: ClassVar[tuple[float, float] | None] = None  # window of a PNG of more than 8 bits: see `decode_image`
+    suffixes: ClassVar[Sequence[str]] = IMAGE_SUFFIXES  # endings of the image files, in lower case
+    advice: ClassVar[str] = AGAIN  # what to do about a wrong annotation file, for messages
+    folders: ClassVar[Mapping[str, Sequence[str]]] = {}  # names of the image folders of each split, if separate
+    # Names of required annotation files (one of each list, see `names_in`), by the option that names such a file
+    # elsewhere. Must be a literal: it is read from the source before PyTorch is imported.
     files: ClassVar[Mapping[str, Sequence[str]]] = {}
     states_sizes: ClassVar[bool] = False  # whether annotation files state image sizes, which may differ from the files'
     names_patients: ClassVar[bool] = False  # whether image names start with the patient's, up to the first `_`

@@ -59,21 +59,14 @@ class PhantomCXR(ChestXrayDataModule):
                 f"phantom: the demo model was trained on sets from {_TRAINING_SEEDS} on, which include set "
                 f"{self.seed}. Its scores there are not those of unseen images; choose a smaller --data.seed."
             )
-        drawings = [(self.seed, index, *self.size, self.marker) for index in range(self.images)]
-        # The drawings do not depend on these attributes.
-        about = [
-            {"sex": "FM"[k % 2], "age": 18 + 7 * k % 73, "projection": ("AP", "PA", "PA")[k % 3]}
-            for k in range(self.images)
-        ]
-        return [
-            Record(
-                f"phantom-{self.seed}-{place:06d}",
-                _Labels(drawing) if annotated else {},
-                drawing,
-                attributes=about[place],
-            )
-            for place, drawing in enumerate(drawings)
-        ]
+        records = []
+        for k in range(self.images):
+            drawing = self.seed, k, *self.size, self.marker
+            labels = _Labels(drawing) if annotated else {}
+            # The drawing does not depend on these attributes.
+            about = {"sex": "FM"[k % 2], "age": 18 + 7 * k % 73, "projection": ("AP", "PA", "PA")[k % 3]}
+            records.append(Record(f"phantom-{self.seed}-{k:06d}", labels, drawing, attributes=about))
+        return records
 
     def load(self, record: Record) -> Radiograph:
         phantom = _draw(*record.source)

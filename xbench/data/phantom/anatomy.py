@@ -232,33 +232,21 @@ class Lung:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A healthy chest; layers (H, W) are attenuation unless they are in [0, 1].
-
-    Attributes:
-        lungs: Right, left.
-        ribs: The right ones from above, then the left ones.
-        heart: Outline (N, 2) in the patient's frame.
-        heart_thickness: In [0, 1].
-        bones: Ribs.
-        hidden: How much mediastinum and abdomen hide the heart, in [0, 1].
-        vessels: Vessels and fine lung texture.
-        solid: All else except air.
-    """
+    """A healthy chest; layers (H, W) are attenuation unless they are in [0, 1]."""
 
     frame: Frame
-    lungs: tuple[Lung, Lung]
-    ribs: tuple[Rib, ...]
-    heart: Points
-    heart_thickness: Layer
-    bones: Layer
-    hidden: Layer
-    vessels: Layer
-    solid: Layer
+    lungs: tuple[Lung, Lung]  # right, left
+    ribs: tuple[Rib, ...]  # the right ones from above, then the left ones
+    heart: Points  # outline (N, 2) in the patient's frame
+    heart_thickness: Layer  # in [0, 1]
+    bones: Layer  # ribs
+    hidden: Layer  # how much mediastinum and abdomen hide the heart, in [0, 1]
+    vessels: Layer  # vessels and fine lung texture
+    solid: Layer  # all else except air
 
     def air(self) -> Layer:
         """Return the thickness of both lungs (H, W) in [0, 1]."""
-        air: Layer = self.lungs[0].air + self.lungs[1].air
-        return air
+        return self.lungs[0].air + self.lungs[1].air
 
     def attenuation(self, heart: Layer) -> Layer:
         """Return the attenuation (H, W) with a heart of the given thickness (H, W) in [0, 1]."""

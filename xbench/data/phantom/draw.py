@@ -27,15 +27,7 @@ class Phantom:
     masks: dict[str, Mask]
 
 
-def draw_phantom(
-    seed: int,
-    index: int,
-    height: int = _SIDE,
-    width: int = _SIDE,
-    marker: str | None = None,
-    *,
-    with_lesions: bool = True,
-) -> Phantom:
+def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE, marker: str | None = None) -> Phantom:
     """Draw one chest radiograph of PhantomCXR, a pure function of its arguments.
 
     Anatomy, lesions and film have separate random streams: outside all masks, every pixel equals the healthy patient's.
@@ -47,18 +39,14 @@ def draw_phantom(
         height: Rows, at least 32.
         width: Columns, at least 32.
         marker: A finding with a shortcut: `plant_marker` marks images with it.
-        with_lesions: False for the healthy patient.
     """
     body, lesions, film = _streams(seed, index)
     anatomy = draw_anatomy(np.random.default_rng(body), height, width)
-    attenuation = healthy = anatomy.attenuation(anatomy.heart_thickness)
-    masks: dict[str, Mask] = {}
-    if with_lesions:
-        usual = _usual_size(height, width)
-        places = None if usual == (height, width) else _places(seed, index, usual)
-        change, masks, _ = draw_lesions(np.random.default_rng(lesions), anatomy, places)
-        attenuation = healthy + change
-    image = _expose(np.random.default_rng(film), anatomy, healthy, attenuation)
+    healthy = anatomy.attenuation(anatomy.heart_thickness)
+    usual = _usual_size(height, width)
+    places = None if usual == (height, width) else _places(seed, index, usual)
+    change, masks, _ = draw_lesions(np.random.default_rng(lesions), anatomy, places)
+    image = _expose(np.random.default_rng(film), anatomy, healthy, healthy + change)
     if marker in masks:
         plant_marker(image)
     return Phantom(image, masks)

@@ -24,6 +24,7 @@ _SLACK = 12
 
 _Change = tuple[Layer, Mask]
 _Choice = Callable[[np.random.Generator, float], Points]
+_Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,11 @@ def _place(
 
 
 def _ball(
-    rng: np.random.Generator, anatomy: Anatomy, at: Points, radius: float, solid: float, density: float
+    rng: np.random.Generator, anatomy: Anatomy, place: _Choice, radii: _Range, margin: float, core: float, dense: _Range
 ) -> _Change:
+    """Draw a ball that keeps `margin` radii from the border of the lung, opaque up to `core` of its radius."""
+    radius = rng.uniform(*radii)
+    at, density = place(rng, margin * radius), rng.uniform(*dense)
     frame, part = anatomy.frame.window(at, 1.4 * radius)
     x, y = frame.grid()
     dx, dy = x - np.float32(at[0]), y - np.float32(at[1])
@@ -104,20 +108,10 @@ def _ball(
         wave = np.cos(order * angle + np.float32(rng.uniform(0, 2 * np.pi)))
         outline += np.float32(0.1 * rng.uniform(0.3, 1.0) / np.sqrt(order)) * wave
     reach = np.hypot(dx, dy) / (np.float32(radius) * outline)
-    ball = (1 - np.float32(0.3) * np.minimum(reach, 1) ** 2) * (1 - smooth_step(reach, solid, 1.0))
+    ball = (1 - np.float32(0.3) * np.minimum(reach, 1) ** 2) * (1 - smooth_step(reach, core, 1.0))
     change, mask = np.zeros(anatomy.solid.shape, np.float32), np.zeros(anatomy.solid.shape, bool)
     change[part], mask[part] = _soft(ball, density)
     return change, mask
-
-
-def _nodule(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
-    radius = rng.uniform(0.024, 0.052)
-    return _ball(rng, anatomy, place(rng, 1.3 * radius), radius, 0.3, rng.uniform(0.62, 0.85))
-
-
-def _mass(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
-    radius = rng.uniform(0.085, 0.155)
-    return _ball(rng, anatomy, place(rng, 0.7 * radius), radius, 0.35, rng.uniform(0.7, 0.95))
 
 
 def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
@@ -307,8 +301,8 @@ _PLAN: tuple[tuple[str, Callable[[np.random.Generator, Anatomy, _Choice], _Chang
     ("Pleural Effusion", _effusion, (1.0,)),
     ("Pneumothorax", _pneumothorax, (1.0,)),
     ("Consolidation", _consolidation, (0.7, 0.3)),
-    ("Mass", _mass, (0.85, 0.15)),
+    ("Mass", partial(_ball, radii=(0.085, 0.155), margin=0.7, core=0.35, dense=(0.7, 0.95)), (0.85, 0.15)),
     ("Atelectasis", _atelectasis, (0.6, 0.4)),
-    ("Nodule", _nodule, (0.5, 0.3, 0.2)),
+    ("Nodule", partial(_ball, radii=(0.024, 0.052), margin=1.3, core=0.3, dense=(0.62, 0.85)), (0.5, 0.3, 0.2)),
     ("Fracture", _fracture, (0.55, 0.3, 0.15)),
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 from torch.utils.data import Sampler
 
+from xbench.runtime.distributed import shared_counter
 from xbench.runtime.errors import UserError
 
 
@@ -30,7 +31,7 @@ class DealtBatchSampler(Sampler[list[int]]):
     Args:
         world_size: Number of processes. Fewer batches are a `UserError`, because processes would wait forever.
         finished: Numbers of batches to skip; at least one must be left for each process.
-        new_counter: Makes a counter from 0 that all processes share; not needed by a single process.
+        new_counter: Makes a counter from 0 that all processes share.
     """
 
     def __init__(
@@ -40,17 +41,15 @@ class DealtBatchSampler(Sampler[list[int]]):
         rank: int = 0,
         world_size: int = 1,
         finished: Collection[int] = (),
-        new_counter: Callable[[], Callable[[], int]] | None = None,
+        new_counter: Callable[[], Callable[[], int]] = partial(shared_counter, "dealt batches"),  # noqa: B008
     ) -> None:
         batches = deal(count, batch_size, world_size)
         self._left = [batch for number, batch in enumerate(batches) if number not in finished]
         if len(self._left) < world_size:
             raise ValueError(f"{len(self._left)} batches are left for {world_size} processes")
-        if new_counter is None and world_size > 1:
-            raise ValueError(f"{world_size} processes need a counter that they share")
         self._rank = rank
         self._world_size = world_size
-        self._new_counter = new_counter or (lambda: itertools.count().__next__)
+        self._new_counter = new_counter
 
     def __len__(self) -> int:
         """Return the most batches that this process can get: all except one for each other process."""
