@@ -36,7 +36,7 @@ from xbench.data.decoding import decode_image
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.data.store.store import PreparedStore, pack
+from xbench.data.store import PreparedStore, pack
 from xbench.geometry.shapes import Shape
 from xbench.geometry.transforms import CenterCrop, PillowResize, Preprocessing
 

@@ -18,7 +18,7 @@ from xbench.runs.journal import BatchRecord, all_batches, append_record, read_re
 from xbench.runs.results import Results, write_results
 from xbench.runs.tables import about_tables, write_tables
 from xbench.runtime.files import writing
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 from xbench.types import Batch, Prediction
 
 from .case_keeper import CaseKeeper

@@ -13,7 +13,7 @@ from processes import run_ranks, start, until
 from run_files import QUIET, files_of
 from toys import Brightness
 
-from xbench.data.store.store import PreparedStore
+from xbench.data.store import PreparedStore
 
 
 def said(output: str) -> dict[str, int]:

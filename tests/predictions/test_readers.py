@@ -23,7 +23,7 @@ from xbench.predictions.json_grammar import without_boxes
 from xbench.predictions.source import MapFiles, Names
 from xbench.predictions.tables import read_answered, read_scores
 from xbench.runtime.errors import UserError
-from xbench.runtime.paths import IMAGE_SUFFIXES
+from xbench.runtime.files import IMAGE_SUFFIXES
 
 MAPS = arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.floats(-9, 9, width=32))
 

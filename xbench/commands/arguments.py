@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 import xbench
 from xbench.commands.configs import did_you_mean, shipped
 from xbench.runtime.errors import UsageError
-from xbench.runtime.strict import unique_keys
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml, unique_keys
 
 COMMANDS: Mapping[str, Mapping[str, Any]] = load_yaml(Path(__file__).with_name("commands.yaml"))
 """Commands by name, in the order of the help."""

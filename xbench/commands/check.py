@@ -41,6 +41,7 @@ _LISTED = 20
 # Pictures of the contact sheet, and color of outlines.
 _MOST = 48
 _OUTLINE = (255, 196, 0)
+_Cell = tuple[Record, str]  # with the name of the query
 
 
 def check(
@@ -97,7 +98,7 @@ class DatasetReport:
     counts: defaultdict[int | None, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     groups: list[str] = field(default_factory=list)  # findings, and the group of phrases without one, if any
     phrases: bool = False  # whether images have phrases of their own, which count for their findings
-    regions: defaultdict[str, list[tuple[Record, str]]] = field(default_factory=lambda: defaultdict(list))
+    regions: defaultdict[str, list[_Cell]] = field(default_factory=lambda: defaultdict(list))
     problems: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # annotated images without a file
     notes: list[Note] = field(default_factory=list)
@@ -222,9 +223,7 @@ def _first(images: Sequence[str]) -> str:
     return ", ".join(images[:3]) + (" ..." if len(images) > 3 else "")
 
 
-def choose_cells(
-    data: ChestXrayDataModule, regions: Mapping[str, Sequence[tuple[Record, str]]]
-) -> list[tuple[Record, str]]:
+def choose_cells(data: ChestXrayDataModule, regions: Mapping[str, Sequence[_Cell]]) -> list[_Cell]:
     """Choose up to 48 pictures, alternating findings, spread evenly over images with a region."""
     share = -(-_MOST // max(1, sum(bool(records) for records in regions.values())))
     columns = []
@@ -235,7 +234,7 @@ def choose_cells(
     return [cell for row in zip_longest(*columns) for cell in row if cell is not None][:_MOST]
 
 
-def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[tuple[Record, str]]) -> None:
+def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[_Cell]) -> None:
     """Write a contact sheet of the chosen images as PNG."""
     tiles = []
     for record, name in cells:

@@ -18,7 +18,7 @@ import yaml
 
 import xbench.configs
 from xbench.runtime.errors import UsageError
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 CONFIGS = Path(xbench.configs.__file__).parent
 Kind = Literal["models", "data", "runs", "bench"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from xbench.commands.configs import compose, shipped
 from xbench.runtime.errors import UserError
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 
 def conform(given: Namespace, more: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from xbench.data.annotations.tables import read_csv, read_json
 from xbench.findings.names import FINDINGS, canonical, is_folder_name
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import writing
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 _NAMES = load_yaml(Path(__file__).with_name("init.yaml"))
 Found = tuple[str, dict[str, Any], str]  # kind of dataset, options, and advice to the user

@@ -20,8 +20,8 @@ import yaml
 from xbench.commands.configs import FOLDERS, TOP, Composed, compose, did_you_mean, shipped
 from xbench.data.annotations.folder import Folder, absent, names_in
 from xbench.runtime.errors import UsageError
-from xbench.runtime.paths import expand
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.files import expand
+from xbench.runtime.strict import load_yaml
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 

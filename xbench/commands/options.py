@@ -22,7 +22,7 @@ from xbench.commands.look import check_options
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 # In order of building: a wrong data folder is found before weights are loaded.
 _BASES: Mapping[str, tuple[type, str]] = {
@@ -145,9 +145,8 @@ def _check_class(part: str, path: str) -> None:
         module, _, name = path.rpartition(".")
         with suppress(Exception):
             there = import_module(module)
-            problem = (
-                f"{module} has no {name}.{did_you_mean(name, getattr(there, '__all__', dir(there)), f'{module}.')}"
-            )
+            near = did_you_mean(name, getattr(there, "__all__", dir(there)), f"{module}.")
+            problem = f"{module} has no {name}.{near}"
     raise UsageError(
         f"--{part} {path}: {problem} Give the full path of a class, such as {example}; or use --config with files "
         "or shipped names, such as --config mine.yaml --config siim, or --config clip_siim."

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Record
 from xbench.data.samples import Samples
-from xbench.data.store.fingerprint import files_state, record_key
-from xbench.data.store.store import PreparedStore, pack
+from xbench.data.store import PreparedStore, files_state, pack, record_key
 from xbench.data.workers.isolation import StallGuard, TimedOutError, isolated, one_thread
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.runtime.errors import UserError

@@ -50,7 +50,7 @@ from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import write_whole, writing
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of

@@ -117,10 +117,8 @@ def _measured_again(run: FinishedRun) -> Iterator[Compared]:
     if not read_as:
         columns = ["image_id", "query", "condition", "logit", "probability"]
         with reading(run.folder):
-            stored, again = (
-                Table(run.folder / PAIRS).read(columns),
-                Table(run.folder / PREDICTIONS).read([*columns, "asked"]),
-            )
+            stored = Table(run.folder / PAIRS).read(columns)
+            again = Table(run.folder / PREDICTIONS).read([*columns, "asked"])
         yield from _columns(PAIRS, stored, again.filter(pc.is_null(again["asked"])))
     for view in run.under_conditions:
         with reading(run.folder):

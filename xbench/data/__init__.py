@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbench.runtime.lazy import lazy_names
+from xbench.runtime.start_up import lazy_names
 
 if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule as ChestXrayDataModule

@@ -22,8 +22,7 @@ from torch.utils.data import DataLoader
 
 from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.data.store.fingerprint import describe
-from xbench.data.store.store import PreparedStore
+from xbench.data.store import PreparedStore, describe
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
 from xbench.findings.attributes import known_attributes
@@ -35,7 +34,7 @@ from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runs.fingerprint import plain
 from xbench.runtime.digests import digest
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.paths import cache_folder, expand
+from xbench.runtime.files import cache_folder, expand
 from xbench.runtime.processes import usable_cores
 from xbench.types import Batch, Failure, Note, Sample
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from xbench.data.changes import changes_of
 from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
-from xbench.data.store.store import PreparedStore
+from xbench.data.store import PreparedStore
 from xbench.data.workers.isolation import TimedOutError, isolated
 from xbench.findings.conditions import HIDING, Intervention
 from xbench.geometry.grid import FULL_VIEW
@@ -62,22 +62,13 @@ class Samples(Dataset[Sample | Failure]):
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         queries = record.looked_for(self.findings)
-        agreement = prepared.reader_agreement
         covered = dict(zip(prepared.findings, prepared.coverage, strict=True))
         coverage = [covered.get(query.name) for query in queries]
-        truth = Truth.of_image(
-            index,
-            record.image_id,
-            record.patient_id,
-            prepared.view,
-            prepared.image_size,
-            queries,
-            labels=[record.labels.get(query.name, -1) for query in queries],
-            coverage=coverage,
-            gamma=self.gamma,
-            shapes=[prepared.instances.get(query.name, ()) for query in queries] if prepared.instances else None,
-            agreement=[agreement.get(query.name, (nan, nan)) for query in queries] if agreement else None,
-        )
+        labels = [record.labels.get(query.name, -1) for query in queries]
+        shapes = [prepared.instances.get(query.name, ()) for query in queries]
+        agreement = [prepared.reader_agreement.get(query.name, (nan, nan)) for query in queries]
+        about = index, record.image_id, record.patient_id, prepared.view, prepared.image_size
+        truth = Truth.of_image(*about, queries, labels, coverage, self.gamma, shapes, agreement)
         return Sample(
             image=torch.empty(0) if self.preprocessing.unseen else self.preprocessing.normalise(prepared.pixels),
             display=torch.from_numpy(prepared.display),
@@ -86,7 +77,7 @@ class Samples(Dataset[Sample | Failure]):
             notes=tuple(Note(text, record.image_id) for text in prepared.notes),
             regions=[
                 (index, record.image_id, query, label == 1, cut, items)
-                for query, label, cut, items in zip(queries, truth.labels.tolist(), coverage, truth.shapes, strict=True)
+                for query, label, cut, items in zip(queries, labels, coverage, shapes, strict=True)
                 if cut is not None
             ],
             picture=jpeg(shrunk(prepared.display, _LONGEST_SIDE)) if truth.scored.any() else None,

@@ -12,8 +12,7 @@ from typing import Literal, TypeGuard, get_args
 import yaml
 
 from xbench.runtime.errors import UsageError
-from xbench.runtime.strict import read_json, unique_keys
-from xbench.runtime.yaml_files import check_yaml, load_yaml
+from xbench.runtime.strict import check_yaml, load_yaml, read_json, unique_keys
 
 Style = Literal["name", "phrase", "description", "aspects"]
 """The canonical name, the phrase, the description, or the eight aspects, each prefixed with its name."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench.findings.names import FINDINGS
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 
 @cache

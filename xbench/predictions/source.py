@@ -19,7 +19,7 @@ from xbench.predictions.chexlocalize import Pair, decoded, drawn_in, read_drawn,
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
 from xbench.predictions.tables import Ids, read_answered, read_reports, read_scores
 from xbench.runtime.errors import UsageError
-from xbench.runtime.paths import IMAGE_SUFFIXES
+from xbench.runtime.files import IMAGE_SUFFIXES
 
 Kind = Literal["maps", "probabilities", "boxes", "raw answers", "reports", "answers in words"]
 Value = TypeVar("Value")

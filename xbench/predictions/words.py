@@ -22,7 +22,7 @@ from xbench.predictions.answer import Finish
 from xbench.predictions.sentences import LETTERS, Item, Place, code_of, understand
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import check_readable
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 Side = Literal["left", "right", "midline"]
 Zone = Literal["upper", "middle", "lower"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import floor
 from pathlib import Path
 
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 _TITLES = load_yaml(Path(__file__).with_name("titles.yaml"))
 SERVED = "endpoint/"

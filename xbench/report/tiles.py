@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from xbench.report.colors import tinted
 from xbench.report.names import in_thousandths
-from xbench.runtime.paths import IMAGE_SUFFIXES
+from xbench.runtime.files import IMAGE_SUFFIXES
 
 SIDE = 448
 """The longer side of an image in pixels."""

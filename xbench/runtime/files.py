@@ -1,4 +1,4 @@
-"""Write files atomically, and refuse to read files without end."""
+"""The user's paths; write files atomically, and refuse to read files without end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,24 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+import platformdirs
+
 from xbench.runtime.errors import UserError
+
+IMAGE_SUFFIXES = (".dcm", ".dicom", ".png", ".jpg", ".jpeg")
+"""Endings of image files, in lower case."""
+
+
+def expand(path: str | Path) -> Path:
+    """Return a user's path with `~` and environment variables expanded."""
+    return Path(os.path.expanduser(os.path.expandvars(path)))
+
+
+def cache_folder() -> Path:
+    """Return `$XBENCH_CACHE`, or else `xbench` in the user's folder for caches, such as `~/.cache/xbench` on Linux."""
+    if named := os.environ.get("XBENCH_CACHE"):
+        return expand(named)
+    return platformdirs.user_cache_path("xbench")
 
 
 @contextmanager

@@ -1,19 +1,38 @@
-"""Import torchmetrics without its text, audio and image metrics, whose packages delay the first batch by a third.
+"""Import less: names of a package on first use, and torchmetrics without its text, audio and image metrics.
 
-Lightning and our metrics use two of its classes.
+The packages of those metrics delay the first batch by a third; Lightning and our metrics use two of its classes.
 """
 
 from __future__ import annotations
 
+import ast
 import logging
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 _NAME = "torchmetrics"
 _LEAN = {"__version__": "__about__", "Metric": "metric", "MetricCollection": "collections"}
+
+
+def lazy_names(package: str, file: str) -> Callable[[str], Any]:
+    """Return a `__getattr__` (PEP 562), also for `__all__`, for the names in `file` under `if TYPE_CHECKING:`."""
+    blocks = (node for node in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+    imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom))
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def load(name: str) -> Any:
+        if name == "__all__":
+            return list(homes)
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name]), name)
+
+    return load
 
 
 def import_lean_torchmetrics() -> None:

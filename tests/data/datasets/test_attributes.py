@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.data import ChestXray14, CheXlocalize, CocoDataset, CsvDataset, PadChestGR, PhantomCXR
-from xbench.data.store.fingerprint import record_key
+from xbench.data.store import record_key
 from xbench.findings.attributes import ATTRIBUTES, known_attributes
 
 ODD = [

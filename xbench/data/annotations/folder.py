@@ -12,7 +12,7 @@ from pathlib import Path
 
 from xbench.data.annotations.tables import check_file
 from xbench.runtime.errors import UserError
-from xbench.runtime.paths import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from xbench.runtime.files import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 
 _TABLES = (".csv", ".json", ".txt")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", *(f"{table}.gz" for table in _TABLES))
@@ -130,10 +130,8 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
             continue
         seen.add(real)
         # Folders before links, so that a folder is reported under its own path.
-        folders[:] = sorted(
-            (folder for folder in folders if not folder.startswith(".")),
-            key=lambda folder: (os.path.islink(os.path.join(place, folder)), folder),
-        )
+        shown = [folder for folder in folders if not folder.startswith(".")]
+        folders[:] = sorted(shown, key=lambda folder: (os.path.islink(os.path.join(place, folder)), folder))
         yield place, sorted(file for file in files if not file.startswith("."))
 
 

@@ -63,9 +63,8 @@ class ChestXDet10(DownloadedDataset):
                 raise ValueError(f"{str(label)[:60]!r} is not one of the findings")
             annotations.append(Annotation(finding, shape))
         present = {annotation.finding for annotation in annotations}
-        return ImageAnnotations(
-            name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME
-        )
+        labels = {finding: int(finding in present) for finding in self.findings}
+        return ImageAnnotations(name, labels, tuple(annotations), _FRAME)
 
 
 class ChestXDet(ChestXDet10):

@@ -86,14 +86,11 @@ class COVID19Rural(DownloadedDataset):
         if self.regions == "masks":
             outlined = {case.image_id for case in cases}
             cases = [self._with_mask(case, masks.get(case.image_id)) for case in cases]
-            for image, (path,) in masks.items():
-                if image not in outlined:
-                    self.note(
-                        "a radiograph without a LabelMe file; its mask image decides whether it is positive", image
-                    )
-                    positive = bool(decode_image(path).any())
-                    drawn = (Annotation(_FINDING, path),) if positive else ()
-                    cases.append(ImageAnnotations(image, {_FINDING: int(positive)}, drawn))
+            for image in [image for image in masks if image not in outlined]:
+                self.note("a radiograph without a LabelMe file; its mask image decides whether it is positive", image)
+                (path,) = masks[image]
+                drawn = (Annotation(_FINDING, path),) if decode_image(path).any() else ()
+                cases.append(ImageAnnotations(image, {_FINDING: len(drawn)}, drawn))
         return cases
 
     def load(self, record: Record) -> Radiograph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from xbench.findings.attributes import ATTRIBUTES
 from xbench.findings.queries import Query
 from xbench.geometry.shapes import Mask, Shape
 from xbench.runtime.errors import UserError
-from xbench.runtime.paths import expand
+from xbench.runtime.files import expand
 from xbench.types import Note
 
 _NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"
@@ -56,7 +57,6 @@ class Source:
     annotations: tuple[Annotation, ...] = ()
     size: tuple[int, int] | None = None
     others: tuple[Annotation, ...] = ()
-    percentiles: tuple[float, float] | None = None  # window of an image with more than 8 bits
 
 
 class DownloadedDataset(ChestXrayDataModule):
@@ -197,7 +197,7 @@ class DownloadedDataset(ChestXrayDataModule):
         source: Source = record.source
         if source.path is None:
             raise UserError(f"The image {record.image_id} has no file under {self.root}.")
-        image = decode_image(source.path, source.percentiles)
+        image = decode_image(source.path, self.percentiles)
         height, width = source.size or image.shape
         # Resized copies may differ in proportions by one pixel of rounding.
         off = abs(height * image.shape[1] - width * image.shape[0])
@@ -207,8 +207,8 @@ class DownloadedDataset(ChestXrayDataModule):
                 f"{width} x {height}, which has other proportions. Use the original image."
             )
         regions: dict[str, Mask] = {}
-        items: dict[str, list[Shape]] = {}
-        of_all: dict[str, list[Shape]] = {}
+        items: defaultdict[str, list[Shape]] = defaultdict(list)
+        of_all: defaultdict[str, list[Shape]] = defaultdict(list)
         notes = [_OTHER_SIZE] if self.states_sizes and source.annotations and image.shape != (height, width) else []
         for place, annotation in enumerate((*source.annotations, *source.others)):
             finding = annotation.finding
@@ -220,18 +220,14 @@ class DownloadedDataset(ChestXrayDataModule):
             except UserError as error:
                 where = f"{self._files_in_words()}, image {record.image_id}, {finding}"
                 raise UserError(f"{where}: {error}") from None
-            if drawn.any():
-                of_all.setdefault(finding, []).append(item)
-            if place >= len(source.annotations):
-                continue
-            region = regions.setdefault(finding, np.zeros((height, width), np.bool_))
-            of_finding = items.setdefault(finding, [])
-            if drawn.any():
+            kept = [item] if drawn.any() else []
+            of_all[finding] += kept
+            if place < len(source.annotations):
+                region = regions.setdefault(finding, np.zeros((height, width), np.bool_))
                 region |= drawn
-                of_finding.append(item)
-        agreement = {finding: reader_agreement(of_finding) for finding, of_finding in of_all.items()}
-        several = {finding: scores for finding, scores in agreement.items() if scores is not None}
-        return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several, items)
+                items[finding] += kept
+        agreement = {finding: scores for finding, drawn in of_all.items() if (scores := reader_agreement(drawn))}
+        return Radiograph(image, regions, tuple(dict.fromkeys(notes)), agreement, items)
 
     def is_cut_off(self, shape: Shape) -> bool:
         """Tell whether a shape reaches beyond its image, which is worth a note."""
@@ -262,7 +258,7 @@ class DownloadedDataset(ChestXrayDataModule):
             )
         path = paths[0] if paths and os.path.exists(paths[0]) else None
         masks = tuple(a.drawn for a in case.annotations if isinstance(a.drawn, Path))
-        source = Source(path, case.annotations, case.size, case.others, self.percentiles)
+        source = Source(path, case.annotations, case.size, case.others)
         files = (path, *masks) if path else None
         patient = name.partition("_")[0] if self.names_patients else self._patients.get(name)
         attributes = {key: text for key, text in zip(ATTRIBUTES, self._stated.get(name, ()), strict=False) if text}

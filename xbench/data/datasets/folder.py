@@ -16,7 +16,7 @@ from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.findings.names import FINDINGS, TABLE, chosen, findings_problem
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.paths import expand
+from xbench.runtime.files import expand
 from xbench.types import Note
 
 _LEFT_OUT = "a file that is not PNG, JPEG or DICOM, left out"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from xbench.data.records import Record
 from xbench.findings.names import FINDINGS, canonical, findings_problem, is_folder_name, is_name
 from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.paths import expand
+from xbench.runtime.files import expand
 
 
 class OwnDataset(DownloadedDataset):
@@ -92,7 +91,7 @@ class OwnDataset(DownloadedDataset):
         path = path.rpartition(".")[0] if path.lower().endswith(IMAGE_SUFFIXES) else path
         if path in self._images:
             return path
-        near = [key for key in self._by_last.get(_last(path), ()) if key.endswith(f"/{path}")]
+        near = [key for key in self._by_last.get(path.rpartition("/")[2], ()) if key.endswith(f"/{path}")]
         if len(near) > 1:
             raise UserError(
                 f"{len(near)} images under {self.root} are called {entry!r:.80} (first: {', '.join(near[:3])}): write "
@@ -189,15 +188,10 @@ class OwnDataset(DownloadedDataset):
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
         self._images = super()._images_of_split(folder)
-        by_last: defaultdict[str, list[str]] = defaultdict(list)
+        self._by_last = {}
         for image in self._images:
-            by_last[_last(image)].append(image)
-        self._by_last = dict(by_last)
+            self._by_last.setdefault(image.rpartition("/")[2], []).append(image)
         return self._images
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _folded(label: str) -> str:

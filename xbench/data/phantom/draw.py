@@ -33,12 +33,8 @@ def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE,
     Anatomy, lesions and film have separate random streams: outside all masks, every pixel equals the healthy patient's.
     Positions are fractions of the film: another size with the same proportions differs only in grain.
 
-    Args:
-        seed: Set of phantoms, >= 0. Seeds from 1,000,000 on are reserved for training the demo model.
-        index: Number of the phantom in the set, >= 0.
-        height: Rows, at least 32.
-        width: Columns, at least 32.
-        marker: A finding with a shortcut: `plant_marker` marks images with it.
+    `seed` is the number of the set (from 1,000,000 on reserved for training the demo model) and `index` that of the
+    phantom in it, both from 0. A side has at least 32 pixels. `plant_marker` marks images with the finding `marker`.
     """
     body, lesions, film = _streams(seed, index)
     anatomy = draw_anatomy(np.random.default_rng(body), height, width)

@@ -13,7 +13,7 @@ import yaml
 from xbench.findings.prompts import phrase
 from xbench.runtime.digests import digest
 from xbench.runtime.errors import UsageError
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 _FIELDS = ("finding", "phrase", "name", "definition")
 _MAX_BYTES = 2**20

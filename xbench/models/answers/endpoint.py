@@ -25,8 +25,7 @@ from xbench.predictions.asking import Question, Reply
 from xbench.predictions.conventions import smart_resize
 from xbench.runtime.digests import digest
 from xbench.runtime.errors import UsageError, UserError
-from xbench.runtime.files import write_whole, writing
-from xbench.runtime.paths import cache_folder, expand
+from xbench.runtime.files import cache_folder, expand, write_whole, writing
 from xbench.types import Batch
 
 _RESUME = "The run is unfinished and its answers are kept. Run the same command with --resume true to continue."

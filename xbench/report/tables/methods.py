@@ -13,7 +13,7 @@ from xbench.report.names import count_of, listed, model_title, training_of
 from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis
 from xbench.report.tables.table import Table, row, table_of
 from xbench.runs.results import Results
-from xbench.runtime.yaml_files import load_yaml
+from xbench.runtime.strict import load_yaml
 
 _ITEMS = load_yaml(Path(__file__).with_name("checklist.yaml"))
 _PARTS = (

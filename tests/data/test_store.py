@@ -27,8 +27,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.datasets.downloaded import DownloadedDataset
 from xbench.data.datasets.phantom import PhantomCXR
 from xbench.data.records import PreparedImage, Record
-from xbench.data.store.fingerprint import describe, record_key
-from xbench.data.store.store import PreparedStore, pack, unpack
+from xbench.data.store import PreparedStore, describe, pack, record_key, unpack
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape
@@ -296,7 +295,7 @@ def test_the_datasets_of_the_package_load_an_image_from_its_record_alone():
     for cls in (DownloadedDataset, *CLASSES.values(), PhantomCXR):
         called = {name for name in used(cls.load) if inspect.isfunction(getattr(cls, name, None))}
         for method in (cls.load, *(getattr(cls, name) for name in called)):
-            assert used(method) <= {"root", "_files_read", "name", "states_sizes", *called}, (cls, method)
+            assert used(method) <= {"root", "_files_read", "name", "percentiles", "states_sizes", *called}, cls
 
 
 def test_an_image_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch, capsys):

@@ -1,1 +1,0 @@
-"""Prepared images on disk, and the key that tells when they are stale."""
