@@ -59,12 +59,12 @@ class PreparedStore:
 
     def __len__(self) -> int:
         """Return the number of images, including outdated ones."""
-        return sum(path.suffix == _SUFFIX for path in self._files())
+        return len([*self.folder.glob(f"*{_SUFFIX}")])
 
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return sum(path.stat().st_size for path in self._files())
+        return sum(path.stat().st_size for path in self.folder.glob("*"))
 
     def holding(self, records: Iterable[Record]) -> int:
         """Return the number of records with an up-to-date image."""
@@ -101,11 +101,6 @@ class PreparedStore:
         # Not flushed to disk, which can take longer than decoding: the checksum detects files torn by a crash.
         with self._naming_the_folder():
             write_whole(self.folder / f"{key}{_SUFFIX}", content, forced=False)
-
-    def _files(self) -> list[Path]:
-        with suppress(OSError):
-            return [*self.folder.iterdir()]
-        return []
 
     def _naming_the_folder(self) -> AbstractContextManager[None]:
         return writing(

@@ -89,12 +89,10 @@ class ChestXray14(DownloadedDataset):
 
     def _read_labels(self, folder: Folder) -> dict[str, frozenset[str]]:
         path = self.optional_file(folder, *_LABELS)
-        if path is None:
-            return {}
         # These come before the columns whose names contain commas.
         columns = ("Image Index", "Finding Labels")
         labels: dict[str, frozenset[str]] = {}
-        for row in self.rows(path, columns, header=columns):
+        for row in self.rows(path, columns, header=columns) if path else ():
             name = self.listed_key(row.name("Image Index"))
             if name in labels:
                 raise row.error(f"{name} is listed twice")

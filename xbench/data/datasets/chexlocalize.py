@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar, Literal
 
@@ -64,29 +65,26 @@ class CheXlocalize(DownloadedDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         segmented = self._read_segmentations(folder)
-        cases = []
-        seen = set()
+        cases: dict[str, ImageAnnotations] = {}
         path = self.file(folder, "labels")
         for row in self.rows(path, ["Path"]):
             name = self.listed_key(row.name("Path"))
-            if name in seen:
+            if name in cases:
                 raise row.error(f"{name} is listed twice")
-            seen.add(name)
             lateral = "lateral" in (row.get("Frontal/Lateral").casefold(), name.rpartition("_")[2])
             self._stated[name] = row.get("Sex"), row.get("Age"), "lateral" if lateral else row.get("AP/PA")
             columns = {finding: column for column in row.values if (finding := canonical(column)) in self.findings}
             if missing := [finding for finding in self.findings if finding not in columns]:
                 raise row.error(f"there is no column for {', '.join(missing)}")
             labels = {f: flag for f, column in columns.items() if (flag := row.flag(column)) is not None}
-            case = segmented.pop(name, None)
-            annotations = case.annotations if case else ()
-            for finding in {a.finding for a in annotations if labels.get(a.finding) != 1}:
+            case = segmented.pop(name, ImageAnnotations(name, {}))
+            for finding in {a.finding for a in case.annotations if labels.get(a.finding) != 1}:
                 labels[finding] = 1
                 self.note("a segmentation of a finding that the table of labels does not give; it is present", name)
-            cases.append(ImageAnnotations(name, labels, annotations, case.size if case else None))
+            cases[name] = replace(case, labels=labels)
         for name in segmented:
             self.note("a segmentation of an image that the table of labels does not name, left out", name)
-        return [case for case in cases if self.views == "all" or case.image_id.endswith("_frontal")]
+        return [case for case in cases.values() if self.views == "all" or case.image_id.endswith("_frontal")]
 
     def _read_segmentations(self, folder: Folder) -> dict[str, ImageAnnotations]:
         path = self.file(folder)

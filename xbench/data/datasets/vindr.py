@@ -138,9 +138,7 @@ class VinDrCXR(DownloadedDataset):
         votes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         blank: set[tuple[str, str]] = set()
         path = self.optional_file(folder, f"image_labels_{self.split}.csv")
-        if path is None:
-            return votes, blank
-        for row in self.rows(path, ["image_id"]):
+        for row in self.rows(path, ["image_id"]) if path else ():
             name = row.name("image_id")
             drawn = {annotation.finding for annotation in boxes[name]}
             reader = row.get("rad_id")
