@@ -46,9 +46,8 @@ class Intervened:
     row: NDArray[np.int64]  # index of each pair in `rows` (P,)
     decision: NDArray[np.float64]  # whether the model detects the finding in the unchanged image (P,); NaN if undecided
     overlap: NDArray[np.float64]  # share of the map's maxima in the region (P,); NaN without a map or box
-    columns: Mapping[
-        str, Mapping[str, NDArray[np.float64]]
-    ]  # by fill or `ANY`, by number, a value per pair (P,) or NaN
+    # By fill or `ANY`, by name of the number, a value per pair (P,) or NaN.
+    columns: Mapping[str, Mapping[str, NDArray[np.float64]]]
     # By fill, by the names of `LACKING`, which pairs (P,) lack a place for the control, have a probability of exactly 0
     # or 1, or lack a decision.
     lacking: Mapping[str, Mapping[str, NDArray[np.bool_]]]
