@@ -433,11 +433,7 @@ def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
         rows = []
         for one in dataset.comparisons:
             if one.number == number and against in (one.first, one.second):
-                if one.first == against:
-                    gap = one.difference
-                    turned = Estimate(*(None if end is None else -end for end in (gap.value, gap.high, gap.low)))
-                    one = replace(one, first=one.second, second=against, difference=turned)
-                rows.append(one)
+                rows.append(one.turned() if one.first == against else one)
         ends = [end for row in rows for end in (row.difference.value, row.difference.low, row.difference.high)]
         if rows:
             reach = min(1.0, ceil(10 * max((abs(end) for end in ends if end), default=0.1)) / 10)

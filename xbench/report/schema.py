@@ -177,6 +177,12 @@ class Comparison:
     p_adjusted: float | None  # corrected for all comparisons of this number on this dataset
     untested: str = ""
 
+    def turned(self) -> Comparison:
+        """Return the same with first and second exchanged."""
+        of = self.difference
+        difference = Estimate(*(None if end is None else -end for end in (of.value, of.high, of.low)))
+        return replace(self, first=self.second, second=self.first, difference=difference)
+
 
 @dataclass(frozen=True)
 class Reference:

@@ -378,6 +378,8 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
     """Return the table of every pair of models, by number."""
     rows, untested, boxes = [], set(), _without_thresholds(dataset)
     for entry in dataset.comparisons:
+        # As in the chart, a difference is how far a run lies below the better one.
+        entry = entry.turned() if (entry.difference.value or 0) > 0 else entry
         title, difference = {**NUMBERS, **WORDS}[entry.number].title, number(entry.difference, signed=True)
         if {entry.first, entry.second} <= boxes:
             title = re.sub(r",? (at 0\.5|cross-fitted threshold)", "", title)
@@ -388,9 +390,9 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "comparisons",
         "Models compared on",
-        "Paired tests on the images that both models scored. Difference: first minus second, in percentage points, "
-        "with its 95% interval. Adjusted p: corrected for all comparisons of the number on the dataset"
-        f"{', and for the two numbers of sides together' * any(one.number in WORDS for one in dataset.comparisons)}. "
+        "Paired tests on the images that both models scored. Difference: first minus second (the better one), in "
+        "percentage points, with its 95% interval. Adjusted p: corrected for all comparisons of the number on the "
+        f"dataset{', and for the two numbers of sides together' * any(one.number in WORDS for one in dataset.comparisons)}. "
         "Intervals and p come from different methods, so they can disagree.",
         ["Number", "First", "Second"],
         ["Images", "Difference", "p", "Adjusted p"],
