@@ -387,12 +387,13 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
         rows.append(row(title, entry.first, entry.second, entry.images, difference, *tests))
         if entry.untested:
             untested.add(f"{entry.first} and {entry.second} were not tested by {title}: {entry.untested}.")
+    sides = ", and for the two numbers of sides together" * any(one.number in WORDS for one in dataset.comparisons)
     return table_of(
         "comparisons",
         "Models compared on",
         "Paired tests on the images that both models scored. Difference: first minus second (the better one), in "
         "percentage points, with its 95% interval. Adjusted p: corrected for all comparisons of the number on the "
-        f"dataset{', and for the two numbers of sides together' * any(one.number in WORDS for one in dataset.comparisons)}. "
+        f"dataset{sides}. "
         "Intervals and p come from different methods, so they can disagree.",
         ["Number", "First", "Second"],
         ["Images", "Difference", "p", "Adjusted p"],
