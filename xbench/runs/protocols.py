@@ -25,7 +25,8 @@ from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import PairTruth, PairView, RunView, Table
 
 FOLDER = "protocols"  # results of `rescore --protocol`
-VOCABULARY = "words.yaml"  # the user's own vocabulary in that folder
+VOCABULARY = "words.yaml"
+"""The user's own vocabulary in that folder."""
 _Pair = tuple[dict[str, Any], PairView, PairTruth]  # columns of every protocol
 
 # The empty region of all other pairs; on native grids it has millions of pixels.

@@ -81,8 +81,8 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
             "Radiographs with the annotated region outlined, and over them the map or boxes of each model; +: the peak "
             "of the map. Above it: hit (in the region; half of the box area), just outside (the peak, or the center "
             f"of the boxes, by at most {100 * NEAR:g}% of the image's width) or outside; Dice at 0.5, times 100. "
-            "Cases were chosen by scores alone; a reason at the left holds for at least one model. Each radiograph is "
-            "drawn square. Of more than seven models, the seven with the highest pointing game are shown."
+            "Cases were chosen by scores alone, for the reason at their left, which holds for one model at least. Each "
+            "radiograph is drawn square. Of more than seven models, those with the highest pointing game are shown."
         )
         drawn = Drawn(f"overlays_{ending}", f"Cases side by side on {where}", caption)
         yield drawn, overlays(dataset, choose_cases(dataset.runs, cases))
