@@ -172,10 +172,8 @@ def widest(runs: Sequence[Run]) -> Run:
 
     Runs of words come last: their pairs are not scored on the grid.
     """
-    common = Counter(map(ground, runs))
-    return max(
-        runs, key=lambda run: (not run.results.in_words, run.results.counts.images, run.pictured, common[ground(run)])
-    )
+    alike = Counter(map(ground, runs))
+    return max(runs, key=lambda of: (not of.results.in_words, of.results.counts.images, of.pictured, alike[ground(of)]))
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:

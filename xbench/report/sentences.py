@@ -881,15 +881,14 @@ def calibration(tables: Sequence[Table]) -> str:
 def in_short(facts: Facts) -> tuple[str, ...]:
     """Return question and sentences of each section as plain text."""
     found, sections = facts.pointing, [best(facts)] if facts.shown.rows else []
-    guesses: list[str] = []
     if found.rows:
         predicts = recognition(facts) if facts.recognition.rows else None
         sections += filter(None, [predicts, failures(facts), thresholds(facts)])
-        guesses = [_guesses(facts, row) for row in found.rows if row is not found.head]
     if any(dataset.comparisons for dataset in facts.analysis.datasets):
         sections.append(differences(facts))
     sections += filter(None, [follows_words(facts), said(facts) if found.rows else None])
     texts = [" ".join([section.question, *section.texts]) for section in sections]
+    guesses = (_guesses(facts, row) for row in found.rows if row is not found.head)
     return (*texts, *filter(None, (*guesses, _useless_dice(facts.analysis))))
 
 

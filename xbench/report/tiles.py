@@ -33,7 +33,13 @@ def shown(film: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def film_tile(film: NDArray[np.uint8], left: str, right: str = "") -> Image.Image:
     """Return a gray (H, W) or color (H, W, 3) image with words below it."""
-    return _captioned(np.repeat(film[..., None], 3, axis=2) if film.ndim == 2 else film, left, right)
+    height, width = film.shape[:2]
+    tile = Image.new("RGB", (max(width, _NARROWEST), height + _CAPTION))
+    tile.paste(Image.fromarray(film), ((tile.width - width) // 2, 0))
+    middle, taken = height + _CAPTION / 2 + 1, _font().getlength(right) + 12 if right else 0
+    _write(tile, (6, middle), left, tile.width - 16 - taken, _INK)
+    ImageDraw.Draw(tile).text((tile.width - 6, middle), right, _FAINT, _font(), "rm")
+    return tile
 
 
 def map_tile(film: NDArray[np.uint8], saliency: NDArray[np.float32], finding: str, probability: float) -> Image.Image:
@@ -49,7 +55,7 @@ def map_tile(film: NDArray[np.uint8], saliency: NDArray[np.float32], finding: st
             for across, down in ((8, 0), (0, 8)):
                 ends = (x - across, y - down), (x + across, y + down)
                 cv2.line(picture, *ends, (gray, gray, gray), weight, cv2.LINE_AA)
-    return _captioned(picture, finding, in_thousandths(probability))
+    return film_tile(picture, finding, in_thousandths(probability))
 
 
 def sheet(tiles: Sequence[Image.Image], foot: str) -> Image.Image:
@@ -88,16 +94,6 @@ def file_names(names: Iterable[str]) -> list[str]:
         taken.add(path.casefold())
         found.append(path)
     return found
-
-
-def _captioned(picture: NDArray[np.uint8], left: str, right: str) -> Image.Image:
-    height, width = picture.shape[:2]
-    tile = Image.new("RGB", (max(width, _NARROWEST), height + _CAPTION))
-    tile.paste(Image.fromarray(picture), ((tile.width - width) // 2, 0))
-    middle, taken = height + _CAPTION / 2 + 1, _font().getlength(right) + 12 if right else 0
-    _write(tile, (6, middle), left, tile.width - 16 - taken, _INK)
-    ImageDraw.Draw(tile).text((tile.width - 6, middle), right, _FAINT, _font(), "rm")
-    return tile
 
 
 def _write(page: Image.Image, place: tuple[float, float], text: str, room: float, ink: tuple[int, int, int]) -> None:

@@ -59,9 +59,8 @@ def quadrants(dataset: DatasetAnalysis) -> Figure | None:
         if len(runs) > 1:
             axis.set_title(wrapped(label, 20 if columns < 5 else 15), linespacing=1.05)
         name_rows(axis, names, [0, 50, 100], linespacing=1.0)
-    legend(
-        figure, [Patch(**paint, linewidth=0, label=words) for key, (words, paint) in _QUADRANTS.items() if key in drawn]
-    )
+    looks = (look for key, look in _QUADRANTS.items() if key in drawn)
+    legend(figure, [Patch(**paint, linewidth=0, label=words) for words, paint in looks])
     return figure
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from textwrap import wrap
@@ -28,18 +28,14 @@ ZONE: dict[str, Any] = {"color": "#c5ced7", "alpha": 0.34, "linewidth": 0, "zord
 """Scores of useless maps."""
 EDGE: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "zorder": 1}
 """The end of that zone."""
-
 _LINE = 0.14
 """Height of a line of text in inches."""
 _DIRECT = 7
 """Most series with names beside the panel; more have a legend."""
 
 
-@contextmanager
-def drawing() -> Iterator[None]:
-    """Set the look of everything drawn and saved within."""
-    with matplotlib.style.context("xbench.report.figures.xbench", after_reset=True):
-        yield
+drawing = partial(matplotlib.style.context, "xbench.report.figures.xbench", after_reset=True)
+"""Context that sets the look of everything drawn and saved within."""
 
 
 def panels(

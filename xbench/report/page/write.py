@@ -151,13 +151,7 @@ def _hidden(facts: Facts, head: Standing) -> Iterator[dict[str, Any]]:
                     for film, mask, probability in case.films
                 ]
                 on = f" in {facts.analysis.heading(dataset)}" if len(head.runs) > 1 else ""
-                yield {
-                    "title": f"{case.finding}{on}: {case.reason}",
-                    "image": case.image_id,
-                    "aspect": case.aspect,
-                    "fill": case.fill,
-                    "films": films,
-                }
+                yield vars(case) | {"title": f"{case.finding}{on}: {case.reason}", "films": films}
 
 
 def _opposite(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
@@ -262,9 +256,8 @@ def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -
     # Half a pixel is invisible, but most of the size of a ragged outline.
     tolerance = max(1.0, max(region.shape) / 224) / 2
     smooth = [cv2.approxPolyDP(contour // 2, tolerance, True)[:, 0] for contour in contours]
-    return "".join(
-        "M" + "L".join(f"{x * scale[0]:.5g} {y * scale[1]:.5g}" for x, y in points) + "Z" for points in smooth
-    )
+    corners = ("L".join(f"{x * scale[0]:.5g} {y * scale[1]:.5g}" for x, y in points) for points in smooth)
+    return "".join(f"M{path}Z" for path in corners)
 
 
 def encoded(ending: str, image: NDArray[np.uint8], options: tuple[int, int]) -> str:

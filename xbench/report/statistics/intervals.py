@@ -75,10 +75,14 @@ def share(values: Floats, clusters: Codes, count: int) -> Spread:
         few = (_errors(n - 1) / _errors(found.units - 1)) ** 2
         effective = max(effective, n / design * few)
 
-    def limits(errors: float) -> Limits:
-        return _wilson(value, effective / errors**2)
-
-    return Spread(value, found.influence(0), found.units, inf, limits, hits=effective)
+    return Spread(
+        value,
+        found.influence(0),
+        found.units,
+        inf,
+        lambda errors: _wilson(value, effective / errors**2),
+        hits=effective,
+    )
 
 
 def mean(values: Floats, clusters: Codes, count: int, unseen: float = UNSEEN) -> Spread:
@@ -162,15 +166,12 @@ def f1(present: NDArray[np.bool_], called: NDArray[np.bool_], clusters: Codes, c
     either = present | called
     found = share((present & called)[either].astype(np.float64), clusters[either], count)
 
-    def turned(v: float) -> float:
-        return 2 * v / (1 + v)
-
     def limits(errors: float) -> Limits:
         low, high = found.limits(errors)
-        return turned(low), turned(high)
+        return 2 * low / (1 + low), 2 * high / (1 + high)
 
-    slope = 2 / (1 + found.value) ** 2
-    return Spread(turned(found.value), found.influence * slope, found.units, found.freedom, limits)
+    value, slope = 2 * found.value / (1 + found.value), 2 / (1 + found.value) ** 2
+    return Spread(value, found.influence * slope, found.units, found.freedom, limits)
 
 
 def auroc(present: NDArray[np.bool_], scores: Floats, clusters: Codes, count: int) -> Spread:

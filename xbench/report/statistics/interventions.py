@@ -46,8 +46,7 @@ def interventions(runs: Sequence[RunAnalysis], seed: int, ground: str) -> tuple[
     Intervals stay valid for a subset of pairs, because within a finding every pair was equally likely to be drawn.
     """
     named = {entry.run.label: entry.run for entry in runs}
-    compared = {label: intervened(run.rows, run.stored.changed) for label, run in named.items()}
-    found = {label: pairs for label, pairs in compared.items() if pairs is not None}
+    found = {label: pairs for label, run in named.items() if (pairs := intervened(run.rows, run.stored.changed))}
     adjusted: dict[tuple[str, str, str], float] = {}
     for number in UNSTABLE:
         parts = {

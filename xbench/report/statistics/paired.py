@@ -169,9 +169,7 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
     if number == "auroc":
         columns = [_auroc_contributions(sample, second.sample, column) for column in range(len(sample.findings))]
         return np.stack(columns, axis=1)
-    a, b = (
-        one.sample.hit if number == "pointing_game" else one.sample.dice[:, one.sample.fixed] for one in (first, second)
-    )
+    a, b = (of.hit if number == "pointing_game" else of.dice[:, of.fixed] for of in (sample, second.sample))
     shape = len(sample.clusters), len(sample.findings)
     place = np.ravel_multi_index((sample.pair_cluster, sample.pair_column), shape)
     total = np.bincount(place, a - b, minlength=shape[0] * shape[1]).reshape(shape)

@@ -51,9 +51,7 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
             ceilings.append(Reference(one.run.label, "ceiling", one.macro, one.findings, boxes=boxes))
         elif one.run.model == "whole_image":
             # Areas of regions, whose interval needs no allowance for unseen hits.
-            own = {
-                name: _with_limits(numbers, floors[0].findings.get(name, {})) for name, numbers in one.findings.items()
-            }
+            own = {name: _with_limits(of, floors[0].findings.get(name, {})) for name, of in one.findings.items()}
             floors.append(Reference(one.run.label, "floor", _with_limits(one.macro, floors[0].macro), own, boxes=boxes))
         # A run of random maps is one draw of the floor above.
         elif one.run.model != "random" or drawn is None:

@@ -296,11 +296,9 @@ def _turned(dataset: DatasetAnalysis) -> Table:
 
 def _grounding_honest(analysis: Analysis) -> Table:
     rows = [
-        row(analysis.heading(dataset), *found.cells, kind=found.kind)
-        for dataset in analysis.datasets
-        for found in rows_of_models(
-            in_order(dataset.runs), [cells_of(dataset, key) for key in _HONEST], dataset.references
-        )
+        row(analysis.heading(of), *one.cells, kind=one.kind)
+        for of in analysis.datasets
+        for one in rows_of_models(in_order(of.runs), [cells_of(of, key) for key in _HONEST], of.references)
     ]
     return table_of(
         "grounding_honest",
@@ -367,10 +365,8 @@ def best_and_worst(entry: RunAnalysis) -> list[tuple[str, str]]:
     known = {finding: score for finding, score in scores.items() if score is not None}
     ranked = sorted(known, key=lambda finding: -known[finding])
     size = min(3, len(ranked) // 2)
-    best = [(f"best {place}", one) for place, one in enumerate(ranked[:size], 1) if known[one] > known[ranked[-1]]]
-    worst = [
-        (f"worst {place}", one) for place, one in enumerate(ranked[::-1][:size], 1) if known[one] < known[ranked[0]]
-    ]
+    best = [(f"best {n}", one) for n, one in enumerate(ranked[:size], 1) if known[one] > known[ranked[-1]]]
+    worst = [(f"worst {n}", one) for n, one in enumerate(ranked[::-1][:size], 1) if known[one] < known[ranked[0]]]
     return best + worst
 
 

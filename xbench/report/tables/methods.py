@@ -50,9 +50,8 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     of_runs = [(analysis.heading(dataset), entry) for dataset in analysis.datasets for entry in dataset.runs]
     data = {entry.run.label: entry.run.results.provenance.get("data") or {} for entry in runs}
     limits = [(label, f"The first {of['limit']} images") for label, of in data.items() if of.get("limit")]
-    skipped = [
-        (entry.run.label, str(count)) for _, entry in of_runs if (count := len(entry.run.results.counts.skipped))
-    ]
+    counts = [(entry.run.label, len(entry.run.results.counts.skipped)) for entry in runs]
+    skipped, unread = [(of, str(n)) for of, n in counts if n], "Images that could not be read were left out"
     shown = [entry for entry in runs if not entry.run.results.in_words]
     recognized = any(entry.macro["auroc"].value is not None for entry in shown)
     grounded = [entry for entry in shown if entry.macro["pointing_game"].value is not None]
@@ -71,13 +70,14 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     measures += _of_answers([entry.run.results for entry in grounded])
     measures += ["We compared stated sides and zones with those of the regions"] * any(of.words for of in runs)
     compared = f". Models were compared by randomly swapping outputs within {by}; p-values were Holm-corrected"
-    checked = "by overlap with annotated regions, against floors that ignore the image"
+    checked = "were checked by overlap with annotated regions, against floors that ignore the image"
+    checked += ", and by hiding regions" * bool(interventions)
     explained = listed(["saliency maps"] * maps + _distinct(of.kind for of in answers) or [""])
     units = [(of, f"the {entry.clustered_by.removesuffix('s')} ({entry.evidence})") for of, entry in of_runs]
     return {
         "models": _models(runs),
         "datasets": "The data were "
-        + listed([f"{title} ({_counts(analysis, title)})" for title in map(analysis.heading, analysis.datasets)]),
+        + listed([f"{analysis.heading(dataset)} ({_counts(dataset)})" for dataset in analysis.datasets]),
         "units": f"The unit of analysis for intervals and tests was {_each(units)}",
         "subsets": _each(limits),
         "measures": ". ".join(measures),
@@ -87,13 +87,8 @@ def _facts(analysis: Analysis) -> dict[str, str]:
         "uncertainty": "Intervals are 95% confidence intervals"
         + compared * any(dataset.comparisons for dataset in analysis.datasets),
         "interventions": interventions,
-        "explanations": f"{explained.capitalize()} were checked {checked}"
-        + ", and by hiding regions" * bool(interventions)
-        if explained
-        else "",
-        "missing": f"Images that could not be read were left out: {_each(skipped)}"
-        if skipped
-        else "No images were excluded",
+        "explanations": f"{explained.capitalize()} {checked}" if explained else "",
+        "missing": f"{unread}: {_each(skipped)}" if skipped else "No images were excluded",
         "readers": _readers(analysis),
         "attributes": _attributes(analysis),
         "software": "We used " + listed(_distinct(map(_software, runs))),
@@ -124,15 +119,13 @@ def _models(runs: Sequence[RunAnalysis]) -> str:
     return f"We evaluated {listed(named)}{''.join(supervised)}. No model was trained or tuned during the evaluation"
 
 
-def _counts(analysis: Analysis, title: str) -> str:
-    (dataset,) = (one for one in analysis.datasets if analysis.heading(one) == title)
+def _counts(dataset: DatasetAnalysis) -> str:
     if not dataset.runs:
         return "references only"
     run = _most_images(dataset).run
     whole, unknown = run.results.counts, int((run.rows["label"] == -1).sum())
-    positives, scored = (
-        sum(vars(of)[name] for of in whole.per_finding.values()) for name in ("positives", "with_region")
-    )
+    positives = sum(of.positives for of in whole.per_finding.values())
+    scored = sum(of.with_region for of in whole.per_finding.values())
     images = {*run.rows.image[run.rows["scored"]].tolist()}
     patients = {run.rows.patient_ids[image] for image in images} - {None}
     return (
@@ -149,12 +142,10 @@ def _most_images(dataset: DatasetAnalysis) -> RunAnalysis:
 
 
 def _readers(analysis: Analysis) -> str:
-    of_datasets = [
-        (dataset, entry.run.rows["reader_dice"]) for dataset in analysis.datasets for entry in dataset.runs[:1]
-    ]
+    agreements = [(of, entry.run.rows["reader_dice"]) for of in analysis.datasets for entry in of.runs[:1]]
     found = [
         (analysis.heading(dataset), f"{known.mean():.2f} over {count_of(len(known), 'pair')}")
-        for dataset, agreement in of_datasets
+        for dataset, agreement in agreements
         if len(known := agreement[~np.isnan(agreement)])
     ]
     return f"Mean Dice between two readers: {_each(found)}" if found else ""

@@ -14,10 +14,8 @@ from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, R
 
 MISSING = "\u2013"
 """What stands for a value that does not exist."""
-
 TIED = "\u2020"
 """The sign at what is not significantly different from the best; captions of tables that have it say so."""
-
 INTERVALS = "Brackets: 95% intervals."
 
 
@@ -171,9 +169,7 @@ def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, table: Table) -> Ta
 
 def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
     """Return the notes of some datasets, or of all."""
-    return tuple(
-        f"{analysis.heading(dataset)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
-    )
+    return tuple(f"{analysis.heading(of)}: {note}" for of in datasets or analysis.datasets for note in of.notes)
 
 
 def cells_of(

@@ -85,9 +85,8 @@ def _numbers(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
 
 
 def _pictures(folder: Path, pictures: bool) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        f"figures/{path.stem}": wandb.Image(str(path)) for path in _shown(folder, "figures/*.png", pictures)
-    }
+    figures = _shown(folder, "figures/*.png", pictures)
+    shown: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in figures}
     for page in _shown(folder, "index.html", pictures):
         if page.stat().st_size <= _LARGEST_PAGE:
             shown["report"] = wandb.Html(str(page), inject=False)
