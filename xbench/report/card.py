@@ -31,12 +31,11 @@ _METRICS = {
 def write_cards(analysis: Analysis, folder: Path) -> list[Path]:
     """Write a card `MODEL.md` for each model of a report into a folder, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for model in dict.fromkeys(run.run.model for run in analysis.runs):
-        path = folder / (re.sub(r"[^\w.-]+", "_", model) + ".md")
+    models = dict.fromkeys(run.run.model for run in analysis.runs)
+    paths = {model: folder / (re.sub(r"[^\w.-]+", "_", model) + ".md") for model in models}
+    for model, path in paths.items():
         write_whole(path, card(analysis, model))
-        written.append(path)
-    return written
+    return [*paths.values()]
 
 
 def card(analysis: Analysis, model: str) -> str:
@@ -57,6 +56,7 @@ def card(analysis: Analysis, model: str) -> str:
 def _result(run: RunAnalysis, key: str, heading: str, dataset: str, split: str) -> EvalResult:
     estimate, results, (task, task_name) = number_of(run, key), run.run.results, _TASKS[NUMBERS[key].group]
     settings = {name: value for name, value in run.run.settings.items() if not name.startswith("scored_")}
+    interval = {"interval_95": _ends(estimate)} if _ends(estimate) else {}
     return EvalResult(
         task_type=task,
         task_name=task_name,
@@ -74,10 +74,7 @@ def _result(run: RunAnalysis, key: str, heading: str, dataset: str, split: str) 
         metric_type=_METRICS[key],
         metric_name=f"{NUMBERS[key].title}, mean over findings",
         metric_value=round(estimate.value or 0.0, 4),
-        metric_args={
-            **({"interval_95": _ends(estimate)} if _ends(estimate) else {}),
-            "clusters": f"{run.clusters} {run.clustered_by}",
-        },
+        metric_args={**interval, "clusters": f"{run.clusters} {run.clustered_by}"},
     )
 
 

@@ -252,10 +252,7 @@ def lines_of(analysis: Analysis, scope: Literal["models", "findings"]) -> list[S
 
 
 def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[float, float, str]]:
-    """Return coordinates and names of points; nearly equal ones share a name.
-
-    With `in_turn`, only neighbors do.
-    """
+    """Return coordinates and names of points; nearly equal ones (with `in_turn`, only neighbors) share a name."""
     found: list[tuple[float, float, list[str]]] = []
     for point in points:
         x, y = point.x.value or 0.0, point.y.value or 0.0

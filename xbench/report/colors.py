@@ -24,8 +24,8 @@ _COLORS = (
     ("#cb1778", "#eb84ad"),
     ("#1c252e", "#eef2f6"),
 )
-# With names of matplotlib, and sizes that look equal. The first seven go with the colors.
-_SHAPES: Mapping[str, tuple[str, float]] = {
+# With names of matplotlib, and relative sizes that look equal. The first seven go with the colors.
+SHAPES: Mapping[str, tuple[str, float]] = {
     "circle": ("o", 1.0),
     "diamond": ("D", 0.88),
     "triangle-up": ("^", 1.08),
@@ -42,8 +42,8 @@ _SHAPES: Mapping[str, tuple[str, float]] = {
     "octagon": ("8", 1.04),
 }
 # After seven, colors repeat with other, open shapes.
-_LOOKS = [(*color, shape, True) for color, shape in zip(_COLORS, _SHAPES, strict=False)]
-_LOOKS += [(*color, shape, False) for shape, color in product([*_SHAPES][7:], _COLORS)]
+_LOOKS = [(*color, shape, True) for color, shape in zip(_COLORS, SHAPES, strict=False)]
+_LOOKS += [(*color, shape, False) for shape, color in product([*SHAPES][7:], _COLORS)]
 _OF_PAPER = ("devide", "carzero", "mavl", "medklip", "biomedclip", "kad", "clip")
 _DASHES = ((5.0, 1.5), (1.2, 1.2), (5.0, 1.2, 1.2, 1.2))
 
@@ -64,11 +64,6 @@ class Series:
     filled: bool
     dash: tuple[float, ...]
 
-    @property
-    def marker(self) -> tuple[str, float]:
-        """Matplotlib's name of the shape, and its relative size."""
-        return _SHAPES[self.shape]
-
 
 @cache
 def outline(shape: str) -> str:
@@ -77,7 +72,7 @@ def outline(shape: str) -> str:
         return "M-1 0A1 1 0 1 0 1 0A1 1 0 1 0 -1 0Z"
     from matplotlib.markers import MarkerStyle  # a page of one model has circles alone
 
-    code, size = _SHAPES[shape]
+    code, size = SHAPES[shape]
     marker = MarkerStyle(code)
     (corners,) = marker.get_path().transformed(marker.get_transform()).to_polygons(closed_only=True)
     points = np.asarray(corners)[:-1] * (2 * size, -2 * size)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xbench.report.colors import Series, series_of
-from xbench.report.names import model_title
+from xbench.report.names import mean_over, model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, number_of, parts_of, shared_datasets
 
 FAR_APART = 0.10
@@ -46,6 +46,11 @@ class Standing:
     def answers(self) -> str:
         """What the model answers with, `boxes` or `points`; empty for a model with maps."""
         return min((run.run.results.answers.kind for run in self.runs if run.run.results.answers), default="")
+
+    @property
+    def over(self) -> str:
+        """What its score averages (see `mean_over`)."""
+        return mean_over(len(self.runs), self.findings)
 
     @property
     def lesions(self) -> int:

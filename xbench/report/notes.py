@@ -29,10 +29,7 @@ def warnings(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
 
 
 def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]) -> tuple[str, ...]:
-    """Return notes on comparing the runs of a dataset and split, and on each run.
-
-    `different` has the runs that were scored on other labels or regions than most.
-    """
+    """Return notes on comparing the runs of a dataset and split, and on each run."""
     runs = [entry.run for entry in entries]
     images = {run.label: frozenset(run.images.image_ids) for run in runs}
     notes = []
@@ -141,8 +138,9 @@ def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[s
             "differ. Do not compare the other numbers of these runs."
         )
     if notes:
-        own = "Floors and ceilings without a run of their own"
-        notes.append(f"{own} use the labels and regions of {widest(runs).label}.")
+        notes.append(
+            f"Floors and ceilings without a run of their own use the labels and regions of {widest(runs).label}."
+        )
     return notes
 
 

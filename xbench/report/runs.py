@@ -172,8 +172,10 @@ def widest(runs: Sequence[Run]) -> Run:
 
     Runs of words come last: their pairs are not scored on the grid.
     """
-    alike = Counter(map(ground, runs))
-    return max(runs, key=lambda of: (not of.results.in_words, of.results.counts.images, of.pictured, alike[ground(of)]))
+    common = Counter(map(ground, runs))
+    return max(
+        runs, key=lambda run: (not run.results.in_words, run.results.counts.images, run.pictured, common[ground(run)])
+    )
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:
@@ -285,10 +287,9 @@ def _settings(results: Results) -> tuple[dict[str, str], frozenset[str]]:
         settings["prompt_texts"] = _digest(prompts if source is None else model.get("asked", prompts))
     if provenance.get("checkpoint_sha256"):
         settings["checkpoint"] = str(provenance["checkpoint_sha256"])[:8]
-    if provenance.get("annotation_sha256"):
-        settings["annotation"] = _digest(provenance["annotation_sha256"])
-    if model.get("book"):
-        settings["book"] = _digest(model["book"])
+    for name, source in (("annotation", provenance.get("annotation_sha256")), ("book", model.get("book"))):
+        if source:
+            settings[name] = _digest(source)
     # Several parts may have options of one name.
     settings |= {f"model_{key}" if key in settings else key: value for key, value in own.items()}
     of_data = {f"data_{key}" if key in settings else key: data[key] for key in data if key not in _NO_DATA}

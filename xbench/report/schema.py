@@ -213,11 +213,6 @@ class ProtocolScores:
     references: Mapping[str, float]
     p: Mapping[str, Mapping[str, float | None]]
 
-    @property
-    def ranks(self) -> dict[str, int]:
-        """Place of each run from 1; equal ones share the better place."""
-        return {label: 1 + sum(other > value for other in self.values.values()) for label, value in self.values.items()}
-
     def lead(self, first: str, second: str) -> float | None:
         """Return by how much a run leads another; None unless both have the number."""
         return self.values[first] - self.values[second] if {first, second} <= self.values.keys() else None
@@ -266,7 +261,7 @@ class FillAnalysis:
     recognized: Mapping[str, Estimate]
     p_adjusted: Mapping[str, float]
     p_exact: float | None
-    overlap: Mapping[str, tuple[int, int, int, int]]
+    overlap: Mapping[str, tuple[int, ...]]
 
     @property
     def mean(self) -> Mapping[str, Estimate]:

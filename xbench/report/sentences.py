@@ -15,17 +15,7 @@ from statistics import median
 from xbench.findings.conditions import LEAST
 from xbench.findings.names import MACRO
 from xbench.report.facts import FAR_APART, Facts, Standing, Standings, differ, facts_of, over_datasets
-from xbench.report.names import (
-    count_of,
-    dataset_title,
-    in_words,
-    listed,
-    mean_over,
-    model_title,
-    p_words,
-    training_of,
-    whole,
-)
+from xbench.report.names import count_of, dataset_title, in_words, listed, model_title, p_words, training_of, whole
 from xbench.report.runs import setting_in_words
 from xbench.report.schema import (
     NEAR,
@@ -167,12 +157,9 @@ def uses(facts: Facts) -> Answer | None:
 
 def _unused(one: InterventionAnalysis) -> list[str]:
     ends = [{key: of[one.number].high for key, of in fill.numbers.items() if one.number in of} for fill in one.main]
-    findings = [finding for finding in ends[0] if finding != MACRO]
-    return [
-        finding
-        for finding in findings
-        if all((high := of.get(finding)) is not None and high <= SMALL[one.number] for of in ends)
-    ]
+    small = SMALL[one.number]
+    names = [finding for finding in ends[0] if finding != MACRO]
+    return [name for name in names if all((high := of.get(name)) is not None and high <= small for of in ends)]
 
 
 def _measured(one: InterventionAnalysis, label: str) -> str:
@@ -284,7 +271,7 @@ def said(facts: Facts) -> Answer | None:
     verdict = _verdict(head, "correct", guess * useless) if covered.value else "Silent"
     noun, verb = _STATE[kind]
     counts = [(n, number_of(run, found.number, name)) for run in head.runs for name, n in run.words[0].counts.items()]
-    hits, over = sum(n * (one.value or 0.0) for n, one in counts), mean_over(len(head.runs), head.findings)
+    hits, over = sum(n * (one.value or 0.0) for n, one in counts), head.over
     of = f"{_percent(head)} of lesions{f' on average over {over}' if over else ''}"
     of += f" ({hits:,.0f} of {sum(n for n, _ in counts):,})"
     texts = [f"{verdict}: {f'its {noun}' if alone else f'the {noun} of {head.label}'} {verb} the correct side of {of}."]
@@ -361,7 +348,7 @@ def axis_title(found: Standings) -> str:
 
 def _located(row: Standing, more: str = "") -> str:
     """Return the predicate of a score: `points at 91% of lesions on average over eight findings (243 of 272)`."""
-    over, percent = mean_over(len(row.runs), row.findings), _percent(row)
+    over, percent = row.over, _percent(row)
     if row.answers:
         mean = f", on average over {over}" if over else ""
         share = f"{percent} of its {_UNITS[row.answers]} on the lesion"
@@ -374,7 +361,7 @@ def _located(row: Standing, more: str = "") -> str:
 def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> str:
     texts = ([*map(text, rows)] for text in (_percent, _hits))
     rates, hits = (of_rows if len({*of_rows}) > 1 else of_rows[:1] for of_rows in texts)
-    over = mean_over(len(rows[0].runs), rows[0].findings)
+    over = rows[0].over
     kinds = {row.answers for row in rows}
     beside = f" ({join(hits)} of {rows[0].lesions:,})" if len({row.lesions for row in rows}) == 1 else ""
     of = "" if len(kinds) > 1 else f" of their {_UNITS[min(kinds)]} on the lesion" if any(kinds) else " of lesions"
@@ -602,13 +589,11 @@ def best(facts: Facts) -> Answer:
             text = f"There is only one: {'it' if head.answers else 'its map'} {_located(head)}."
         return Answer(question, text if high else f"None: 0% of {unit} for every finding.")
     tied = [row.label for row in found.tied]
+    who = f"The {in_words(len(tied))} {_kind(found)}" if len(tied) == len(found.rows) else listed(tied)
+    text = f"{who} do not differ significantly in the pointing game"
     if found.too_few_images:
         text = f"Too few images to tell {listed(tied)} apart"
-    elif len(tied) == len(found.rows):
-        text = f"The {in_words(len(tied))} {_kind(found)} do not differ significantly in the pointing game"
-    elif len(tied) > 1:
-        text = f"{listed(tied)} do not differ significantly in the pointing game"
-    else:
+    elif len(tied) == 1:
         text = f"{found.rows[0].label} {'scores highest' if found.untested else 'is ahead of every other'}"
     weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of {unit}."
     weakest = weakest if high else f" {head.label} scores 0% on every finding."

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from xbench.report.charts import apart
-from xbench.report.colors import Series
+from xbench.report.colors import SHAPES, Series
 
 COLUMN, PAGE = 3.4, 7.0
 """Widths of a journal's column and page in inches."""
@@ -83,7 +83,7 @@ def write_number(axis: Axes, row: int, value: str, more: str = "") -> None:
 
 def look_of(series: Series) -> dict[str, Any]:
     """Return how a series' marks and lines are drawn by `Axes.plot`."""
-    marker, size = series.marker
+    marker, size = SHAPES[series.shape]
     return {
         "color": series.color,
         "marker": marker,
@@ -105,10 +105,7 @@ def draw_mark(axis: Axes, x: float, y: float, series: Series, **more: Any) -> No
 def name_curves(
     figure: Figure, axes: list[Axes], key: Axes | None, heights: Mapping[str, float], looks: Looks, floor: str
 ) -> None:
-    """Name curves and the ground: beside the panel at their heights from 0 to 1, or in the place left free.
-
-    More than seven get a legend below.
-    """
+    """Name curves and the ground: beside the panel at their heights from 0 to 1, or in the place left free."""
     if len(heights) > _DIRECT:
         if key is not None:
             key.remove()

@@ -26,8 +26,6 @@ def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[
     places = {"models": iter(analysis.datasets), "findings": iter(analysis.datasets)}
     lines = tuple(line for line in analysis.correlations if line.dataset is None or next(places[line.scope]).runs)
     datasets = tuple(entry for entry in analysis.datasets if entry.runs)
-    if not datasets:
-        return
     with drawing():
         for drawn, figure in _figures(replace(analysis, datasets=datasets, correlations=lines), min(cases, 6)):
             if figure is not None:

@@ -29,7 +29,7 @@ from xbench.report.runs import Run
 from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, in_order, parts_of
 from xbench.report.statistics.analyze import Progress
 from xbench.report.tables.methods import methods
-from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, spans
+from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, percentage, spans
 from xbench.runs.answers import excerpt
 from xbench.runs.images import shrunk
 from xbench.runtime.files import write_whole
@@ -53,6 +53,16 @@ def write_page(
     head = facts.shown.head if facts.shown.rows else None
     case_data = _case_data(analysis, cases, progress, head.label if head else "")
     notes = [*analysis.notes, *(note for dataset in analysis.datasets for note in dataset.notes)]
+    numbers = [*NUMBERS.values()] if head not in facts.words.rows else []
+    numbers += WORDS.values() if facts.words.rows else ()
+    left = each_note_once(tables, notes)
+
+    def take(*beginnings: str) -> list[Table]:
+        """Hand out the tables with names that begin like this, each once."""
+        taken = [table for table in left if table.name.startswith(beginnings)]
+        left[:] = [table for table in left if table not in taken]
+        return taken
+
     text = environment.get_template("page.html").render(
         analysis=analysis,
         facts=facts,
@@ -74,9 +84,9 @@ def write_page(
         warnings=warnings(analysis.runs),
         own_words=sentences.own_in_words(analysis.runs),
         kinds={table.name.split("_")[0] for table in tables},
-        tables=_Shelf(each_note_once(tables, notes)),
+        take=take,
         calibration=sentences.calibration(tables),
-        numbers=[*NUMBERS.values()] * (head not in facts.words.rows) + [*WORDS.values()] * bool(facts.words.rows),
+        numbers=numbers,
         near=f"{100 * NEAR:g}",
         least=LEAST,
         missing=MISSING,
@@ -93,19 +103,6 @@ def write_page(
         written=partial(json.dumps, indent=2, ensure_ascii=False),
     )
     write_whole(path, text)
-
-
-class _Shelf:
-    """The tables left to show, so that the page shows each once."""
-
-    def __init__(self, tables: Sequence[Table]) -> None:
-        self._left = list(tables)
-
-    def take(self, *beginnings: str) -> list[Table]:
-        """Hand out the tables with names that begin like this."""
-        taken = [table for table in self._left if table.name.startswith(beginnings)]
-        self._left = [table for table in self._left if table not in taken]
-        return taken
 
 
 def _films(facts: Facts, head: Standing) -> dict[str, dict[str, Any]]:
@@ -163,11 +160,9 @@ def _opposite(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _signed(value: float | None) -> str:
-    if value is None:
-        return MISSING
     # Small differences keep a digit.
-    text, sign = f"{100 * abs(value):.1f}", "+" if value > 0 else "\u2212"
-    return "0" if text == "0.0" else f"{sign}{text}"
+    text = MISSING if value is None else percentage(value, signed=True, digits=1).replace("-", "\u2212")
+    return "0" if text == "0.0" else text
 
 
 def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) -> dict[str, Any]:

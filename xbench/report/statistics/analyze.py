@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import count
+from itertools import count, groupby
 from math import comb
 
 from xbench.findings.names import MACRO
@@ -29,15 +29,12 @@ from xbench.report.statistics.studies import studies
 from xbench.report.statistics.subgroups import subgroups
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of steps done, that of all steps, and the next step in words."""
+"""Called before every step and after the last: steps done, all steps, and the next one in words."""
 FOLDS = 5
 
 
 def analyze(collection: Collection, seed: int = 0, progress: Progress = lambda *_: None) -> Analysis:
-    """Analyze runs; the same runs and `seed` (of the exchanges in tests, 0 or more) give the same numbers.
-
-    `progress` is called before every step and after the last.
-    """
+    """Analyze runs; the same runs and `seed` (of the exchanges in tests, 0 or more) give the same numbers."""
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in collection.runs:
         grouped[run.dataset, run.split].append(run)
@@ -48,13 +45,10 @@ def analyze(collection: Collection, seed: int = 0, progress: Progress = lambda *
         progress(next(done), total, what)
 
     analyzed = [_dataset(runs, seed, begin) for _, runs in sorted(grouped.items())]
-    splits: defaultdict[str, list[str]] = defaultdict(list)
-    for name, split in sorted(grouped):
-        splits[name].append(split)
     notes = [
         f"{dataset_title(name)} was run on {len(found)} splits ({', '.join(found)}), which are analyzed separately."
-        for name, found in splits.items()
-        if len(found) > 1
+        for name, keys in groupby(sorted(grouped), key=lambda key: key[0])
+        if len(found := [split for _, split in keys]) > 1
     ]
     datasets = placed([dataset for dataset, _ in analyzed])
     lines, left_out = correlations(datasets)

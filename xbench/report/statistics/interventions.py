@@ -155,14 +155,13 @@ def mcnemar(first: int, second: int) -> float | None:
     return min(1.0, 2 * float(bdtr(min(first, second), first + second, 0.5))) if first + second else None
 
 
-def overlap(hit: NDArray[np.float64], depends: NDArray[np.float64]) -> tuple[int, int, int, int]:
+def overlap(hit: NDArray[np.float64], depends: NDArray[np.float64]) -> tuple[int, ...]:
     """Count pairs by whether they are pointed at and depend on the region, in the order of `FillAnalysis`.
 
     `hit` (P,) counts from one half, and `depends` (P,) above 0; pairs without one of them are left out.
     """
     known = ~np.isnan(hit) & ~np.isnan(depends)
-    one, two, three, four = np.bincount(2 * (hit[known] < 0.5) + (depends[known] <= 0), minlength=4).tolist()
-    return one, two, three, four
+    return tuple(np.bincount(2 * (hit[known] < 0.5) + (depends[known] <= 0), minlength=4).tolist())
 
 
 def map_columns(run: Run, pairs: Intervened) -> dict[str, _Columns]:

@@ -40,7 +40,7 @@ def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
 
     def cell_of(name: str) -> NDArray[np.int64]:
         # NaN, without a peak, is in no cell.
-        column, row = (np.clip(np.floor(sample.of_pairs(run, f"{name}_{axis}") * 3), None, 2) for axis in "xy")
+        column, row = (np.clip(np.floor(run.rows[f"{name}_{axis}"][sample.row] * 3), None, 2) for axis in "xy")
         return np.asarray(np.nan_to_num(3 * row + column, nan=-1), np.int64)
 
     region, peak = cell_of("region"), cell_of("peak")
@@ -55,7 +55,7 @@ def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
 def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
     """Return by finding how recognition and grounding go together, if it has both labels and a scored pair."""
     found = {}
-    near = sample.of_pairs(run, "peak_distance") <= NEAR
+    near = run.rows["peak_distance"][sample.row] <= NEAR
     for column, finding in enumerate(sample.findings):
         scores, pairs = sample.probabilities[:, column], np.flatnonzero(sample.pair_column == column)
         best = youden(sample.labels[:, column], scores)

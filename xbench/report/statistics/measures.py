@@ -75,17 +75,14 @@ class Measures:
 
         `numbers` are some of `pointing_game`, `dice_fixed`, `iou_fixed` and `dice_cross_fitted`.
         """
-        sample, means = self.sample, {}
+        sample, means = self.sample, dict.fromkeys(numbers, Estimate(None))
         scores = {"pointing_game": sample.hit, "dice_cross_fitted": self.of_pairs["dice"]}
         scores |= {"dice_fixed": sample.dice[:, sample.fixed], "iou_fixed": sample.iou[:, sample.fixed]}
         for name in numbers:
-            known = pairs[~np.isnan(scores[name][pairs])]
-            if not len(known):
-                means[name] = Estimate(None)
-                continue
             compute = _of_hits(sample) if name == "pointing_game" else partial(intervals.mean, unseen=_unseen(sample))
-            spread = compute(scores[name][known], sample.pair_cluster[known], len(sample.clusters))
-            means[name] = estimate(spread.value, spread.interval())
+            if len(known := pairs[~np.isnan(scores[name][pairs])]):
+                spread = compute(scores[name][known], sample.pair_cluster[known], len(sample.clusters))
+                means[name] = estimate(spread.value, spread.interval())
         return means
 
 

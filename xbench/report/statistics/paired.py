@@ -100,12 +100,10 @@ def tied_with_best(
         found = ({label: value for label, value in of.items() if value is not None} for of in known)
         if values := next(filter(None, found), None):
             best = max(values, key=lambda label: values[label])
-            ties = [
-                {entry.first, entry.second}
-                for entry in comparisons
-                if entry.number == number and entry.p_adjusted is not None and entry.p_adjusted > SIGNIFICANT
-            ]
-            tied[number] = frozenset({best}.union(*(pair for pair in ties if best in pair)))
+            tests = (one for one in comparisons if one.number == number and best in (one.first, one.second))
+            p_values = {frozenset((one.first, one.second)): one.p_adjusted for one in tests}
+            ties = (pair for pair, p in p_values.items() if p is not None and p > SIGNIFICANT)
+            tied[number] = frozenset({best}).union(*ties)
     return tied
 
 
@@ -144,10 +142,8 @@ def paired_test(first: Measures, second: Measures, number: str, finding: str | N
         return None
     if refitted:
         refits = [_refit(first, second, number.partition("_")[0], column) for column in columns]
-        return PairedTest(
-            np.any([refit.matters for refit in refits], axis=0),
-            lambda signs: np.mean([refit.difference(signs) for refit in refits], axis=0),
-        )
+        matters = np.any([refit.matters for refit in refits], axis=0)
+        return PairedTest(matters, lambda signs: np.mean([refit.difference(signs) for refit in refits], axis=0))
     return weighed(contributions(first, second, number)[:, columns].mean(axis=1))
 
 
@@ -197,7 +193,9 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
     for clusters, places in sampled.items():
         digest = hashlib.sha256(f"exchanges\0{ground}".encode()).digest()
         random = np.random.default_rng([seed, *np.frombuffer(digest, dtype=np.uint32).tolist()])
-        far = _as_far([tests[place] for place in places], _random_exchanges(random, exchanges, clusters))
+        sizes = (min(_at_a_time(clusters), exchanges - done) for done in range(0, exchanges, _at_a_time(clusters)))
+        heads = (random.integers(0, 2, (size, clusters), dtype=np.int8) for size in sizes)
+        far = _as_far([tests[place] for place in places], (2 * part.astype(np.float64) - 1 for part in heads))
         for place, count in zip(places, far.tolist(), strict=True):
             p_values[place] = float((count + 1) / (exchanges + 1))
     return p_values
@@ -223,13 +221,6 @@ def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]
         signs = np.ones((len(some), len(matters)))
         signs[:, matters] = some
         yield signs
-
-
-def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int) -> Iterator[NDArray[np.float64]]:
-    step = _at_a_time(clusters)
-    for start in range(0, exchanges, step):
-        heads = random.integers(0, 2, (min(step, exchanges - start), clusters), dtype=np.int8)
-        yield 2 * heads.astype(np.float64) - 1
 
 
 def _at_a_time(clusters: int) -> int:

@@ -107,7 +107,9 @@ def words_of(run: Run) -> tuple[WordsAnalysis, ...]:
     for label, kind, prefix, groups in _speakers(run):
         stored = read_protocol(run.folder, Words.name)["numbers"]
         of = {group.finding: parts(group, prefix) for group in groups}
-        clusters = {own.finding: np.searchsorted(names, [patients[one] for one in own["image_id"]]) for own in groups}
+        clusters = {
+            group.finding: np.searchsorted(names, [patients[one] for one in group["image_id"]]) for group in groups
+        }
         numbers: dict[str, dict[str, Estimate]] = {name: {} for name in (MACRO, *of)}
         for name in (name for name in of[groups[0].finding] if f"{prefix}{name}" in stored):
             values = stored[f"{prefix}{name}"]["per_finding"]

@@ -102,7 +102,7 @@ def whole_image(sample: Sample) -> Sample:
 
 def reader_agreement(run: Run, sample: Sample) -> Sample | None:
     """Return the sample in which a pair scores the agreement of its readers; None without any."""
-    dice, iou = (sample.of_pairs(run, f"reader_{name}")[:, None] for name in ("dice", "iou"))
+    dice, iou = (run.rows[f"reader_{name}"][sample.row][:, None] for name in ("dice", "iou"))
     several = np.flatnonzero(~np.isnan(dice))
     return replace(sample, dice=dice, iou=iou).with_pairs(several) if len(several) else None
 

@@ -38,8 +38,7 @@ def rewordings(runs: Sequence[RunAnalysis], folds: int, seed: int, ground: str) 
                     tests[len(rows)] = test
                 values = own.macro()[key], other.macro()[key], macro_difference(other, own, key)
                 rows.append(Rewording(entry.run.label, wording, key, pairs, clusters, *values, None))
-        words = f"{ground} wordings {entry.run.label}"
-        found += with_p(rows, tests, seed, words)
+        found += with_p(rows, tests, seed, f"{ground} wordings {entry.run.label}")
     return tuple(found)
 
 

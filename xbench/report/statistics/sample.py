@@ -101,10 +101,6 @@ class Sample:
         names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region", "row")
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
-    def of_pairs(self, run: Run, column: str) -> NDArray[np.float64]:
-        """Return a column of the rows of the run for this sample's pairs (P,)."""
-        return run.rows[column][self.row]
-
     @property
     def one_mask(self) -> bool:
         """Whether pairs have one mask each, as boxes do, instead of one at each threshold."""
@@ -169,14 +165,13 @@ def _restricted(sample: Sample, image_ids: tuple[str, ...], findings: tuple[str,
     columns = np.array([sample.findings.index(finding) for finding in findings])
     new_row, new_column = np.full(len(sample.image_ids), -1), np.full(len(sample.findings), -1)
     new_row[rows], new_column[columns] = np.arange(len(rows)), np.arange(len(columns))
-    names = np.array(sample.clusters, dtype=object)[sample.image_cluster[rows]]
-    clusters, place = np.unique(names, return_inverse=True)
+    kept, place = np.unique(sample.image_cluster[rows], return_inverse=True)
     sample = replace(sample, pair_image=new_row[sample.pair_image], pair_column=new_column[sample.pair_column])
     order = np.lexsort([sample.pair_column, sample.pair_image])
     return replace(
         sample.with_pairs(order[(sample.pair_image[order] >= 0) & (sample.pair_column[order] >= 0)]),
         findings=findings,
-        clusters=tuple(clusters.tolist()),
+        clusters=tuple(sample.clusters[cluster] for cluster in kept),
         image_ids=image_ids,
         image_cluster=place.astype(np.int64),
         labels=sample.labels[np.ix_(rows, columns)],

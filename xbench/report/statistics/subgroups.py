@@ -131,11 +131,9 @@ def _gap(high: Estimate, low: Estimate, ways: int) -> Estimate:
     (value, bottom, top), (less, least, most) = np.array([astuple(high), astuple(low)], np.float64)
     wider = ndtri(1 - 0.025 / ways) / ndtri(0.975)
     difference = float(value - less)
-    ends = (
-        difference - wider * np.hypot(value - bottom, most - less),
-        difference + wider * np.hypot(top - value, less - least),
-    )
-    return estimate(difference, None if np.isnan(ends).any() else (max(-1.0, ends[0]), min(1.0, ends[1])))
+    lower = difference - wider * np.hypot(value - bottom, most - less)
+    upper = difference + wider * np.hypot(top - value, less - least)
+    return estimate(difference, None if np.isnan(lower + upper) else (max(-1.0, lower), min(1.0, upper)))
 
 
 def exchange_p(sample: Sample, group: Codes, columns: Codes, key: str, random: np.random.Generator) -> float | None:

@@ -9,6 +9,7 @@ from xbench.report.schema import Analysis, RunAnalysis, in_order
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table, decimal, percentage, row, table_of
 from xbench.runs.answers import AnswerRow, excerpt
 from xbench.runs.results import Answers, Recognized
+from xbench.scoring.numbers import STATUSES
 
 _BOXES = {
     "box_iou": Column("IoU", "Of the boxes"),
@@ -22,10 +23,7 @@ _BOXES = {
     "false_alarm": Column("False alarms", "Without the finding"),
 }
 _RATES = {
-    "answered": Column("Answered", "Share of answers"),
-    "abstained": Column("Abstained", "Share of answers"),
-    "unparsable": Column("Unparsable", "Share of answers"),
-    "truncated": Column("Truncated", "Share of answers"),
+    **{status: Column(status.capitalize(), "Share of answers") for status in STATUSES},
     "reordered": Column("Reordered", "With boxes that were"),
     "clipped": Column("Cut off", "With boxes that were"),
     "dropped": Column("Dropped", "With boxes that were"),
@@ -137,13 +135,11 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
 
 
 def _sensitivity(where: str, entry: RunAnalysis, answers: Answers) -> Iterator[Row]:
-    grounding = entry.run.results.grounding.macro
-    headline = {"pairs": answers.overall["pairs"], **grounding, **answers.macro}
+    headline = {"pairs": answers.overall["pairs"], **entry.run.results.grounding.macro, **answers.macro}
     names = ("pointing_game", "dice_fixed", "iou_fixed", "box_iou", "acc_50")
     variants = {"headline": headline} | {text: answers.sensitivity[name] for name, text in _SENSITIVITY.items()}
     for text, numbers in variants.items():
-        values = (numbers.get(name) for name in names)
-        yield row(where, entry.run.label, text, int(numbers["pairs"] or 0), *values)
+        yield row(where, entry.run.label, text, int(numbers["pairs"] or 0), *map(numbers.get, names))
 
 
 def _recognized(where: str, entry: RunAnalysis, asked: Recognized) -> Row:

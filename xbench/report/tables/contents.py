@@ -231,7 +231,9 @@ def _protocol_numbers(dataset: DatasetAnalysis) -> Table:
 
 def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:
     cells = {title: number(Estimate(value)) for title, value in {**scores.references, **scores.values}.items()}
-    for label, rank in scores.ranks.items() if len(scores.ranks) > 1 else ():
+    order = sorted(scores.values.values(), reverse=True)
+    for label, value in scores.values.items() if len(order) > 1 else ():
+        rank = 1 + order.index(value)  # equal ones share the better place
         best: Mark = "best" if rank == 1 else None
         cells[label] = replace(cells[label], text=f"{cells[label].text} ({rank})", mark=best)
     return cells
@@ -296,9 +298,11 @@ def _turned(dataset: DatasetAnalysis) -> Table:
 
 def _grounding_honest(analysis: Analysis) -> Table:
     rows = [
-        row(analysis.heading(of), *one.cells, kind=one.kind)
-        for of in analysis.datasets
-        for one in rows_of_models(in_order(of.runs), [cells_of(of, key) for key in _HONEST], of.references)
+        row(analysis.heading(dataset), *found.cells, kind=found.kind)
+        for dataset in analysis.datasets
+        for found in rows_of_models(
+            in_order(dataset.runs), [cells_of(dataset, key) for key in _HONEST], dataset.references
+        )
     ]
     return table_of(
         "grounding_honest",
@@ -479,8 +483,13 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
         ["Number", "Scored", *(NUMBERS[key].title for key in SCORES), "Absent", "False alarms"],
         [
             row(
-                *(entry.run.label, part.name, part.phrases, part.scored),
-                *(*map(part.scores.get, SCORES), part.absent, part.false_alarms),
+                entry.run.label,
+                part.name,
+                part.phrases,
+                part.scored,
+                *map(part.scores.get, SCORES),
+                part.absent,
+                part.false_alarms,
             )
             for entry in in_order(dataset.runs).values()
             for part in entry.phrases

@@ -31,10 +31,7 @@ _LATEX = {
 
 
 def to_latex(table: Table) -> str:
-    """Write a table as LaTeX for the packages booktabs and graphicx.
-
-    Tables wider than the text are shrunk; more than 8 columns of numbers or 24 rows continue in further floats.
-    """
+    """Write a table as LaTeX for the packages booktabs and graphicx; those wider than the text are shrunk."""
     title, text = _latex(table.title), _latex(" ".join((table.caption, *table.notes)))
     head = f"\\caption{{\\textbf{{{title}.}} {text}}}\n\\label{{tab:{table.name}}}"
     lines = ["% \\usepackage{booktabs,graphicx}"]

@@ -51,7 +51,8 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     data = {entry.run.label: entry.run.results.provenance.get("data") or {} for entry in runs}
     limits = [(label, f"The first {of['limit']} images") for label, of in data.items() if of.get("limit")]
     counts = [(entry.run.label, len(entry.run.results.counts.skipped)) for entry in runs]
-    skipped, unread = [(of, str(n)) for of, n in counts if n], "Images that could not be read were left out"
+    skipped = [(label, str(count)) for label, count in counts if count]
+    missing = f"Images that could not be read were left out: {_each(skipped)}"
     shown = [entry for entry in runs if not entry.run.results.in_words]
     recognized = any(entry.macro["auroc"].value is not None for entry in shown)
     grounded = [entry for entry in shown if entry.macro["pointing_game"].value is not None]
@@ -88,7 +89,7 @@ def _facts(analysis: Analysis) -> dict[str, str]:
         + compared * any(dataset.comparisons for dataset in analysis.datasets),
         "interventions": interventions,
         "explanations": f"{explained.capitalize()} {checked}" if explained else "",
-        "missing": f"{unread}: {_each(skipped)}" if skipped else "No images were excluded",
+        "missing": missing if skipped else "No images were excluded",
         "readers": _readers(analysis),
         "attributes": _attributes(analysis),
         "software": "We used " + listed(_distinct(map(_software, runs))),
@@ -142,10 +143,12 @@ def _most_images(dataset: DatasetAnalysis) -> RunAnalysis:
 
 
 def _readers(analysis: Analysis) -> str:
-    agreements = [(of, entry.run.rows["reader_dice"]) for of in analysis.datasets for entry in of.runs[:1]]
+    of_datasets = [
+        (dataset, entry.run.rows["reader_dice"]) for dataset in analysis.datasets for entry in dataset.runs[:1]
+    ]
     found = [
         (analysis.heading(dataset), f"{known.mean():.2f} over {count_of(len(known), 'pair')}")
-        for dataset, agreement in agreements
+        for dataset, agreement in of_datasets
         if len(known := agreement[~np.isnan(agreement)])
     ]
     return f"Mean Dice between two readers: {_each(found)}" if found else ""

@@ -94,11 +94,8 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
 
 
 def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
-    numbers = {
-        tuple(entry.run.results.grounding.per_class[finding].count for finding in dataset.findings)
-        for entry in dataset.runs
-    }
-    for scored in sorted(numbers):
+    of_runs = [entry.run.results.grounding.per_class for entry in dataset.runs]
+    for scored in sorted({tuple(scores[name].count for name in dataset.findings) for scores in of_runs}):
         yield row("Images scored, ours", None, *scored, kind="count")
     for entry in paper()["positives"][dataset.dataset]:
         implied = map(entry["counts"].get, dataset.findings)

@@ -169,7 +169,9 @@ def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, table: Table) -> Ta
 
 def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
     """Return the notes of some datasets, or of all."""
-    return tuple(f"{analysis.heading(of)}: {note}" for of in datasets or analysis.datasets for note in of.notes)
+    return tuple(
+        f"{analysis.heading(dataset)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
+    )
 
 
 def cells_of(
@@ -237,10 +239,7 @@ def to_csv(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """Write a table as Markdown: best bold, second underlined, intervals in small print below the values."""
-    headings = [
-        f"{escaped(column.group)}<br>{escaped(column.title)}" if column.group else escaped(column.title)
-        for column in table.columns
-    ]
+    headings = ["<br>".join(map(escaped, filter(None, (column.group, column.title)))) for column in table.columns]
     rules = ["---:" if column.numeric else ":---" for column in table.columns]
     rows = [[_markdown_cell(cell) for cell in row.cells] for row in table.rows]
     lines = [f"| {' | '.join(cells)} |" for cells in [headings, rules, *rows]]

@@ -25,10 +25,7 @@ _LARGEST_PAGE = 25_000_000
 def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pictures: bool = False) -> Path | None:
     """Log a written report as a run of its own in the project `xbench`, online if the user is logged in.
 
-    The run, of group and job type `report`, gets every table as `tables/<name>`, every figure as `figures/<name>`, the
-    charts `auroc_pointing_game` over models and findings, and the files as an artifact. Its notes have the findings.
-    Only with `pictures` it gets patients' images: figures of overlays, and the page, also as `report`.
-
+    Its notes have the findings. Only with `pictures` it gets patients' images: figures of overlays, and the page.
     Files go to `<out_folder>/wandb`. Return the folder of an offline run, for `wandb sync`; None if online or disabled.
     """
     runs, facts = [entry.run for entry in analysis.runs], facts_of(analysis)

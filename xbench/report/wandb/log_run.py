@@ -161,13 +161,11 @@ def _cases_table(chosen: Sequence[tuple[ChosenCase, CaseMap]], images: Sequence[
 
 def _log_files(target: Any, run: Run) -> None:
     results = run.results
-    artifact = wandb.Artifact(
-        # W&B takes no other characters.
-        re.sub(r"[^\w.-]", "_", f"{results.model}_{results.dataset}", flags=re.ASCII)[:128],
-        type="results",
-        description=f"{results.model} on {results.dataset} ({results.split}), {results.counts.images} images",
-        metadata={"settings": dict(run.settings), "macro": results.macro},
-    )
+    # W&B takes no other characters.
+    name = re.sub(r"[^\w.-]", "_", f"{results.model}_{results.dataset}", flags=re.ASCII)[:128]
+    about = f"{results.model} on {results.dataset} ({results.split}), {results.counts.images} images"
+    metadata = {"settings": dict(run.settings), "macro": results.macro}
+    artifact = wandb.Artifact(name, type="results", description=about, metadata=metadata)
     # No maps or pictures, because readers of the numbers may not be allowed to see patients' images.
     answers = [PREDICTIONS] if results.answered else []
     for name in ("results.json", PAIRS, "config.yaml", *answers):
