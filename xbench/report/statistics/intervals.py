@@ -75,14 +75,10 @@ def share(values: Floats, clusters: Codes, count: int) -> Spread:
         few = (_errors(n - 1) / _errors(found.units - 1)) ** 2
         effective = max(effective, n / design * few)
 
-    return Spread(
-        value,
-        found.influence(0),
-        found.units,
-        inf,
-        lambda errors: _wilson(value, effective / errors**2),
-        hits=effective,
-    )
+    def limits(errors: float) -> Limits:
+        return _wilson(value, effective / errors**2)
+
+    return Spread(value, found.influence(0), found.units, inf, limits, hits=effective)
 
 
 def mean(values: Floats, clusters: Codes, count: int, unseen: float = UNSEEN) -> Spread:
