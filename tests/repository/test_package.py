@@ -73,7 +73,7 @@ def test_every_way_to_install_uses_the_pins(place):
     assert "constraints.txt" in (ROOT / place).read_text()
 
 
-@pytest.mark.parametrize(("rooms", "budget"), [(("xbench", "callbacks"), 41_300), (("tests",), 37_200)])
+@pytest.mark.parametrize(("rooms", "budget"), [(("xbench", "callbacks"), 40_676), (("tests",), 37_200)])
 def test_lines_stay_within_their_budget(rooms, budget):
     """On the way to 27,000 and 25,000: lower the budget when lines go; a change that adds can often also delete."""
     lines = sum(path.read_bytes().count(b"\n") for room in rooms for path in (ROOT / room).rglob("*.py"))

@@ -17,7 +17,7 @@ from xbench.runtime.strict import load_yaml
 
 _ITEMS = load_yaml(Path(__file__).with_name("checklist.yaml"))
 _PARTS = (
-    *("models", "datasets", "units", "measures", "thresholds", "interventions"),
+    *("models", "datasets", "units", "measures", "thresholds", "references", "interventions"),
     *("uncertainty", "missing", "software"),
 )
 """Facts of the paragraph, in its order."""
@@ -75,6 +75,9 @@ def _facts(analysis: Analysis) -> dict[str, str]:
     checked += ", and by hiding regions" * bool(interventions)
     explained = listed(["saliency maps"] * maps + _distinct(of.kind for of in answers) or [""])
     units = [(of, f"the {entry.clustered_by.removesuffix('s')} ({entry.evidence})") for of, entry in of_runs]
+    known = [one for dataset in analysis.datasets for one in dataset.references]
+    titles = {kind: _distinct(one.title for one in known if one.kind == kind) for kind in ("floor", "ceiling")}
+    beside = " and ".join(f"{kind}s ({listed(of)})" for kind, of in titles.items() if of)
     return {
         "models": _models(runs),
         "datasets": "The data were "
@@ -85,6 +88,7 @@ def _facts(analysis: Analysis) -> dict[str, str]:
         "tables": "Tables grounding and classification of this report" if shown else "Table words of this report",
         "failures": "Tables quadrants, by_area and by_position of this report, and its cases" * bool(shown),
         "thresholds": ". ".join(thresholds) * bool(shown),
+        "references": f"We also scored {beside}" * bool(beside),
         "uncertainty": "Intervals are 95% confidence intervals"
         + compared * any(dataset.comparisons for dataset in analysis.datasets),
         "interventions": interventions,
