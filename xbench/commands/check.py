@@ -83,7 +83,7 @@ def check(
     folder.mkdir(parents=True, exist_ok=True)
     named = [f"Image {image} has no file." for image in report.missing]
     listing.write_text("".join(f"{line}\n" for line in (*problems, *named)), encoding="utf-8")
-    raise UserError(f"{_count(problems, 'problem')} found; complete list: {listing}.")
+    raise UserError(f"{_count(problems, 'problem')} found, listed in {listing}.")
 
 
 @dataclass

@@ -133,9 +133,11 @@ def _counts(dataset: DatasetAnalysis) -> str:
     scored = sum(of.with_region for of in whole.per_finding.values())
     images = {*run.rows.image[run.rows["scored"]].tolist()}
     patients = {run.rows.patient_ids[image] for image in images} - {None}
+    of_all = {*run.rows.patient_ids} - {None}
     return (
-        f"split {dataset.split}: {count_of(whole.images, 'image')}, {count_of(len(dataset.findings), 'finding')}, "
-        f"{count_of(positives, 'positive')}, {scored:,} with a region"
+        f"split {dataset.split}: {count_of(whole.images, 'image')}"
+        + f" of {count_of(len(of_all), 'patient')}" * bool(of_all)
+        + f", {count_of(len(dataset.findings), 'finding')}, {count_of(positives, 'positive')}, {scored:,} with a region"
         + f" in {count_of(len(images), 'image')}" * bool(scored)
         + f" of {count_of(len(patients), 'patient')}" * bool(patients)
         + f", {count_of(unknown, 'unknown label')}" * bool(unknown)
