@@ -26,16 +26,19 @@ ONE = 2**40  # value of a score of 1 in sums
 _AT_A_TIME = 1024  # rows per step; a whole table at once would take five times as long, and a gigabyte
 
 
-@np.errstate(invalid="ignore")
 def dice(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
     """Return Dice 2 |B and R| / (|B| + |R|) from numbers of pixels; NaN if both are empty."""
-    return np.asarray(2 * np.asarray(overlap, np.float64) / (mask + region))
+    return _ratio(2 * np.asarray(overlap, np.float64), mask + region)
+
+
+def iou(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
+    """Return IoU |B and R| / |B or R| from numbers of pixels; NaN if both are empty."""
+    return _ratio(np.asarray(overlap, np.float64), mask + region - overlap)
 
 
 @np.errstate(invalid="ignore")
-def iou(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
-    """Return IoU |B and R| / |B or R| from numbers of pixels; NaN if both are empty."""
-    return np.asarray(np.asarray(overlap, np.float64) / (mask + region - overlap))
+def _ratio(part: NDArray[np.float64], whole: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(part / whole)
 
 
 def summed(values: NDArray[np.float64], group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
