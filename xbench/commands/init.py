@@ -48,7 +48,7 @@ def init(given: Namespace) -> None:
     print(f"Wrote {target}. Format: {kind}, {counts}. {doubt}".rstrip())
     if unknown := [name for name in options["findings"].values() if canonical(name) is None]:
         print(f"No prompts for {', '.join(unknown)}: right of the colons, use names from `xbench list findings`.")
-    print(f"Check it, name and root first, then run: xbench check --config clip_{kind} --config {target}")
+    print(f"Check its keys name and root, then run: xbench check --config clip_{kind} --config {target}")
     print(f"For a model of your own, put its YAML file in place of clip_{kind}.")
 
 

@@ -391,10 +391,9 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "comparisons",
         "Models compared on",
-        "Paired tests on the images that both models scored. Difference: first minus second (the better one), in "
-        "percentage points, with its 95% interval. Adjusted p: corrected for all comparisons of the number on the "
-        f"dataset{sides}. "
-        "Intervals and p come from different methods, so they can disagree.",
+        "Paired tests on the images that both models scored. The second is the better one. Difference: first minus "
+        "second, in percentage points, with its 95% interval. Adjusted p: corrected for all comparisons of the number "
+        f"on the dataset{sides}. Intervals and p come from different methods, so they can disagree.",
         ["Number", "First", "Second"],
         ["Images", "Difference", "p", "Adjusted p"],
         rows,

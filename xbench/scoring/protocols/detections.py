@@ -148,10 +148,11 @@ class Detections(Protocol):
     heading = "FROC"
     citation = "this project; FROC at the rates of LUNA16, average precision of COCO (Lin et al., ECCV 2014)"
     rule = (
-        "connected parts of the stretched map at 0.5 by their highest raw value, or answered boxes by confidence; "
-        "each finds one annotated item, at an IoU of 0.3 (froc, sensitivity, ap_30) or 0.5 (ap_50); map: mean of the "
-        "AP at IoU 0.1 to 0.5; sensitivity: with at most one false detection of the finding per image, also for "
-        "items below 1% (_small), of 1 to 5% (_medium) and above 5% (_large) of the image"
+        "answered boxes, ranked by confidence, or connected parts of the stretched map at 0.5, ranked by their highest "
+        "raw value; each finds one annotated item at most, at an IoU of 0.3 (froc, sensitivity, ap_30) or 0.5 (ap_50); "
+        "froc: mean sensitivity at 1/8, 1/4, 1/2, 1, 2, 4 and 8 false detections per image; map: mean AP at IoU 0.1, "
+        "0.2, 0.3, 0.4 and 0.5; sensitivity: with at most one false detection of the finding per image, also for items "
+        "below 1% (_small), of 1 to 5% (_medium) and above 5% (_large) of the image"
     )
     flaw = "A correct map scores less than a correct box, because its parts do not have the outline of a lesion."
     setting = "the whole radiograph on the evaluation grid, or without a grid"
