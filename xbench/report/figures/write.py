@@ -68,7 +68,7 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     grounds["dice_fixed"] = "marking the whole image", f"{NUMBERS['dice_fixed'].title} \u00d7 100", "whole image"
     for key, (floor, quantity, ground) in grounds.items():
         caption = (
-            "In up to ten groups with equal numbers of pairs, sorted by region area; all findings together, times 100, "
+            "In up to ten groups of about equal size, sorted by region area; all findings together, times 100, "
             f"with 95% bands. Gray: {floor}."
         )
         drawn = Drawn(f"area_{key}", f"{NUMBERS[key].title} against lesion size", caption)

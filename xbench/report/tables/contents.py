@@ -437,7 +437,7 @@ def _by_area(dataset: DatasetAnalysis) -> Table:
     return table_of(
         "by_area",
         "Grounding against lesion size on",
-        "Scored pairs of all findings in up to ten groups with equal numbers of pairs, sorted by region area in "
+        "Scored pairs of all findings in up to ten groups of about equal size, sorted by region area in "
         "percent of the image; mean scores in percent, and Dice of marking the whole image on the same pairs. "
         f"{INTERVALS}",
         ["Model"],
