@@ -173,6 +173,9 @@ def test_comparisons_are_corrected_number_by_number():
             assert comparison.difference.value == pytest.approx(difference, abs=1e-12)
             assert comparison.difference.low < comparison.difference.value < comparison.difference.high
             assert comparison.images == (40 if number == "auroc" else 32)
+    only = replace(measures["A"].sample, labels=(measures["A"].sample.labels * [1, 0, 0]).astype(np.int8))
+    one_auroc = compare("AB", lambda *_: (measure(only, 5), measure(only, 5)), 0, "x", asked.append)
+    assert [one.images for one in one_auroc if one.number == "auroc"] == [(only.labels[:, 0] >= 0).sum()] != [40]
 
 
 def test_ties_with_the_best():

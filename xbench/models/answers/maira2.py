@@ -89,10 +89,13 @@ class Processor(PatchProcessor):
         needed = "tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json"
         with explained(f"The processor in {folder} cannot be loaded", f"Fetch {needed} from {EXAMPLE} again."):
             self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, **OFFLINE)
-            self.chat_template = self.tokenizer.chat_template
-            # Older processors have a file of their own, which tokenizers do not read.
-            if (file := folder / "chat_template.json").is_file() and not (folder / "chat_template.jinja").is_file():
+            # Tokenizers of older transformers read neither of these files.
+            if (file := folder / "chat_template.jinja").is_file():
+                self.chat_template = file.read_text(encoding="utf-8")
+            elif (file := folder / "chat_template.json").is_file():
                 self.chat_template = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
+            else:
+                self.chat_template = self.tokenizer.chat_template
             settings = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
             self._mean, self._std = (torch.tensor(settings[name]).view(3, 1, 1) for name in ("image_mean", "image_std"))
             sides = {settings["size"]["shortest_edge"], *settings["crop_size"].values()}

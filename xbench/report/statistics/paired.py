@@ -63,7 +63,8 @@ def compare(
                 tests[len(found)] = test
             else:
                 untested = f"they share one of the {one.sample.clustered_by} only, and a paired test needs two at least"
-            difference, images = macro_difference(one, other, number), _images(one.sample, number)
+            difference = macro_difference(one, other, number)
+            images = _images(one.sample, number, _shared(one, other, number))
             found.append(Comparison(number, first, second, images, difference, None, None, untested))
     p_values = dict(zip(tests, exchange_tests([*tests.values()], comb(len(labels), 2), seed, ground), strict=True))
     for number in TESTED:
@@ -74,10 +75,11 @@ def compare(
     return tuple(sorted(found, key=lambda comparison: TESTED.index(comparison.number)))
 
 
-def _images(sample: Sample, number: str) -> int:
+def _images(sample: Sample, number: str, columns: Sequence[int]) -> int:
+    """Return how many images have a label (AUROC) or a scored pair of the compared findings."""
     if number == "auroc":
-        return int((sample.labels >= 0).any(axis=1).sum())
-    return len(np.unique(sample.pair_image))
+        return int((sample.labels[:, columns] >= 0).any(axis=1).sum())
+    return len(np.unique(sample.pair_image[np.isin(sample.pair_column, columns)]))
 
 
 def common_measures(first: Measures, second: Measures, folds: int) -> tuple[Measures, Measures] | None:
