@@ -35,17 +35,27 @@ def _line(wide, cell, share, line):
 
 
 @njit
-def _count(line, low, divisor, inside, histogram, keys):
-    """Count a row of pixels by the highest threshold that they reach, those in the region T bins further."""
-    thresholds = len(histogram) // 2
+def _count(line, low, divisor, inside, histograms, keys):
+    """Count a row of pixels by the highest threshold that they reach, those in the region T bins further.
+
+    Neighbors go to different ones of the four histograms (4, 2 T), because adding to a bin waits for the last addition.
+    Unsigned keys spare the check for negative indices.
+    """
+    thresholds = np.int32(histograms.shape[1] // 2)
     steps = np.float32(thresholds - 1)
     for x in range(len(line)):
         value = (line[x] - low) / divisor
         # The correct index or the next one; the comparison with the threshold decides.
         key = np.int32(value * steps + np.float32(0.5))
-        keys[x] = key - (np.float32(key) / steps > value) + thresholds * inside[x]
-    for x in range(len(line)):
-        histogram[keys[x]] += 1
+        keys[x] = np.uint32(key - np.int32(np.float32(key) / steps > value) + thresholds * np.int32(inside[x]))
+    whole = len(line) // 4 * 4
+    for x in range(0, whole, 4):
+        histograms[0, keys[x]] += np.int32(1)
+        histograms[1, keys[x + 1]] += np.int32(1)
+        histograms[2, keys[x + 2]] += np.int32(1)
+        histograms[3, keys[x + 3]] += np.int32(1)
+    for x in range(whole, len(line)):
+        histograms[0, keys[x]] += np.int32(1)
 
 
 @njit
@@ -66,12 +76,13 @@ def _count_own(line, limits, inside, histogram):
 def _border(pixels):
     """Return rows and columns (K, 2) of the pixels (H, W) with a direct neighbor that is not one of them."""
     height, width = pixels.shape
-    places, found = np.empty((pixels.size, 2), np.int64), 0  # unwritten memory is free
+    of_row = np.zeros(height, np.int32)
     for y in range(height):
-        here = 0
         for x in range(width):
-            here += pixels[y, x]
-        for x in range(width if here else 0):
+            of_row[y] += pixels[y, x]
+    places, found = np.empty((of_row.sum(), 2), np.int64), 0
+    for y in range(height):
+        for x in range(width if of_row[y] else 0):
             if pixels[y, x] and not (
                 0 < y < height - 1
                 and 0 < x < width - 1
@@ -123,8 +134,9 @@ def _extremes(wide, rows, lower_share):
 @compiled("void(float32[:, ::1], boolean[:, ::1], int64[::1])")
 def count(pixels, region, histogram):
     """Count pixels (H, W) in [0, 1] in a histogram (2 T,) for `sweep.reached`."""
-    keys = np.empty(pixels.size, np.int32)
-    _count(pixels.ravel(), np.float32(0), np.float32(1), region.ravel(), histogram, keys)
+    histograms, keys = np.zeros((4, len(histogram)), np.int32), np.empty(pixels.size, np.uint32)
+    _count(pixels.ravel(), np.float32(0), np.float32(1), region.ravel(), histograms, keys)
+    histogram += histograms.sum(0)
 
 
 @compiled(
@@ -145,31 +157,35 @@ def measure(cells, region, top, rows, lower_share, left, columns, right_share, h
     low, high = _extremes(wide, rows, lower_share)
     span = high - low
 
-    keys, peak = np.empty(width, np.int32), np.zeros(region.shape, np.bool_)
+    histograms, keys = np.zeros((4, len(histogram)), np.int32), np.empty(width, np.uint32)
+    peak = np.zeros(region.shape, np.bool_)
     tied = tied_inside = sum_y = sum_x = minima = minima_inside = 0
     first_inside = False
     for y in range(height):
         if top <= y < top + len(rows):
             _line(wide, rows[y - top], lower_share[y - top], shown)
-            inside = region[y, left:right]
+            here = np.int32(0)
             for x in range(len(shown)):
-                minima += shown[x] == low
-                minima_inside += (shown[x] == low) & inside[x]
+                here += np.int32(shown[x] == low)
+            minima += int(here)
+            for x in range(len(shown) if here else 0):
+                minima_inside += (shown[x] == low) & region[y, left + x]
             line[:left] = line[right:] = low  # pixels outside the view get the least value
         else:
             line[:] = low
-        _count(line, low, span if span > 0 else np.float32(1), region[y], histogram, keys)
+        _count(line, low, span if span > 0 else np.float32(1), region[y], histograms, keys)
         if len(limits):
             _count_own(line, limits, region[y], own)
-        here = 0
+        here = np.int32(0)
         for x in range(width):
-            here += line[x] == high
+            here += np.int32(line[x] == high)
         for x in range(width if here else 0):
             if line[x] == high:
                 first_inside = region[y, x] if tied == 0 else first_inside
                 tied, sum_y, sum_x = tied + 1, sum_y + y, sum_x + x
                 tied_inside += region[y, x]
                 peak[y, x] = True
+    histogram += histograms.sum(0)
     distance = 0 if tied_inside else least_distance(peak, region)
     return 2 * (span == 0) + 4 * first_inside, tied, tied_inside, sum_y, sum_x, distance, minima, minima_inside
 
