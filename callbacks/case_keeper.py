@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.runs.answers import answer_rows, answers_table
 from xbench.runs.files import IMAGES, PREDICTIONS
-from xbench.runs.images import predictions_table, table_of
+from xbench.runs.images import image_rows, predictions_table, table_of
 from xbench.runs.journal import decoded
 from xbench.scoring.rows import in_order
 from xbench.types import Answers, Batch, Maps, Prediction
@@ -30,12 +30,12 @@ class CaseKeeper(Callback):
     `latest` holds the tables of the last batch by file name, except answers.
     """
 
-    latest: Mapping[str, pa.Table] = MappingProxyType({})
+    latest: Mapping[str, Any] = MappingProxyType({})
 
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
-        kept = {name: table.numpy() for name, table in batch.kept.items()}
+        kept = {name: table.numpy() for name, table in batch.kept.items() if name != IMAGES}
         if batch.cut:
             left = pa.array(batch.truth.image_ids, pa.string())
             for name, table in kept.items():
@@ -49,18 +49,11 @@ class CaseKeeper(Callback):
             self.latest = {**self.latest, PREDICTIONS: in_order([self.latest[PREDICTIONS], table])}
 
 
-def tables_of(outputs: Prediction | None, batch: Batch) -> dict[str, pa.Table]:
-    """Return the images and predictions of a batch by file name, except answers."""
-    truth, notes = batch.truth, defaultdict[str, list[str]](list)
-    for note in batch.notes:
-        notes[note.image_id].append(note.text)
-    index, facts = truth.index.tolist(), (truth.patient_ids, truth.views, truth.image_sizes, batch.image_sha256)
-    rows = [
-        (place, image_id, patient, view, *(size or (None, None)), sha256, notes[image_id], None)
-        for place, image_id, patient, view, size, sha256 in zip(index, truth.image_ids, *facts, strict=True)
-    ]
-    lost = [(failure.index, failure.image_id, *[None] * 6, failure.reason) for failure in batch.failures]
-    tables = {IMAGES: table_of(IMAGES, sorted(rows + lost))}
+def tables_of(outputs: Prediction | None, batch: Batch) -> dict[str, Any]:
+    """Return the images and predictions of a batch by file name, except answers; see `BatchRecord`."""
+    truth, rows = batch.truth, image_rows(batch)
+    same = IMAGES in batch.kept and hash(rows) == batch.rows_hash
+    tables: dict[str, Any] = {IMAGES: batch.kept[IMAGES].numpy() if same else table_of(IMAGES, rows)}
     if outputs is not None and not isinstance(outputs.shown, Answers):
         given = zip(("logit", "probability"), outputs.scores(len(truth.queries)), strict=True)
         scores = {name: values.to("cpu", torch.float64).numpy() for name, values in given}

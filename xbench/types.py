@@ -189,6 +189,7 @@ class Batch:
     radiographs: list[Tensor] = field(default_factory=list)  # for models that answer: whole (H, W), uint8, on the host
     condition: str = ""  # name of the change made to the images; empty for the originals
     kept: dict[str, Tensor] = field(default_factory=dict)  # encoded tables of the run, made by `Samples`
+    rows_hash: int = 0  # of the rows in `kept[IMAGES]`, to detect later changes of the batch; differs if spawned
     cut: bool = False  # whether images were removed later
     changes: list[Change] = field(default_factory=list)  # changed versions of the images
 

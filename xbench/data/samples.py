@@ -21,8 +21,8 @@ from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.geometry.regions import Coverage, covers_nothing
 from xbench.geometry.shapes import FRACTIONS, UNKNOWN, Shape
-from xbench.runs.files import PICTURES, TRUTH
-from xbench.runs.images import jpeg, shrunk, table_of, truth_table
+from xbench.runs.files import IMAGES, PICTURES, TRUTH
+from xbench.runs.images import image_rows, jpeg, shrunk, table_of, truth_table
 from xbench.runs.journal import encoded
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Change, Failure, Note, Sample, Truth
@@ -89,13 +89,14 @@ class Samples(Dataset[Sample | Failure]):
     def collate(items: list[Sample | Failure]) -> Batch:
         """Make a batch, and encode tables of the run here to spare the process with the network."""
         batch, samples = Batch.collate(items), [item for item in items if isinstance(item, Sample)]
-        if samples:
-            regions = [region for sample in samples for region in sample.regions]
-            films = zip(batch.truth.image_ids, samples, strict=True)
-            pictures = [(image_id, sample.picture) for image_id, sample in films if sample.picture is not None]
-            tables = {TRUTH: truth_table(regions), PICTURES: table_of(PICTURES, pictures)}
-            content = {name: bytearray(encoded(table)) for name, table in tables.items() if table.num_rows}
-            batch.kept = {name: torch.frombuffer(part, dtype=torch.uint8) for name, part in content.items()}
+        regions = [region for sample in samples for region in sample.regions]
+        films = zip(batch.truth.image_ids, samples, strict=True)
+        pictures = [(image_id, sample.picture) for image_id, sample in films if sample.picture is not None]
+        rows = image_rows(batch)
+        tables = {IMAGES: table_of(IMAGES, rows), TRUTH: truth_table(regions), PICTURES: table_of(PICTURES, pictures)}
+        content = {name: bytearray(encoded(table)) for name, table in tables.items() if table.num_rows}
+        batch.kept = {name: torch.frombuffer(part, dtype=torch.uint8) for name, part in content.items()}
+        batch.rows_hash = hash(rows)
         return batch
 
     def read(self, record: Record) -> tuple[PreparedImage, Sequence[Change]]:

@@ -26,11 +26,11 @@ from xbench.findings.queries import Query
 from xbench.geometry.regions import Coverage, region_digest
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, SCHEMAS, TRUTH, Table, reading
-from xbench.scoring.rows import column_of, nulls, texts_column
+from xbench.scoring.rows import column_of, nulls, query_columns, texts_column
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import View
-    from xbench.types import Truth
+    from xbench.types import Batch, Truth
 
 _Number = TypeVar("_Number", np.uint8, np.float32)
 _nulls = lru_cache(maxsize=16)(lambda name, rows: nulls(SCHEMAS[name], rows))
@@ -64,6 +64,20 @@ def table_of(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     return _table(name, arrays, len(rows))
 
 
+def image_rows(batch: Batch) -> tuple[tuple[Any, ...], ...]:
+    """Return the rows of a batch for `table_of(IMAGES, ...)`, of readable and unreadable images."""
+    truth, notes = batch.truth, dict[str, tuple[str, ...]]()
+    for note in batch.notes:
+        notes[note.image_id] = (*notes.get(note.image_id, ()), note.text)
+    index, facts = truth.index.tolist(), (truth.patient_ids, truth.views, truth.image_sizes, batch.image_sha256)
+    rows = [
+        (place, image_id, patient, view, *(size or (None, None)), sha256, notes.get(image_id, ()), None)
+        for place, image_id, patient, view, size, sha256 in zip(index, truth.image_ids, *facts, strict=True)
+    ]
+    lost = [(failure.index, failure.image_id, *[None] * 6, failure.reason) for failure in batch.failures]
+    return tuple(sorted(rows + lost))
+
+
 def with_attributes(tables: Mapping[str, pa.Table], attributes: Sequence[Mapping[str, Any]]) -> Mapping[str, pa.Table]:
     """Fill sex, age and projection into `images.parquet` of a batch."""
     if (images := tables.get(IMAGES)) is None:
@@ -91,20 +105,22 @@ def predictions_table(
     truth: Truth, maps: NDArray[np.float32] | None, scores: Mapping[str, NDArray[np.float64]], condition: str
 ) -> pa.Table:
     """Return `predictions.parquet` of the pairs of `truth`: maps (P, h, w), NaN where missing, and scores (P,)."""
+    queries = query_columns(tuple(truth.queries))
     columns: dict[str, Any] = {
         "index": column_of(truth.index[truth.image], pa.int64()),
-        "image_id": texts_column(tuple([truth.image_ids[image] for image in truth.image])),
-        "query": texts_column(tuple([query.name for query in truth.queries])),
-        "finding": texts_column(tuple([query.finding for query in truth.queries])),
+        "image_id": texts_column(tuple([truth.image_ids[image] for image in truth.image.tolist()])),
+        "query": queries["query"],
+        "finding": queries["finding"],
         "condition": texts_column((condition,) * len(truth.queries)),
-        **{name: column_of(values.ravel(), pa.float64()) for name, values in scores.items()},
+        **{name: column_of(values, pa.float64()) for name, values in scores.items()},
     }
     if maps is not None:
-        there, shape = ~no_maps(maps), np.tile(maps.shape[1:], (len(maps), 1))
+        there, shape = ~no_maps(maps), np.empty((len(maps), 2), np.int32)
+        shape[:] = maps.shape[1:]
         cells = maps.reshape(len(maps), math.prod(maps.shape[1:]))
-        columns["map_shape"] = column_of(shape, SCHEMAS[PREDICTIONS].field("map_shape").type)
-        kind = SCHEMAS[PREDICTIONS].field("map").type
-        columns["map"] = column_of(cells, kind) if there.all() else column_of(cells[there], kind, there)
+        kinds = {name: SCHEMAS[PREDICTIONS].field(name).type for name in ("map_shape", "map")}
+        columns["map_shape"] = column_of(shape, kinds["map_shape"])
+        columns["map"] = column_of(cells if there.all() else cells[there], kinds["map"], there)
     return _table(PREDICTIONS, columns, len(truth.queries))
 
 

@@ -177,8 +177,10 @@ def measure_on_host(
     cells, rows = maps.numpy(), np.zeros((len(maps), width), np.int64)
     for column, score in zip((LOGIT, PROBABILITY), scores, strict=True):
         rows[:, column] = score.to("cpu", torch.float64).numpy().view(np.int64)
-    # With NaN, the least and greatest values are NaN, so the comparison is false.
-    rows[:, FLAGS] = np.where((maps.amax((1, 2)) - maps.amin((1, 2))).numpy() < np.inf, 0, NOT_FINITE)
+    every = cells.reshape(len(cells), cells.shape[1] * cells.shape[2])
+    with np.errstate(over="ignore", invalid="ignore"):
+        # With NaN, the least and greatest values are NaN, so the comparison is false.
+        rows[:, FLAGS] = np.where(every.max(1) - every.min(1) < np.inf, 0, NOT_FINITE)
     wanted = [(pair, region) for pair, region in enumerate(regions) if region is not None and not rows[pair, FLAGS]]
     own = MEASURES + 2 * thresholds
     threads = max(1, min(torch.get_num_threads(), len(wanted)))

@@ -19,7 +19,7 @@ from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
 from xbench.scoring.map_measures import Measurer, least_distance
 from xbench.scoring.numbers import dice, iou
-from xbench.scoring.rows import SCHEMA, column_of, float_columns, nulls, texts_column
+from xbench.scoring.rows import SCHEMA, column_of, float_columns, nulls, query_columns, texts_column
 from xbench.scoring.sweep import own_thresholds
 from xbench.types import Answers, Maps, Prediction, Rules, Truth
 
@@ -66,8 +66,6 @@ def measure(
     texts = {
         "image_id": [truth.image_ids[place] for place in image],
         "patient_id": [truth.patient_ids[place] for place in image],
-        "query": [query.name for query in truth.queries],
-        **{name: [getattr(query, name) for query in truth.queries] for name in ("finding", "text", "language")},
         "condition": [condition] * pairs,
         "region_digest": [digest.decode() or None for digest in truth.digests.tolist()],
     }
@@ -82,6 +80,7 @@ def measure(
         **dict(zip(("reader_dice", "reader_iou"), truth.agreement.T, strict=True)),
     }
     columns = _nulls(pairs) | {name: texts_column(tuple(column)) for name, column in texts.items()}
+    columns |= query_columns(tuple(truth.queries))
     floats = {}
     for name, column in (numbers | values | pixels).items():
         if isinstance(column, list):
@@ -106,12 +105,8 @@ def _measure_maps(
     scored = truth.scored
     row = np.flatnonzero(scored)
     regions = [region if wanted else None for region, wanted in zip(truth.regions, scored.tolist(), strict=True)]
-    inside = [region for region in regions if region is not None]
     views = [truth.views[image] for image in truth.image.tolist()]
-    maps, nobody = shown.values, np.zeros(len(inside), np.bool_)
-    if shown.missing is not None:
-        maps = maps.masked_fill(shown.missing[..., None, None], 0)
-        nobody = shown.missing.cpu().numpy()[row]
+    maps = shown.values if shown.missing is None else shown.values.masked_fill(shown.missing[..., None, None], 0)
     stopwatch.lap("metrics")
     limits = own_thresholds(rules.scale, rules.thresholds)
     every = (measurer or Measurer())(maps, regions, views, rules.thresholds, rules.upsampling, given, limits)
@@ -127,22 +122,22 @@ def _measure_maps(
     ):
         if not fine.all():
             raise ValueError(f"image {truth.image_ids[truth.image[row[fine.argmin()]]]}: {what}")
-    # Masks of missing maps are empty, even at threshold 0, where those of all other maps are full.
-    mask, overlap = (part * ~nobody[:, None] for part in (mask, overlap))
-    middle = rules.thresholds // 2
-    sizes = np.array([region.shape for region in inside], dtype=np.int64).reshape(-1, 2)
-    fixed = mask[:, middle], overlap[:, middle], region
-    hits = {"pointing_hit": pairs.hits(rules.ties), "minimum_hit": pairs.minimum_hits()}
-    found: dict[str, Any] = {name: np.where(nobody, 0, hit) for name, hit in hits.items()}
-    peaks = dict(zip(("peak_x", "peak_y", "peak_distance"), pairs.peaks(sizes), strict=True))
-    found |= {name: np.where(nobody, np.nan, place) for name, place in peaks.items()}
-    found |= {"dice": dice(*fixed), "iou": iou(*fixed)}
-    found["constant"] = pairs.constant & ~nobody
+    sizes = np.array([one.shape for one in regions if one is not None], dtype=np.int64).reshape(-1, 2)
     pixels = {"grid_pixels": sizes.prod(1), "region_pixels": region, "mask_pixels": mask, "overlap_pixels": overlap}
     if len(limits):
-        own_mask, own_overlap, _ = pairs.counts(own=True)
-        pixels |= {"own_mask_pixels": own_mask * ~nobody[:, None], "own_overlap_pixels": own_overlap * ~nobody[:, None]}
-    return scores, found, pixels
+        pixels["own_mask_pixels"], pixels["own_overlap_pixels"], _ = pairs.counts(own=True)
+    found: dict[str, Any] = {"pointing_hit": pairs.hits(rules.ties), "minimum_hit": pairs.minimum_hits()}
+    found |= dict(zip(("peak_x", "peak_y", "peak_distance"), pairs.peaks(sizes), strict=True))
+    found["constant"] = pairs.constant
+    if shown.missing is not None:
+        nobody = shown.missing.cpu().numpy()[row]
+        nothing = {name: np.nan if name.startswith("peak") else 0 for name in found}
+        found = {name: np.where(nobody, nothing[name], values).astype(values.dtype) for name, values in found.items()}
+        # Masks of missing maps are empty, even at threshold 0, where those of all other maps are full.
+        for name in pixels.keys() - {"grid_pixels", "region_pixels"}:
+            pixels[name] = pixels[name] * ~nobody[:, None]
+    fixed = *(pixels[name][:, rules.thresholds // 2] for name in ("mask_pixels", "overlap_pixels")), region
+    return scores, found | {"dice": dice(*fixed), "iou": iou(*fixed)}, pixels
 
 
 def _measure_answers(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from xbench.findings.queries import PHRASES
+from xbench.findings.queries import PHRASES, Query
 
 _INTEGER, _NUMBER, _TEXT, _YES, _PIXELS = pa.int32(), pa.float64(), pa.string(), pa.bool_(), pa.list_(pa.int32())
 CHANGED = ("changed_digest", "changed_area", "changed_x", "changed_y", "changed_seen")
@@ -205,30 +205,45 @@ def nulls(schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
 
 def column_of(values: NDArray[Any], kind: pa.DataType, there: NDArray[np.bool_] | None = None) -> pa.Array:
     """Return numbers (N,), NaN as null, or lists (N, T), as a column; with `there` (R,), of R rows, the others null."""
+    if there is not None and len(there) == len(values):
+        there = None
     if values.ndim == 2:
-        lengths = np.full(len(values), values.shape[1]) if there is None else there * values.shape[1]
-        ends = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
-        known = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
+        ends, known = _ends(*values.shape), None
+        if there is not None:
+            ends = pa.py_buffer(np.concatenate([[0], there.cumsum() * values.shape[1]]).astype(np.int32))
+            known = pa.py_buffer(np.packbits(there, bitorder="little"))
         cells = np.ascontiguousarray(values, kind.value_type.to_pandas_dtype())
         cells = pa.Array.from_buffers(kind.value_type, cells.size, [None, pa.py_buffer(cells)])
-        return pa.Array.from_buffers(kind, len(lengths), [known, pa.py_buffer(ends)], children=[cells])
+        rows = len(values) if there is None else len(there)
+        return pa.Array.from_buffers(kind, rows, [known, ends], children=[cells])
     if there is None:
-        return pa.array(values, kind, from_pandas=True)
+        # Convert in numpy, because Arrow is slower.
+        return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind, from_pandas=True)
     spread = np.zeros(len(there), kind.to_pandas_dtype())
     spread[there] = values
     return pa.array(spread, kind, ~there | np.isnan(spread))
 
 
+@lru_cache(maxsize=64)
+def _ends(lists: int, length: int) -> pa.Buffer:
+    return pa.py_buffer(np.arange(lists + 1, dtype=np.int32) * np.int32(length))
+
+
 def float_columns(values: Mapping[str, NDArray[Any]], there: NDArray[np.bool_]) -> dict[str, pa.Array]:
     """Return numbers of the R rows or of those `there` as columns of float64, all at once, which is faster."""
-    table = np.full((len(values), len(there)), np.nan)
+    rows = len(there)
+    table = np.full((len(values), rows), np.nan)
     for row, column in zip(table, values.values(), strict=True):
-        row[there if len(column) < len(row) else ...] = column
-    known = np.packbits(~np.isnan(table), axis=1, bitorder="little")
-    return {
-        name: pa.Array.from_buffers(pa.float64(), len(row), [pa.py_buffer(bits), pa.py_buffer(row)])
-        for name, bits, row in zip(values, known, table, strict=True)
-    }
+        row[there if len(column) < rows else ...] = column
+    joined = pa.array(table.ravel(), from_pandas=True)
+    return {name: joined.slice(place * rows, rows) for place, name in enumerate(values)}
+
+
+@lru_cache(maxsize=64)
+def query_columns(queries: tuple[Query, ...]) -> dict[str, pa.Array]:
+    """Return `query`, `finding`, `text` and `language` of queries as columns; cached, as batches ask the same."""
+    columns = zip(*queries, strict=True) if queries else [()] * 4
+    return dict(zip(("query", "finding", "text", "language"), map(texts_column, columns), strict=True))
 
 
 @lru_cache(maxsize=64)

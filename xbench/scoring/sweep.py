@@ -128,5 +128,6 @@ def check_thresholds(thresholds: int) -> None:
 
 def reached(histograms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the fields of `PixelCounts` from histograms (N, 2 T) of the highest threshold that pixels reach."""
-    outside, inside = (part[:, ::-1].cumsum(axis=1)[:, ::-1] for part in np.split(histograms, 2, axis=1))
+    both = histograms.reshape(len(histograms), 2, histograms.shape[1] // 2)
+    outside, inside = both[..., ::-1].cumsum(axis=2)[..., ::-1].swapaxes(0, 1)
     return outside + inside, inside, inside[:, 0]
