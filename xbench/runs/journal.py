@@ -49,11 +49,13 @@ class Place(NamedTuple):
 
 def append_record(path: Path, record: BatchRecord) -> None:
     """Append a batch to the journal's file of this process and attempt, which finishes the batch."""
-    content = _encode(record)
-    head = f"{record.batch} {len(content)} {zlib.crc32(content, record.batch):08x}\n".encode()
+    content, checksum = _encode(record), record.batch
+    for part in content:
+        checksum = zlib.crc32(part, checksum)
+    head = f"{record.batch} {sum(map(len, content))} {checksum:08x}\n".encode()
     # Not forced to disk, which would take longer than the batch; the checksum reveals missing data.
     with open(path, "ab") as file:
-        file.writelines((head, content))
+        file.writelines((head, *content))
 
 
 def finished_batches(folder: Path) -> dict[int, Place]:
@@ -142,8 +144,8 @@ def decoded(name: str, content: Any) -> pa.Table:
     return pa.Table.from_batches(batches, schema=SCHEMAS[name])
 
 
-def _encode(record: BatchRecord) -> bytes:
+def _encode(record: BatchRecord) -> list[Any]:
     parts = {name: encoded(part) if isinstance(part, pa.Table) else part for name, part in record.tables.items()}
     about: dict[str, Any] = {"batch": record.batch, "tables": {name: len(part) for name, part in parts.items()}}
     about |= {"failures": [astuple(failure) for failure in record.failures], "notes": record.notes}
-    return b"".join([f"{json.dumps(about)}\n".encode(), *parts.values()])
+    return [f"{json.dumps(about)}\n".encode(), *parts.values()]
