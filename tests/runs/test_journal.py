@@ -43,10 +43,10 @@ def test_the_record_of_the_last_attempt_counts(tmp_path):
     same = SimpleNamespace(broadcast=lambda choice: choice)
     trainer = SimpleNamespace(is_global_zero=True, world_size=1, default_root_dir=tmp_path, callbacks=[], strategy=same)
     run = open_journaled_folder(trainer, "model", "data", lambda: {}, batches=2, resume=False)
+    rows = pa.table(nulls(SCHEMAS[PAIRS], 2))
     for batch in range(2):
-        append_record(run.part(0), BatchRecord(batch, {}, (), ()))
+        append_record(run.part(0), BatchRecord(batch, {PAIRS: rows}, (), ()))
     again = open_journaled_folder(trainer, "model", "data", lambda: {}, batches=2, resume=True)
     assert again.path == run.path and [*again.finished] == [0]
-    second = BatchRecord(1, {}, (), (Note("again", "a"),))
-    append_record(again.part(0), second)
-    assert [*all_batches(run.journal, 2)] == [BatchRecord(0, {}, (), ()), second]
+    append_record(again.part(0), BatchRecord(1, {PAIRS: rows}, (), notes := (Note("again", "a"),)))
+    assert [*all_batches(run.journal, 2)] == [BatchRecord(0, {PAIRS: pa.concat_tables([rows] * 2)}, (), notes)]

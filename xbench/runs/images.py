@@ -82,7 +82,7 @@ def with_attributes(tables: Mapping[str, pa.Table], attributes: Sequence[Mapping
     """Fill sex, age and projection into `images.parquet` of a batch."""
     if (images := tables.get(IMAGES)) is None:
         return tables
-    places = images["index"].to_pylist()
+    places = images["index"].to_numpy().tolist()
     for name in ATTRIBUTES if any(attributes[place] for place in places) else ():
         column = SCHEMAS[IMAGES].field(name)
         values = [attributes[place].get(name) for place in places]

@@ -13,8 +13,9 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ABOUT = "about.json"
 _HEAD = re.compile(rb"(\d{1,12}) (\d{1,15}) ([0-9a-f]{8})\n")
+_JOINED_BYTES = 2**22  # at most, unless a batch has more
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,20 @@ def append_record(path: Path, record: BatchRecord) -> None:
 
 def finished_batches(folder: Path) -> dict[int, Place]:
     """Return the places of the journal's intact batches by number, in the dataset's order."""
-    return {batch: place for batch, place in _places(folder).items() if _intact(batch, place)}
+    return {batch: place for batch, place, _ in _intact(folder)}
 
 
 def all_batches(folder: Path, expected: int) -> Iterator[BatchRecord]:
-    """Yield all batches in order; raise a UserError at the end if any is missing."""
-    finished = 0
-    for batch, place in _places(folder).items():
-        if (content := _intact(batch, place)) is not None:
-            finished += 1
-            yield _decode(content)
+    """Yield all batches in order, several in a record; raise a UserError at the end if any is missing."""
+    finished, contents, size = 0, list[bytes](), 0
+    for _, place, content in _intact(folder):
+        finished, size = finished + 1, size + place.size
+        if contents and size > _JOINED_BYTES:
+            yield _decode(contents)
+            contents, size = [], place.size
+        contents.append(content)
+    if contents:
+        yield _decode(contents)
     if finished != expected:
         raise UserError(
             f"{folder} holds {finished} of {expected} finished batches, because other processes wrote to another "
@@ -79,10 +85,11 @@ def all_batches(folder: Path, expected: int) -> Iterator[BatchRecord]:
 
 def read_record(batch: int, place: Place) -> BatchRecord:
     """Read a finished batch; raise a ValueError if it changed since `finished_batches`."""
-    content = _intact(batch, place)
+    with open(place.path, "rb") as file:
+        content = _content(file, batch, place)
     if content is None:
         raise ValueError(f"{place.path} changed while it was read")
-    return _decode(content)
+    return _decode([content])
 
 
 def _places(folder: Path) -> dict[int, Place]:
@@ -99,26 +106,38 @@ def _places(folder: Path) -> dict[int, Place]:
     return dict(sorted(found.items()))
 
 
-def _intact(batch: int, place: Place) -> bytes | None:
+def _intact(folder: Path) -> Iterator[tuple[int, Place, bytes]]:
+    """Yield number, place and content of each intact batch, in the dataset's order."""
+    for path, batches in groupby(_places(folder).items(), key=lambda batch: batch[1].path):
+        with open(path, "rb") as file:
+            for batch, place in batches:
+                if (content := _content(file, batch, place)) is not None:
+                    yield batch, place, content
+
+
+def _content(file: BinaryIO, batch: int, place: Place) -> bytes | None:
     """Return the content of a batch; None if its checksum does not match."""
-    with open(place.path, "rb") as file:
-        file.seek(place.start)
-        content = file.read(place.size)
+    file.seek(place.start)
+    content = file.read(place.size)
     return content if zlib.crc32(content, batch) == place.checksum else None
 
 
-def _decode(content: bytes) -> BatchRecord:
+def _decode(contents: Sequence[bytes]) -> BatchRecord:
+    """Return a record of several batches, with the number of the first."""
     from xbench.types import Failure, Note
 
-    end = content.index(b"\n") + 1
-    about = json.loads(content[:end])
-    tables = {}
-    for name, size in about["tables"].items():
-        # Copied, because a view would keep the whole content, including maps, in memory.
-        tables[name] = decoded(name, content[end : end + size])
-        end += size
-    failures, notes = (Failure(*one) for one in about["failures"]), (Note(*one) for one in about["notes"])
-    return BatchRecord(about["batch"], tables, tuple(failures), tuple(notes))
+    parts, heads = dict[str, list[memoryview]](), list[Any]()
+    for content in contents:
+        end = content.index(b"\n") + 1
+        heads.append(json.loads(content[:end]))
+        for name, size in heads[-1]["tables"].items():
+            parts.setdefault(name, []).append(memoryview(content)[end : end + size])
+            end += size
+    tables = {name: decoded(name, *of_name) for name, of_name in parts.items()}
+    failures = tuple(Failure(*one) for head in heads for one in head["failures"])
+    return BatchRecord(
+        heads[0]["batch"], tables, failures, tuple(Note(*one) for head in heads for one in head["notes"])
+    )
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
@@ -138,10 +157,13 @@ def encoded(table: pa.Table) -> pa.Buffer | bytes:
     return batches[0].serialize() if batches else b""
 
 
-def decoded(name: str, content: Any) -> pa.Table:
-    """Decode the result of `encoded`."""
-    batches = [pa.ipc.read_record_batch(pa.py_buffer(content), SCHEMAS[name])] if len(content) else []
-    return pa.Table.from_batches(batches, schema=SCHEMAS[name])
+def decoded(name: str, *contents: Any) -> pa.Table:
+    """Decode results of `encoded` and join them."""
+    parts = [content for content in contents if len(content)]
+    # A view would keep the whole content, including maps, in memory. Joining copies, too.
+    parts = parts if len(parts) > 1 else [*map(bytes, parts)]
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(part), SCHEMAS[name]) for part in parts]
+    return pa.Table.from_batches(batches, schema=SCHEMAS[name]).combine_chunks()
 
 
 def _encode(record: BatchRecord) -> list[Any]:

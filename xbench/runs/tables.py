@@ -21,13 +21,13 @@ from xbench.runtime.files import atomic_writer
 from xbench.scoring.numbers import STATUSES, dice, iou
 from xbench.scoring.rows import SCHEMA, Rows
 
-# Rows per group: few enough to read one case fast, enough to compress well.
-_GROUP = {PAIRS: 1024, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 32, PERTURBATIONS: 2**16}
+# Rows per group: few enough to read one case fast, enough to compress well. Pairs are always read as a whole.
+_GROUP = {PAIRS: 8192, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 32, PERTURBATIONS: 2**16}
 _GROUP_BYTES = 2**26
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Grouping bytes of floats by position compresses better.
-    PREDICTIONS: {"use_dictionary": False, "use_byte_stream_split": ["map.list.element"], "version": "2.6"},
-    PICTURES: {"use_dictionary": False},
+    PREDICTIONS: {"use_byte_stream_split": ["map.list.element"], "write_statistics": ["map.list.element"]},
+    PICTURES: {"compression": "none"},
 }
 
 
@@ -59,8 +59,9 @@ def write_tables(
             writers[name] = stack.enter_context(pq.ParquetWriter(file, schema, **options))
 
         def flush(name: str) -> None:
-            table = pa.concat_tables([SCHEMAS[name].empty_table(), *waiting[name]]).combine_chunks()
-            writers[name].write_table(table.replace_schema_metadata(metadata[name] or None))
+            table = pa.concat_tables(waiting[name] or [SCHEMAS[name].empty_table()]).combine_chunks()
+            groups = max(1, table.num_rows // _GROUP[name])
+            writers[name].write_table(table, row_group_size=-(-table.num_rows // groups) or None)
             waiting[name].clear()
             rows[name] = size[name] = 0
 
