@@ -22,8 +22,9 @@ from xbench.scoring.numbers import STATUSES, dice, iou
 from xbench.scoring.rows import SCHEMA, Rows
 
 # Rows per group: few enough to read one case fast, enough to compress well. Pairs are always read as a whole.
-_GROUP = {PAIRS: 8192, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 32, PERTURBATIONS: 2**16}
+_GROUP = {PAIRS: 8192, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 24, PERTURBATIONS: 2**16}
 _GROUP_BYTES = 2**26
+_SMALL_GROUP_BYTES = 2**20  # read fast, whatever the number of rows
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Grouping bytes of floats by position compresses better.
     PREDICTIONS: {"use_byte_stream_split": ["map.list.element"], "write_statistics": ["map.list.element"]},
@@ -56,11 +57,13 @@ def write_tables(
             file = stack.enter_context(atomic_writer(folder / name))
             options = WRITING | dict(_OPTIONS.get(name, {}))
             schema = SCHEMAS[name].with_metadata(metadata[name] or None)
-            writers[name] = stack.enter_context(pq.ParquetWriter(file, schema, **options))
+            # The same file, because pyarrow copies what it writes to Python's.
+            sink = stack.enter_context(pa.output_stream(file.name, buffer_size=2**18))
+            writers[name] = stack.enter_context(pq.ParquetWriter(sink, schema, **options))
 
         def flush(name: str) -> None:
             table = pa.concat_tables(waiting[name] or [SCHEMAS[name].empty_table()]).combine_chunks()
-            groups = max(1, table.num_rows // _GROUP[name])
+            groups = max(1, min(table.num_rows // _GROUP[name], table.nbytes // _SMALL_GROUP_BYTES))
             writers[name].write_table(table, row_group_size=-(-table.num_rows // groups) or None)
             waiting[name].clear()
             rows[name] = size[name] = 0

@@ -36,7 +36,7 @@ def files_sha256(root: Path, paths: Iterable[Path]) -> str:
 
 def digest(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return the SHA-256 of plain values, independent of the order of keys; `default` converts other values."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=default).encode()).hexdigest()
+    return hashlib.sha256(_encoder(default).encode(value).encode()).hexdigest()
 
 
 def source_sha256(*classes: type | Callable[..., Any], files: tuple[str, ...] = ()) -> str:
@@ -60,6 +60,10 @@ def outside(*classes: type | Callable[..., Any]) -> dict[str, Path | None]:
     modules = [name for name in modules_of(*classes) if name.partition(".")[0] not in _COVERED]
     files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
     return {name: file and Path(file).resolve() for name, file in zip(modules, files, strict=True)}
+
+
+# As `json.dumps` does, which makes an encoder in each call.
+_encoder = cache(lambda default: json.JSONEncoder(sort_keys=True, default=default))
 
 
 @cache
