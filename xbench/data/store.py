@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import fields, is_dataclass
-from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -217,9 +216,6 @@ def files_state(record: Record) -> tuple[tuple[str, int, int, int], ...] | None:
     return tuple((path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats)
 
 
-_fields = cache(lambda cls: [field.name for field in fields(cls)])
-
-
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=_plain)
 
@@ -228,7 +224,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, PurePath):
         return ["path", os.path.abspath(value)]
     if is_dataclass(value) and not isinstance(value, type):
-        return [_name(type(value)), *(getattr(value, name) for name in _fields(type(value)))]
+        return [_name(type(value)), *(getattr(value, field.name) for field in fields(value))]
     if isinstance(value, Shape):
         return ["shape", *(getattr(value, name) for name in Shape.__slots__)]
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufSU":

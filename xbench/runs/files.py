@@ -107,14 +107,8 @@ OF_WORDS: Final[Mapping[str, pa.Schema]] = {
 }
 """Columns of the tables that `rescore` adds, derived from predictions and a vocabulary."""
 
-WRITING: Final[dict[str, Any]] = {
-    "compression": "zstd",
-    # Values compress as well without a dictionary, in less time; only readers of maps use statistics.
-    "use_dictionary": False,
-    "write_statistics": False,
-    "write_page_checksum": True,
-}
-"""Options of pyarrow for writing tables."""
+WRITING = {"compression": "zstd", "use_dictionary": False, "write_statistics": False, "write_page_checksum": True}
+"""Options of pyarrow for writing tables. Dictionaries would make most columns larger; only maps need statistics."""
 
 _FULL = frozenset({"index", "image_id", "query", "shape", "whole", "partial", "share", "kept", "shapes", "jpeg"})
 _ARRAYS = frozenset({"crop", "shape", "partial", "share", "kept", "map", "map_shape"})

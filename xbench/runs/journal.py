@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -62,18 +62,18 @@ def append_record(path: Path, record: BatchRecord) -> None:
 
 def finished_batches(folder: Path) -> dict[int, Place]:
     """Return the places of the journal's intact batches by number, in the dataset's order."""
-    return {batch: place for batch, place, _ in _intact(folder)}
+    return {batch: place for batch, place, _ in _intact(_places(folder))}
 
 
 def all_batches(folder: Path, expected: int) -> Iterator[BatchRecord]:
     """Yield all batches in order, several in a record; raise a UserError at the end if any is missing."""
-    finished, contents, size = 0, list[bytes](), 0
-    for _, place, content in _intact(folder):
-        finished, size = finished + 1, size + place.size
-        if contents and size > _JOINED_BYTES:
+    finished, contents = 0, list[bytes]()
+    for _, _, content in _intact(_places(folder)):
+        if contents and sum(map(len, contents)) + len(content) > _JOINED_BYTES:
             yield _decode(contents)
-            contents, size = [], place.size
+            contents.clear()
         contents.append(content)
+        finished += 1
     if contents:
         yield _decode(contents)
     if finished != expected:
@@ -85,11 +85,9 @@ def all_batches(folder: Path, expected: int) -> Iterator[BatchRecord]:
 
 def read_record(batch: int, place: Place) -> BatchRecord:
     """Read a finished batch; raise a ValueError if it changed since `finished_batches`."""
-    with open(place.path, "rb") as file:
-        content = _content(file, batch, place)
-    if content is None:
-        raise ValueError(f"{place.path} changed while it was read")
-    return _decode([content])
+    for _, _, content in _intact({batch: place}):
+        return _decode([content])
+    raise ValueError(f"{place.path} changed while it was read")
 
 
 def _places(folder: Path) -> dict[int, Place]:
@@ -106,20 +104,14 @@ def _places(folder: Path) -> dict[int, Place]:
     return dict(sorted(found.items()))
 
 
-def _intact(folder: Path) -> Iterator[tuple[int, Place, bytes]]:
-    """Yield number, place and content of each intact batch, in the dataset's order."""
-    for path, batches in groupby(_places(folder).items(), key=lambda batch: batch[1].path):
+def _intact(places: Mapping[int, Place]) -> Iterator[tuple[int, Place, bytes]]:
+    """Yield number, place and content of each batch whose checksum matches."""
+    for path, batches in groupby(places.items(), key=lambda batch: batch[1].path):
         with open(path, "rb") as file:
             for batch, place in batches:
-                if (content := _content(file, batch, place)) is not None:
+                file.seek(place.start)
+                if zlib.crc32(content := file.read(place.size), batch) == place.checksum:
                     yield batch, place, content
-
-
-def _content(file: BinaryIO, batch: int, place: Place) -> bytes | None:
-    """Return the content of a batch; None if its checksum does not match."""
-    file.seek(place.start)
-    content = file.read(place.size)
-    return content if zlib.crc32(content, batch) == place.checksum else None
 
 
 def _decode(contents: Sequence[bytes]) -> BatchRecord:
@@ -134,10 +126,9 @@ def _decode(contents: Sequence[bytes]) -> BatchRecord:
             parts.setdefault(name, []).append(memoryview(content)[end : end + size])
             end += size
     tables = {name: decoded(name, *of_name) for name, of_name in parts.items()}
-    failures = tuple(Failure(*one) for head in heads for one in head["failures"])
-    return BatchRecord(
-        heads[0]["batch"], tables, failures, tuple(Note(*one) for head in heads for one in head["notes"])
-    )
+    failures = [Failure(*one) for head in heads for one in head["failures"]]
+    notes = [Note(*one) for head in heads for one in head["notes"]]
+    return BatchRecord(heads[0]["batch"], tables, tuple(failures), tuple(notes))
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:

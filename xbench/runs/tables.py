@@ -24,7 +24,6 @@ from xbench.scoring.rows import SCHEMA, Rows
 # Rows per group: few enough to read one case fast, enough to compress well. Pairs are always read as a whole.
 _GROUP = {PAIRS: 8192, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 24, PERTURBATIONS: 2**16}
 _GROUP_BYTES = 2**26
-_SMALL_GROUP_BYTES = 2**20  # read fast, whatever the number of rows
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Grouping bytes of floats by position compresses better.
     PREDICTIONS: {"use_byte_stream_split": ["map.list.element"], "write_statistics": ["map.list.element"]},
@@ -55,29 +54,25 @@ def write_tables(
         writers = {}
         for name in names:
             file = stack.enter_context(atomic_writer(folder / name))
-            options = WRITING | dict(_OPTIONS.get(name, {}))
             schema = SCHEMAS[name].with_metadata(metadata[name] or None)
-            # The same file, because pyarrow copies what it writes to Python's.
+            # Not to `file` itself, which pyarrow would hand copies.
             sink = stack.enter_context(pa.output_stream(file.name, buffer_size=2**18))
-            writers[name] = stack.enter_context(pq.ParquetWriter(sink, schema, **options))
+            writers[name] = stack.enter_context(pq.ParquetWriter(sink, schema, **{**WRITING, **_OPTIONS.get(name, {})}))
 
         def flush(name: str) -> None:
             table = pa.concat_tables(waiting[name] or [SCHEMAS[name].empty_table()]).combine_chunks()
-            groups = max(1, min(table.num_rows // _GROUP[name], table.nbytes // _SMALL_GROUP_BYTES))
+            # A group of a mebibyte is read fast, whatever its number of rows.
+            groups = max(1, min(table.num_rows // _GROUP[name], table.nbytes >> 20))
             writers[name].write_table(table, row_group_size=-(-table.num_rows // groups) or None)
             waiting[name].clear()
             rows[name] = size[name] = 0
 
         for batch in batches:
             for name in set(names) & batch.keys():
-                if not batch[name].num_rows:
-                    continue
                 waiting[name].append(batch[name])
                 rows[name] += batch[name].num_rows
                 # At least `nbytes`, and 50 times faster.
                 size[name] += batch[name].get_total_buffer_size()
-                if size[name] >= _GROUP_BYTES:
-                    size[name] = sum(part.nbytes for part in waiting[name])
                 if rows[name] >= _GROUP[name] or size[name] >= _GROUP_BYTES:
                     flush(name)
         for name in names:

@@ -19,6 +19,7 @@ _CALLBACKS = Path(xbench.configs.__file__).resolve().parent.with_name("callbacks
 _NO_PART = tuple(map(Path, ("commands/bench", "callbacks", "configs", "conformance", "report")))
 # The package itself, and packages whose version counts instead.
 _COVERED = sys.stdlib_module_names | {"albumentations", "lightning", "torch", "torchmetrics", "transformers", "xbench"}
+_encoder = cache(lambda default: json.JSONEncoder(sort_keys=True, default=default))  # `json.dumps` makes one per call
 
 
 def file_sha256(path: Path) -> str:
@@ -60,10 +61,6 @@ def outside(*classes: type | Callable[..., Any]) -> dict[str, Path | None]:
     modules = [name for name in modules_of(*classes) if name.partition(".")[0] not in _COVERED]
     files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
     return {name: file and Path(file).resolve() for name, file in zip(modules, files, strict=True)}
-
-
-# As `json.dumps` does, which makes an encoder in each call.
-_encoder = cache(lambda default: json.JSONEncoder(sort_keys=True, default=default))
 
 
 @cache
