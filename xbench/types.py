@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from itertools import accumulate, groupby, islice
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,9 +31,6 @@ class Note(NamedTuple):
     image_id: str
 
 
-# Workers keep their latest small batches, because the process that releases shared memory last pays for unmapping it.
-_handed_over: deque[Tensor] = deque(maxlen=4)
-_SMALL = 2**24  # bytes; containers may limit shared memory to 64 MB
 _BY_IMAGE = ("index", "image_ids", "patient_ids", "views", "image_sizes")
 
 
@@ -240,27 +235,6 @@ class Batch:
             changes=[change for change in changes if change.pairs],
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # One storage for all tensors: a worker passes each through a file descriptor, slowly, and about 1,000 at most.
-        regions = {place: region.numpy() for place, region in enumerate(self.truth.regions) if region is not None}
-        # As bits, because the first access to each page of shared memory is slow.
-        drawn = [torch.from_numpy(np.packbits(region)) for region in regions.values()]
-        shapes = {place: region.shape for place, region in regions.items()}
-        # Pixels of changes may be floats. They go first because only their position in the storage matters.
-        changed = [torch.from_numpy(change.pixels) for change in self.changes]
-        tensors = [self.images, *changed, *self.display, *self.radiographs, *self.kept.values(), *drawn]
-        runs = [(*kind, len([*run])) for kind, run in groupby(tensors, lambda one: (one.dtype, one.shape))]
-        parts = [one.contiguous().view(torch.uint8).flatten() for one in tensors]
-        shared = torch.UntypedStorage._new_shared(sum(map(len, parts)))
-        content = torch.cat(parts, out=torch.empty(0, dtype=torch.uint8).set_(shared))
-        if len(content) <= _SMALL:
-            _handed_over.append(content)
-        truth = {one.name: getattr(self.truth, one.name) for one in fields(Truth)} | {"regions": shapes}
-        rest = {one.name: getattr(self, one.name) for one in fields(self)} | {"images": 1, "truth": truth}
-        counts = {"display": len(self.display), "radiographs": len(self.radiographs), "kept": [*self.kept]}
-        rest["changes"] = [replace(change, pixels=np.zeros((0, 0), np.uint8)) for change in self.changes]
-        return _unpacked, (content, runs, rest | counts)
-
     @property
     def first(self) -> int:
         """Dataset position of the first image, readable or not."""
@@ -336,22 +310,3 @@ class Prediction:
         if isinstance(shown, Maps):
             shown = Maps(shown.values[[*pairs]], None if shown.missing is None else shown.missing[[*pairs]])
         return Prediction(logits, probabilities, shown)
-
-
-def _unpacked(content: Tensor, runs: Sequence[tuple[torch.dtype, torch.Size, int]], rest: dict[str, Any]) -> Batch:
-    """Rebuild a batch from the storage, runs of equal tensors, and number of tensors by field of `Batch.__reduce__`."""
-    tensors: list[Tensor] = []
-    for dtype, shape, count in runs:
-        part, content = content.tensor_split([count * dtype.itemsize * shape.numel()])
-        tensors += part.view(dtype).view(count, *shape).unbind()
-    taken, truth = iter(tensors), rest["truth"]
-    rest["images"] = next(taken)
-    rest["changes"] = [replace(change, pixels=next(taken).numpy()) for change in rest["changes"]]
-    rest |= {name: [*islice(taken, rest[name])] for name in ("display", "radiographs")}
-    rest["kept"] = {name: next(taken) for name in rest["kept"]}
-    regions = dict[int, Tensor]()
-    for (place, shape), bits in zip(truth["regions"].items(), taken, strict=True):
-        pixels = np.unpackbits(bits.numpy(), count=math.prod(shape)).reshape(shape)
-        regions[place] = torch.from_numpy(pixels.view(np.bool_))
-    truth["regions"] = [regions.get(place) for place in range(len(truth["queries"]))]
-    return Batch(**rest | {"truth": Truth(**truth)})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import weakref
+import gc
+import os
 from types import MappingProxyType
 
 import numpy as np
@@ -11,6 +12,7 @@ from toys import Brightness, Squares
 
 from xbench.callbacks.case_keeper import CaseKeeper
 from xbench.data.records import Record
+from xbench.data.workers import handover
 from xbench.runs.files import PICTURES, TRUTH
 from xbench.runs.journal import decoded
 from xbench.runtime.errors import UserError
@@ -25,8 +27,7 @@ def sample_of(**options):
 
 def test_native_sample():
     samples = sample_of(grid="native", widths=[64, 50], odd=[3])
-    data = Squares()
-    data.widths = [64, 50]
+    data = Squares(widths=[64, 50])
     for index in (2, 3):
         sample, radiograph = samples[index], data.load(data.read_records(annotated=True)[index])
         assert sample.display.numpy().shape == (80, [64, 50][index % 2])
@@ -79,29 +80,52 @@ def test_batches_travel_to_a_device(indices, monkeypatch):
     assert {*map(id, pinned)} == {*before}
 
 
-@pytest.mark.parametrize("grid", ["native", 32])
-def test_batches_of_workers(grid):
+def loader_of(**options):
+    data = Squares(**options)
+    data.setup("test")
+    return data.test_dataloader()
+
+
+@pytest.mark.parametrize("way", ["native", "fork", "spawn", "large batches", "many kept"])
+def test_batches_of_workers(way, monkeypatch):
     """Each storage takes a file descriptor, and a process has about a thousand, so a batch uses one."""
-    options = dict(grid=grid, batch_size=7, widths=[64, 50], unreadable=[*range(7, 14)], on_error="skip", limit=14)
-    alone, shared = Squares(num_workers=0, **options), Squares(num_workers=1, **options)
-    for data in (alone, shared):
-        data.setup("test")
-    batches = list(shared.test_dataloader())
-    for one, other in zip(alone.test_dataloader(), batches, strict=True):
+    monkeypatch.setattr(handover, *(("_SLOT", 4096) if way == "large batches" else ("_SLOTS", 1)))
+    options = dict(grid="native" if way == "native" else 80, batch_size=1 if way == "many kept" else 7)
+    options |= dict(widths=[64, 50], unreadable=[*range(7, 14)], on_error="skip", limit=14)
+    alone, shared = loader_of(num_workers=0, **options), loader_of(num_workers=1, **options)
+    shared.multiprocessing_context = "spawn" if way == "spawn" else None
+    batches = list(shared)
+    for one, other in zip(alone, batches, strict=True):
         assert one.truth.image_ids == other.truth.image_ids and one.failures == other.failures
-        assert len(tensors_of(one)) == len(tensors_of(other))
-        assert all(map(torch.equal, tensors_of(one), tensors_of(other)))
-    assert len(batches[1]) == 0 and batches[1].truth.regions == [] and len(batches[1].failures) == 7
-    shared_parts = [tensor for tensor in tensors_of(batches[0]) if tensor.is_shared()]
-    assert len({tensor.untyped_storage().data_ptr() for tensor in shared_parts}) == 1
+        assert one.kept.keys() == other.kept.keys() and len(tensors_of(one)) == len(tensors_of(other))
+        parts = [(*tensors_of(batch), *batch.kept.values()) for batch in (one, other)]
+        assert all(map(torch.equal, *parts))
+        places = [tensor.data_ptr() for tensor in parts[1] if tensor.nbytes > 4096] or [0]
+        assert max(places) - min(places) <= sum(tensor.nbytes for tensor in parts[1])
+    assert len(batches[-1]) == 0 and batches[-1].truth.regions == batches[-1].display == batches[-1].notes == []
+    assert [failure.index for batch in batches for failure in batch.failures] == [*range(7, 14)]
+    assert len(handover._used) == (way not in ("spawn", "large batches"))
 
 
-def test_a_worker_keeps_few_small_batches():
-    samples = sample_of(limit=1)
-    small, large = Batch.collate([samples[0]]), Batch.collate([samples[0]])
-    large.images = torch.zeros(1, 3, 2**11, 2**11)
-    alive = [weakref.ref(batch.__reduce__()[1][0]) for batch in (small, small, small, large, small, small)]
-    assert [content() is not None for content in alive] == [False, True, True, False, True, True]
+def test_workers_use_memory_again_once_nothing_refers_to_it():
+    descriptors = len(os.listdir("/proc/self/fd"))
+    iterator, held, places = iter(loader_of(num_workers=1, grid=80, batch_size=1, images=40)), [], []
+    parts = [lambda batch: drawn(batch)[0].view(torch.uint8).unbind()[7], lambda batch: batch.images[0, 1, 3:]]
+    parts += [lambda batch: batch.display[0].numpy()[5:, 2], *[None] * 37]
+    for part, batch in zip(parts, iterator, strict=True):
+        places.append(batch.images.data_ptr())
+        if part is not None:
+            held.append((part(batch), np.array(part(batch))))
+            del batch
+            if (child := os.fork()) == 0:  # its references are others
+                held.clear()
+                os._exit(0)
+            os.waitpid(child, 0)
+    assert len({*places[3:]}) <= 4 and not {*places[:3]} & {*places[3:]}
+    assert all(np.array_equal(part, copy) for part, copy in held)
+    batch = held = iterator = None
+    gc.collect()
+    assert not handover._used and not handover._memories and len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_what_is_kept_of_some_images_is_what_is_kept_of_a_batch_of_these():
@@ -123,10 +147,6 @@ def test_unreadable_images_come_as_failures():
     assert batch.truth.index.tolist() == [0, 2]
     assert batch.truth.image_ids == ["square-000", "square-002"]
     assert [failure.index for failure in batch.failures] == [1]
-    empty = Batch.collate([samples[1]])
-    assert len(empty) == 0
-    assert empty.truth.regions == empty.display == empty.notes == []
-    assert [failure.image_id for failure in empty.failures] == ["square-001"]
 
 
 def test_batches_of_labels_alone_have_those_of_decoded_images():
@@ -141,23 +161,16 @@ def test_batches_of_labels_alone_have_those_of_decoded_images():
     assert batch.image_sha256 == batch.truth.image_sizes == [None] * 3
 
 
-def test_prediction_knows_no_labels():
-    data = Squares(num_workers=0)
-    data.setup("predict")
-    assert data.samples(Brightness().preprocessing)[3].truth.labels.tolist() == [-1, -1, -1]
-
-
 def test_batches_without_a_trainer():
-    data = Squares(num_workers=0, batch_size=8)
-    data.setup("test")
-    batches = list(data.test_dataloader())
+    batches = [*loader_of(num_workers=0, batch_size=8)]
     assert [len(batch) for batch in batches] == [8, 8, 4]
     assert batches[0].images.shape == (8, 3, 224, 224)
     assert 0 <= batches[0].images.min() <= batches[0].images.max() <= 1
     assert batches[0].truth.views == [(0, 0, 1, 1)] * 8
     data = Squares(num_workers=0, batch_size=8, grid="native", widths=[64, 50])
-    data.setup("test")
-    assert next(iter(data.test_dataloader())).images.shape == (8, 3, 224, 224)
+    data.setup("predict")
+    batch = next(iter(data.predict_dataloader()))
+    assert (batch.truth.labels == -1).all() and batch.images.shape == (8, 3, 224, 224)
 
 
 def squares_with(**changes):
@@ -193,15 +206,9 @@ def test_what_no_result_can_be_of_is_refused(changes, said):
     assert "\n" not in str(refused.value)
 
 
-def test_labels_of_any_number_type_are_taken():
+def test_labels_of_any_number_type_are_taken_and_what_the_limit_leaves_out_may_be_wrong():
     records = [Record("a", {"Square": np.int64(1), "Hole": True}), Record("b", {"Square": -1, "Hole": 0.0})]
-    data = squares_with(records=records)
+    data = squares_with(records=[*records, Record("a", {"Hole": 5})])
+    data.limit = 2
     data.setup("test")
     assert data.records == records
-
-
-def test_what_the_limit_leaves_out_may_be_wrong():
-    data = squares_with(records=[Record("a", {}), Record("a", {"Hole": 5})])
-    data.limit = 1
-    data.setup("test")
-    assert len(data.records) == 1

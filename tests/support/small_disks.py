@@ -81,4 +81,4 @@ if __name__ == "__main__":
     run("W&B full", "test", *into(ROOT / "kept" / "wandb" / "runs", *WANDB, disk), faults="fill:9", disk=disk)
 
     mount(Path("/dev/shm"), "-t", "tmpfs", "-o", "size=64k", "none")
-    run("shared memory full", "test", *into(ROOT / "kept", "--data.num_workers", "2", "--data.grid", "400"))
+    run("shared memory full", "test", *into(ROOT / "kept", "--data.num_workers", "2", "--data.grid", "4000"))

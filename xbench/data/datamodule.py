@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Literal
 
 import lightning.pytorch as pl
 import numpy as np
-from torch.utils.data import DataLoader
 
 from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store import PreparedStore, describe
-from xbench.data.workers.isolation import StallGuard, one_thread
+from xbench.data.workers.handover import Loader
+from xbench.data.workers.isolation import StallGuard
 from xbench.data.workers.sampler import DealtBatchSampler
 from xbench.findings.attributes import known_attributes
 from xbench.findings.conditions import Intervention, draw
@@ -36,7 +36,7 @@ from xbench.runtime.digests import digest
 from xbench.runtime.errors import UsageError, UserError
 from xbench.runtime.files import cache_folder, expand
 from xbench.runtime.processes import usable_cores
-from xbench.types import Batch, Failure, Note, Sample
+from xbench.types import Batch, Note
 
 
 class ChestXrayDataModule(pl.LightningDataModule, ABC):
@@ -115,18 +115,12 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         }
         if problem := next((problem for problem, is_one in problems.items() if is_one), None):
             raise UsageError(f"--data.{problem}.")
-        self.limit = limit
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.on_error = on_error
+        self.limit, self.batch_size, self.num_workers, self.on_error = limit, batch_size, num_workers, on_error
         self.grid: Grid = (grid, grid) if isinstance(grid, int) else grid
-        self.gamma = gamma
-        self.cache = cache
-        self.timeout = timeout
+        self.gamma, self.cache, self.timeout = gamma, cache, timeout
         self.wordings: Sequence[Wording] = wordings or []
         self.interventions: Sequence[Intervention] = interventions or []
-        self.pairs = pairs
-        self.curve_pairs = curve_pairs
+        self.pairs, self.curve_pairs = pairs, curve_pairs
         self.chosen: Mapping[str, frozenset[str]] = {}  # names of the queries to change, by image
         self.records: Sequence[Record] = ()  # filled by `setup`
         self.notes: list[Note] = []  # about the annotation files; filled by `read_records`
@@ -243,7 +237,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         """Score without some findings. External predictions that lack them call this in their `setup`."""
         self.findings = tuple(finding for finding in self.findings if finding not in findings)
 
-    def test_dataloader(self) -> DataLoader[Sample | Failure]:
+    def test_dataloader(self) -> Loader:
         """Return this process's batches, preprocessed for the trainer's model, or in [0, 1] on the grid without one."""
         trainer = self.trainer
         if trainer is None:
@@ -252,7 +246,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         else:
             preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
             rank, processes = trainer.global_rank, trainer.world_size
-        return DataLoader(
+        return Loader(
             self.samples(preprocessing),
             batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes, self.finished),
             num_workers=self.num_workers,
@@ -260,7 +254,6 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             prefetch_factor=1 if self.num_workers and (self.grid == "native" or processes > 1) else None,
             collate_fn=Samples.collate,
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
-            worker_init_fn=one_thread,
         )
 
     predict_dataloader = test_dataloader

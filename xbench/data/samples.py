@@ -27,8 +27,7 @@ from xbench.runs.journal import encoded
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Change, Failure, Note, Sample, Truth
 
-_LONGEST_SIDE = 1024
-"""Pixels of a kept radiograph; thousands of full-size films would be too much to keep."""
+_LONGEST_SIDE = 1024  # pixels of a kept radiograph; thousands of full-size films would be too much to keep
 
 _EMPTY = np.zeros((0, 0), np.uint8)
 _UNDECODED = PreparedImage(_EMPTY, FULL_VIEW, _EMPTY, (), ())
@@ -47,8 +46,7 @@ class Samples(Dataset[Sample | Failure]):
     store: PreparedStore | None = None
     timeout: float = TIMEOUT  # seconds that decoding an image in a worker process may take
     interventions: Sequence[Intervention] = ()
-    # Names of the queries to change, by image.
-    chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)  # names of the queries to change, by image
 
     def __len__(self) -> int:
         return len(self.records)

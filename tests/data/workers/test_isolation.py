@@ -197,12 +197,9 @@ class Slow(Dataset):
         time.sleep(1000)
 
 
-def load_slowly(folder: Path) -> None:
-    list(DataLoader(Slow(folder), num_workers=2, worker_init_fn=one_thread))
-
-
 def test_workers_end_with_the_process_that_they_work_for(tmp_path):
-    loading = multiprocessing.get_context("fork").Process(target=load_slowly, args=(tmp_path,))
+    loader = DataLoader(Slow(tmp_path), num_workers=2, worker_init_fn=one_thread)
+    loading = multiprocessing.get_context("fork").Process(target=list, args=(loader,))
     loading.start()
     until(lambda: len(list(tmp_path.iterdir())) == 2)
     loading.kill()

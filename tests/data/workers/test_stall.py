@@ -15,13 +15,9 @@ def test_five_in_a_row():
         guard.see("the fifth", True)
 
 
-@pytest.fixture
-def configuration(tmp_path):
+def test_the_run_ends_and_goes_on_once_the_files_are_back(command, tmp_path, monkeypatch):
     options = {"num_workers": 2, "cache": str(tmp_path / "cache"), "on_error": "skip"}
-    return configure(tmp_path / "hostile.yaml", tmp_path / "files", **options)
-
-
-def test_the_run_ends_and_goes_on_once_the_files_are_back(command, configuration, monkeypatch):
+    configuration = configure(tmp_path / "hostile.yaml", tmp_path / "files", **options)
     monkeypatch.setenv("FAULTS", " ".join(f"hang:{index}" for index in range(7, 12)))
     stopped = command("test", "--config", configuration, "--data.timeout", "0.3", status=1)
     assert "5 images in a row (last: square-011) took longer than --data.timeout" in " ".join(stopped.errors.split())

@@ -31,8 +31,7 @@ from xbench.runtime.errors import UserError
 from xbench.runtime.processes import end_with_parent
 
 _Result = TypeVar("_Result")
-_TIME_TO_END = 2.0
-_MOST_IN_A_ROW = 5
+_TIME_TO_END, _MOST_IN_A_ROW = 2.0, 5
 # Signals sent by a user are for the workers; their children end with them.
 _NOT_FOR_CHILDREN = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 # Torch's handlers would report that a worker died.
