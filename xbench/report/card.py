@@ -9,7 +9,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from xbench.report.names import model_title
-from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis, floor_of, number_of
+from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.tables.table import escaped
 from xbench.runtime.files import write_whole
@@ -46,7 +46,7 @@ def card(analysis: Analysis, model: str) -> str:
         for run in own_settings(dataset.runs):
             if run.run.model == model:
                 of_dataset = analysis.heading(dataset), dataset.dataset, dataset.split
-                results += (_result(run, key, *of_dataset) for key in _METRICS if number_of(run, key).value is not None)
+                results += (_result(run, key, *of_dataset) for key in _METRICS if run.number(key).value is not None)
     # The hub takes a model without results for a mistake.
     data = ModelCardData(model_name=title, eval_results=results) if results else ModelCardData()
     head = data.to_yaml(line_break="\n").strip()
@@ -54,7 +54,7 @@ def card(analysis: Analysis, model: str) -> str:
 
 
 def _result(run: RunAnalysis, key: str, heading: str, dataset: str, split: str) -> EvalResult:
-    estimate, results, (task, task_name) = number_of(run, key), run.run.results, _TASKS[NUMBERS[key].group]
+    estimate, results, (task, task_name) = run.number(key), run.run.results, _TASKS[NUMBERS[key].group]
     settings = {name: value for name, value in run.run.settings.items() if not name.startswith("scored_")}
     interval = {"interval_95": _ends(estimate)} if _ends(estimate) else {}
     return EvalResult(
@@ -83,7 +83,7 @@ def _ends(estimate: Estimate) -> list[float]:
 
 
 def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
-    shown = [key for key in _METRICS if any(number_of(run, key).value is not None for run in analysis.runs)]
+    shown = [key for key in _METRICS if any(run.number(key).value is not None for run in analysis.runs)]
     yield "## Evaluation\n"
     yield (
         f"Does {escaped(title)} look at the lesion? Means over findings in percent, with 95% intervals in brackets. "
@@ -95,10 +95,10 @@ def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
         where = f"{escaped(analysis.heading(dataset))}, {escaped(dataset.split)}"
         runs = [run for run in dataset.runs if run.run.model == model]
         for run in runs:
-            cells = " | ".join(_percent(number_of(run, key)) for key in shown)
+            cells = " | ".join(_percent(run.number(key)) for key in shown)
             yield f"| {where} | {escaped(run.run.label)} | {run.run.results.counts.images} | {cells} |"
         if runs:
-            cells = " | ".join(_percent(Estimate(floor_of(dataset, key).value)) for key in shown)
+            cells = " | ".join(_percent(Estimate(dataset.floor(key).value)) for key in shown)
             yield f"| {where} | *floor* | \u2013 | {cells} |"
     yield ""
     yield from (f"- {NUMBERS[key].title}: {NUMBERS[key].meaning}" for key in shown)

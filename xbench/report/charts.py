@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import fmean
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +14,7 @@ from xbench.report.colors import series_of
 from xbench.report.facts import Facts, Standings
 from xbench.report.names import mean_over, model_title, whole
 from xbench.report.runs import Run
-from xbench.report.schema import (
-    NEAR,
-    Analysis,
-    AreaBin,
-    Comparison,
-    Correlation,
-    DatasetAnalysis,
-    Estimate,
-    RunAnalysis,
-    floor_of,
-    in_order,
-    number_of,
-)
+from xbench.report.schema import NEAR, Analysis, Comparison, Correlation, DatasetAnalysis, Estimate, RunAnalysis, Scope
 from xbench.scoring.numbers import macro_mean
 
 BAND = 8
@@ -67,7 +54,7 @@ def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
     means = {row.label: row.score for row in found.rows}
     datasets = [dataset for dataset in analysis.datasets if dataset.values(found.number)]
     if len(datasets) > 1:
-        labels = [label for label in in_order(analysis.runs) if any(label in d.values(found.number) for d in datasets)]
+        labels = [label for label in analysis.by_label if any(label in d.values(found.number) for d in datasets)]
         means = {label: means.get(label, _NONE) for label in labels}
         columns = [of_dataset(analysis, dataset, labels, found.number) for dataset in datasets]
         title, under = "All datasets", f"mean of {len(found.datasets)}"
@@ -85,16 +72,16 @@ def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
 
 def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Column:
     """Return the scores of series on a dataset, in the order of `labels`."""
-    by_label = {entry.run.label: number_of(entry, number) for entry in dataset.runs}
+    by_label = {entry.run.label: entry.number(number) for entry in dataset.runs}
     under = f"{_count(dataset.runs, number):,} {'lesions' if number != 'auroc' else 'images'}"
     scores = {label: by_label.get(label, _NONE) for label in labels}
-    column = _column(analysis.heading(dataset), under, scores, floor_of(dataset, number).value, {*by_label})
+    column = _column(analysis.heading(dataset), under, scores, dataset.floor(number).value, {*by_label})
     chance, ceiling = (_reference(dataset, title, number) for title in ("Random", "Reader agreement"))
     return replace(column, chance=chance, ceiling=ceiling)
 
 
 def _reference(dataset: DatasetAnalysis, title: str, number: str) -> float | None:
-    return next((number_of(one, number).value for one in dataset.references if one.title == title), None)
+    return next((one.number(number).value for one in dataset.references if one.title == title), None)
 
 
 def _count(runs: Sequence[RunAnalysis], number: str, finding: str | None = None) -> int:
@@ -110,9 +97,9 @@ def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -
     by_label = {entry.run.label: entry for entry in dataset.runs}
     images = {finding: _count(dataset.runs, number, finding) for finding in dataset.findings}
     for finding in sorted(images, key=lambda finding: -images[finding]):
-        scores = {label: number_of(by_label[label], number, finding) for label in labels}
+        scores = {label: by_label[label].number(number, finding) for label in labels}
         if any(score.value is not None for score in scores.values()):
-            yield _column(finding, f"{images[finding]} images", scores, floor_of(dataset, number, finding).value)
+            yield _column(finding, f"{images[finding]} images", scores, dataset.floor(number, finding).value)
 
 
 def _column(
@@ -133,7 +120,7 @@ def gaps(analysis: Analysis) -> list[Column]:
     of_datasets = [{entry.run.label: _gap(entry) for entry in dataset.runs} for dataset in analysis.datasets]
     # All columns have the same rows.
     marked = {label for entries in of_datasets for label, entry in entries.items() if entry.marks}
-    labels = [label for label in in_order(analysis.runs) if label in marked]
+    labels = [label for label in analysis.by_label if label in marked]
     return [
         Column(
             analysis.heading(dataset),
@@ -197,14 +184,14 @@ def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
         for dataset, (line, _) in of_datasets if len(analysis.datasets) > 1 else ():
             runs = [entry for entry in dataset.runs if entry.run.label in own]
             points = _placed([(entry.run.label, entry.run.label, entry.macro) for entry in runs])
-            floor = floor_of(dataset, "pointing_game").value
+            floor = dataset.floor("pointing_game").value
             small.append(Scatter(analysis.heading(dataset), points, floor, line))
     return [one for one in large if one.points], [one for one in small if one.points]
 
 
 def _findings(analysis: Analysis, label: str) -> Scatter:
     several = len(analysis.datasets) > 1
-    floors = [floor_of(dataset, "pointing_game").value for dataset in analysis.datasets]
+    floors = [dataset.floor("pointing_game").value for dataset in analysis.datasets]
     of_findings = [
         (label, f"{finding}, {analysis.heading(dataset)}" if several else finding, numbers)
         for dataset in analysis.datasets
@@ -223,7 +210,7 @@ def _placed(points: Iterable[tuple[str, str, Mapping[str, Estimate]]]) -> tuple[
     return tuple(point for point in found if point.x.value is not None and point.y.value is not None)
 
 
-def lines_of(analysis: Analysis, scope: Literal["models", "findings"]) -> list[Scatter]:
+def lines_of(analysis: Analysis, scope: Scope) -> list[Scatter]:
     """Return the points of every least-squares line: over all datasets, or on the only one, first; then on each.
 
     Lines through fewer than three models or two findings are left out.
@@ -300,7 +287,7 @@ def positions(facts: Facts) -> Iterator[tuple[str, str, list[tuple[float | None,
     """
     several, head = len(facts.analysis.datasets) > 1, facts.shown.head
     for dataset in facts.analysis.datasets:
-        runs = {label: entry for label, entry in in_order(dataset.runs).items() if entry.positions}
+        runs = {label: entry for label, entry in dataset.by_label.items() if entry.positions}
         for label in [head.label] if several else [*runs][:7]:
             if label in runs:
                 cells = [(cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in runs[label].positions]
@@ -344,10 +331,10 @@ class Panel:
 
 def curves(analysis: Analysis) -> list[Panel]:
     """Return mean Dice over thresholds, a panel for each dataset with a curve."""
-    order, panels = list(in_order(analysis.runs)), []
+    order, panels = list(analysis.by_label), []
     for dataset in analysis.datasets:
         lines = []
-        for label, entry in in_order(dataset.runs).items():
+        for label, entry in dataset.by_label.items():
             points = tuple(zip(entry.run.results.grounding.thresholds, entry.dice_curve, strict=False))
             if any(point.value is not None for _, point in points):
                 # Symbols of several curves stand apart.
@@ -368,11 +355,11 @@ def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = Fal
     """
     panels = []
     for dataset in analysis.datasets:
-        entries = {label: entry.areas for label, entry in in_order(dataset.runs).items() if len(entry.areas) > 1}
+        entries = {label: entry.areas for label, entry in dataset.by_label.items() if len(entry.areas) > 1}
         lines: list[Line] = []
         floors: dict[float, float] = {}
         for label, areas in entries.items():
-            xs = [(part.low * part.high) ** 0.5 for part in areas] if by_area else _side_by_side(areas)
+            xs = [(part.low * part.high) ** 0.5 for part in areas] if by_area else _side_by_side(len(areas))
             points = tuple((x, part.scores.get(number, _NONE)) for x, part in zip(xs, areas, strict=True))
             lines.append(Line(label, points, range(len(points))))
             # A random point hits as often as the region is large.
@@ -383,21 +370,18 @@ def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = Fal
         floor, ticks = sorted(floors.items()), list[tuple[float, str]]()
         if not by_area:
             areas = max(entries.values(), key=len)
-            middles, chances = _side_by_side(areas), [(part.low + part.high) / 2 for part in areas]
+            middles, chances = _side_by_side(len(areas)), [(part.low + part.high) / 2 for part in areas]
             floor = [(0.0, chances[0]), *zip(middles, chances, strict=True), (1.0, chances[-1])]
             last = len(areas) - 1
-            ticks = [(middles[place], _area(areas[place])) for place in sorted({0, last // 2, last})]
+            for place in sorted({0, last // 2, last}):
+                ends = dict.fromkeys(f"{100 * end:.2g}" for end in (areas[place].low, areas[place].high))
+                ticks.append((middles[place], "\u2013".join(ends) + "%"))
         panels.append(Panel(analysis.heading(dataset), tuple(lines), tuple(ticks), tuple(floor)))
     return panels
 
 
-def _side_by_side(areas: Sequence[AreaBin]) -> list[float]:
-    return [(place + 0.5) / len(areas) for place in range(len(areas))]
-
-
-def _area(part: AreaBin) -> str:
-    low, high = f"{100 * part.low:.2g}", f"{100 * part.high:.2g}"
-    return f"{low}%" if low == high else f"{low}\u2013{high}%"
+def _side_by_side(count: int) -> list[float]:
+    return [(place + 0.5) / count for place in range(count)]
 
 
 # Differences

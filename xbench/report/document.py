@@ -11,10 +11,10 @@ from xbench.report.facts import facts_of
 from xbench.report.names import count_of
 from xbench.report.notes import warnings
 from xbench.report.runs import Run
-from xbench.report.schema import Analysis, Drawn, in_order
+from xbench.report.schema import Analysis, Drawn
 from xbench.report.sentences import answer, in_short, on_dataset
 from xbench.report.tables.methods import methods
-from xbench.report.tables.table import Table, each_note_once, escaped, notes_of, to_markdown
+from xbench.report.tables.table import Table, each_note_once, escaped, to_markdown
 from xbench.runtime.files import write_whole
 
 _SECTIONS = (
@@ -54,7 +54,7 @@ def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Draw
     said = [part for title, texts in of_datasets if texts for part in (f"### {escaped(title)}", _points(texts))]
     parts += ["## Dataset by dataset", *said] if said else []
     shown: dict[str, list[str]] = {title: [] for title in (*(section for section, _, _ in _SECTIONS), _MORE)}
-    for table in each_note_once(tables, (*analysis.notes, *notes_of(analysis))):
+    for table in each_note_once(tables, (*analysis.notes, *analysis.notes_of())):
         text = f"{to_markdown(table)}\n[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
         # Long tables are folded up.
         if (count := len(table.rows)) >= 30:
@@ -77,7 +77,7 @@ def _section(name: str, names: Literal[1, 2]) -> str:
 
 def _compared(analysis: Analysis) -> Iterator[str]:
     yield (
-        f"{count_of(len(in_order(analysis.runs)), 'model or setting', 'models or settings')} on "
+        f"{count_of(len(analysis.by_label), 'model or setting', 'models or settings')} on "
         f"{count_of(len(analysis.datasets), 'dataset')}. The page "
         "[index.html](index.html) shows the same results with interactive curves and cases, "
         "[analysis.json](analysis.json) has every number."
@@ -86,7 +86,7 @@ def _compared(analysis: Analysis) -> Iterator[str]:
     for dataset in analysis.datasets:
         images = " or ".join(f"{n:,}" for n in sorted({entry.run.results.counts.images for entry in dataset.runs}))
         clusters = " or ".join(sorted({entry.evidence for entry in dataset.runs}))
-        runs = ", ".join(in_order(dataset.runs)) or "references only"
+        runs = ", ".join(dataset.by_label) or "references only"
         cells = [analysis.heading(dataset), dataset.split, images, clusters, runs]
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     yield "\n".join(lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from xbench.report.colors import Series, series_of
 from xbench.report.names import mean_over, model_title
-from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, number_of, parts_of, shared_datasets
+from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, parts_of, shared_datasets
 
 FAR_APART = 0.10
 """Scores that differ by more, although no test tells them apart, come from too few images."""
@@ -137,9 +137,9 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
     rows = []
     for label, series in series_of(analysis.runs).items():
         runs = [run for dataset in shared for run in dataset.runs if run.run.label == label]
-        scores = [score for run in runs if (score := number_of(run, number)).value is not None]
+        scores = [score for run in runs if (score := run.number(number)).value is not None]
         if label not in parts and len(scores) == len(shared):
-            findings = max(sum(number_of(run, number, one).value is not None for one in run.findings) for run in runs)
+            findings = max(sum(run.number(number, one).value is not None for one in run.findings) for run in runs)
             rows.append(Standing(label, series.model, series.own, over_datasets(scores), tuple(runs), findings))
     rows.sort(key=lambda row: -row.value)
     untested: list[str] = []
@@ -166,7 +166,7 @@ def _references(datasets: Sequence[DatasetAnalysis], number: str, kind: str) -> 
     scores: dict[str, list[float]] = {}
     for dataset in datasets:
         for reference in dataset.references:
-            if reference.kind == kind and (value := number_of(reference, number).value) is not None:
+            if reference.kind == kind and (value := reference.number(number).value) is not None:
                 scores.setdefault(reference.title, []).append(value)
     return {title: sum(values) / len(values) for title, values in scores.items() if len(values) == len(datasets)}
 

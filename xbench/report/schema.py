@@ -137,8 +137,18 @@ class WordsAnalysis:
     counts: Mapping[str, int]  # lesions on a clear side by finding
 
 
+class _Numbers:
+    macro: Mapping[str, Estimate]
+    findings: Mapping[str, Mapping[str, Estimate]]
+
+    def number(self, key: str, finding: str | None = None) -> Estimate:
+        """Return a number of a finding, or its mean over findings; an empty estimate if missing."""
+        numbers = self.macro if finding is None else self.findings.get(finding, {})
+        return numbers.get(key, Estimate(None))
+
+
 @dataclass(frozen=True)
-class RunAnalysis:
+class RunAnalysis(_Numbers):
     """A run with its numbers by key of `NUMBERS` and `WORDS`: means over findings, and of each finding."""
 
     run: Run
@@ -185,7 +195,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Reference:
+class Reference(_Numbers):
     """A floor or ceiling of a dataset.
 
     The title is `Whole image`, `Random`, `Reader agreement`, or the label of a reference's run. Missing numbers have no
@@ -362,14 +372,18 @@ class DatasetAnalysis:
 
     def values(self, number: str) -> dict[str, float]:
         """Return a number's means over findings by label of the run, where they exist."""
-        values = {entry.run.label: number_of(entry, number).value for entry in self.runs}
+        values = {entry.run.label: entry.number(number).value for entry in self.runs}
         return {label: value for label, value in values.items() if value is not None}
 
+    def floor(self, number: str, finding: str | None = None) -> Estimate:
+        """Return the highest floor of a number, as a mean or on a finding; an empty estimate without one."""
+        floors = [reference.number(number, finding) for reference in self.references if reference.kind == "floor"]
+        return max(floors, key=lambda floor: -1.0 if floor.value is None else floor.value, default=Estimate(None))
 
-def number_of(entry: RunAnalysis | Reference, key: str, finding: str | None = None) -> Estimate:
-    """Return a number of a finding, or its mean over findings; an empty estimate if missing."""
-    numbers = entry.macro if finding is None else entry.findings.get(finding, {})
-    return numbers.get(key, Estimate(None))
+    @property
+    def by_label(self) -> dict[str, RunAnalysis]:
+        """The models' runs by label, in order (see `placed`)."""
+        return in_order(self.runs)
 
 
 def in_order(runs: Iterable[RunAnalysis]) -> dict[str, RunAnalysis]:
@@ -417,10 +431,7 @@ def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
     return [replace(dataset, runs=put(dataset.runs)) for dataset in datasets]
 
 
-def floor_of(dataset: DatasetAnalysis, number: str, finding: str | None = None) -> Estimate:
-    """Return the highest floor of a number, as a mean or on a finding; an empty estimate without one."""
-    floors = [number_of(reference, number, finding) for reference in dataset.references if reference.kind == "floor"]
-    return max(floors, key=lambda floor: -1.0 if floor.value is None else floor.value, default=Estimate(None))
+Scope = Literal["models", "findings"]
 
 
 @dataclass(frozen=True)
@@ -431,7 +442,7 @@ class Correlation:
     games.
     """
 
-    scope: Literal["models", "findings"]  # a point is a model on a dataset, or a model and finding
+    scope: Scope  # a point is a model on a dataset, or a model and finding
     dataset: str | None
     points: tuple[tuple[str, float, float], ...]  # label, AUROC and pointing game
     slope: float | None
@@ -483,6 +494,15 @@ class Analysis:
         return [entry for dataset in self.datasets for entry in dataset.runs]
 
     @property
+    def by_label(self) -> dict[str, RunAnalysis]:
+        """One of the models' runs per label, in order (see `placed`)."""
+        return in_order(self.runs)
+
+    def notes_of(self, *datasets: DatasetAnalysis) -> tuple[str, ...]:
+        """Return the notes of some datasets, or of all."""
+        return tuple(f"{self.heading(of)}: {note}" for of in datasets or self.datasets for note in of.notes)
+
+    @property
     def main_line(self) -> Correlation | None:
         """The line over models where there are three or more, else over findings; over all datasets if several."""
         for scope, least in (("models", 3), ("findings", 1)):
@@ -504,7 +524,7 @@ class Analysis:
     def _splits(self, dataset: DatasetAnalysis) -> int:
         return sum(other.dataset == dataset.dataset for other in self.datasets)
 
-    def lines(self, scope: Literal["models", "findings"]) -> list[tuple[Correlation, str]]:
+    def lines(self, scope: Scope) -> list[tuple[Correlation, str]]:
         """Return the lines over models or over findings, each with the heading of its dataset or `All datasets`."""
         # One per dataset, in their order, because several splits share a name.
         places = iter(self.datasets)

@@ -17,17 +17,7 @@ from xbench.findings.names import MACRO
 from xbench.report.facts import FAR_APART, Facts, Standing, Standings, differ, facts_of, over_datasets
 from xbench.report.names import count_of, dataset_title, in_words, listed, model_title, p_words, training_of, whole
 from xbench.report.runs import setting_in_words
-from xbench.report.schema import (
-    NEAR,
-    Analysis,
-    DatasetAnalysis,
-    Estimate,
-    InterventionAnalysis,
-    Rewording,
-    RunAnalysis,
-    floor_of,
-    number_of,
-)
+from xbench.report.schema import NEAR, Analysis, DatasetAnalysis, Estimate, InterventionAnalysis, Rewording, RunAnalysis
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.interventions import SMALL
 from xbench.report.statistics.paired import SIGNIFICANT
@@ -270,7 +260,7 @@ def said(facts: Facts) -> Answer | None:
     useless = known.value is not None and (known.value if known.low is None else known.low) <= 0
     verdict = _verdict(head, "correct", guess * useless) if covered.value else "Silent"
     noun, verb = _STATE[kind]
-    counts = [(n, number_of(run, found.number, name)) for run in head.runs for name, n in run.words[0].counts.items()]
+    counts = [(n, run.number(found.number, name)) for run in head.runs for name, n in run.words[0].counts.items()]
     hits, over = sum(n * (one.value or 0.0) for n, one in counts), head.over
     of = f"{_percent(head)} of lesions{f' on average over {over}' if over else ''}"
     of += f" ({hits:,.0f} of {sum(n for n, _ in counts):,})"
@@ -561,7 +551,7 @@ def own_in_words(runs: Sequence[RunAnalysis]) -> str:
 def best(facts: Facts) -> Answer:
     """Name the best model and its weakest finding."""
     found, head, alone = facts.shown, facts.shown.head, len(facts.shown.rows) == 1
-    known = ((number_of(head.runs[0], found.number, finding).value, finding) for finding in head.runs[0].findings)
+    known = ((head.runs[0].number(found.number, finding).value, finding) for finding in head.runs[0].findings)
     scores = sorted((value, finding) for value, finding in known if value is not None)
     (low, worst), (high, top) = scores[0], scores[-1]
     if found is facts.words:
@@ -610,8 +600,8 @@ def recognition(facts: Facts) -> Answer:
 def chance_recognition(runs: Sequence[RunAnalysis]) -> str:
     """Name the findings with an AUROC not significantly above one half; empty without one."""
     runs = [run for run in runs if run.quadrants]
-    outcomes = [(run, of) for run in runs for of in run.findings if number_of(run, "auroc", of).value is not None]
-    scores = [(finding, number_of(run, "auroc", finding)) for run, finding in outcomes]
+    outcomes = [(run, of) for run in runs for of in run.findings if run.number("auroc", of).value is not None]
+    scores = [(finding, run.number("auroc", finding)) for run, finding in outcomes]
     low = [f"{of} (AUROC {whole(one.value)})" for of, one in scores if (one.low or 0.0) <= 0.5]
     where = f"{len(low)} of {len(outcomes)} {'findings' if len(runs) == 1 else 'pairs of run and finding'}"
     where = listed(low) if len(runs) == 1 and 0 < len(low) < 4 else where
@@ -708,7 +698,7 @@ def _guesses(facts: Facts, row: Standing) -> str:
     where, number = [], facts.pointing.number
     for dataset, run in zip(facts.pointing.datasets, row.runs, strict=True):
         # A floor of the mean would mix findings that the middle of the image hits always with those it never hits.
-        beaten = [one for one in run.findings if _at_most(number_of(run, number, one), floor_of(dataset, number, one))]
+        beaten = [one for one in run.findings if _at_most(run.number(number, one), dataset.floor(number, one))]
         if beaten:
             on = f" (on {facts.analysis.heading(dataset)})" if len(row.runs) > 1 else ""
             where.append(f"{listed(beaten)}{on}")
@@ -884,7 +874,7 @@ def _useless_dice(analysis: Analysis) -> str:
         for floor in dataset.references
         if floor.title == "Whole image"
         for run in dataset.runs
-        if _at_most(number_of(run, "dice_best"), number_of(floor, "dice_best"), 1e-4)
+        if _at_most(run.number("dice_best"), floor.number("dice_best"), 1e-4)
     ]
     what = "At the best threshold, Dice is no higher than for marking the whole image, so it does not show grounding"
     return f"{what}: {listed(where)}." if where else ""
@@ -900,7 +890,7 @@ def on_dataset(analysis: Analysis, dataset: DatasetAnalysis) -> tuple[str, ...]:
         facts = facts_of(replace(analysis, datasets=(dataset,), correlations=tuple(lines)))
         texts = [answer(facts).answer, *in_short(facts)]
     for reference in dataset.references:
-        expected, spread = number_of(reference, "pointing_game").value, reference.spread.get("pointing_game")
+        expected, spread = reference.number("pointing_game").value, reference.spread.get("pointing_game")
         if expected is not None and spread is not None:
             texts.append(
                 f"Random maps have a pointing game of {100 * expected:.2f}% on average; single runs of random maps "

@@ -148,10 +148,10 @@ def test_latex_compiles(tmp_path):
 
 def marked(key: str = "auroc", ranked: bool = True, tied: str = "", **values: float | None) -> list[Row]:
     """Rows of a table with one number per run; runs named in `tied` are tied with the best."""
-    runs = [SimpleNamespace(run=SimpleNamespace(label=label), macro={key: Estimate(v)}) for label, v in values.items()]
-    tied_with_best = {key: frozenset(tied)}
-    dataset = SimpleNamespace(runs=runs, references=(), tied_with_best=tied_with_best, ranked=lambda key: ranked)
-    return rows_of_models(values, [cells_of(dataset, key)])
+    numbers = {label: lambda *_, v=v: Estimate(v) for label, v in values.items()}
+    runs = [SimpleNamespace(run=SimpleNamespace(label=label), number=of) for label, of in numbers.items()]
+    about = {"references": (), "tied_with_best": {key: frozenset(tied)}, "ranked": lambda key: ranked}
+    return rows_of_models(values, [cells_of(SimpleNamespace(runs=runs, **about), key)])
 
 
 def test_best_and_second_and_ties():

@@ -36,7 +36,7 @@ _PLACES = {"hit": "hit", "near miss": "just outside", "elsewhere": "outside"}
 
 def quadrants(dataset: DatasetAnalysis) -> Figure | None:
     """Draw a panel per run with a stacked bar per finding; None if no finding has both labels and a scored pair."""
-    runs = {label: entry.quadrants for label, entry in in_order(dataset.runs).items() if entry.quadrants}
+    runs = {label: entry.quadrants for label, entry in dataset.by_label.items() if entry.quadrants}
     findings = [name for name in dataset.findings if any(name in shares for shares in runs.values())]
     if not findings:
         return None
@@ -66,7 +66,7 @@ def quadrants(dataset: DatasetAnalysis) -> Figure | None:
 
 def positions(dataset: DatasetAnalysis) -> Figure | None:
     """Draw a row of nine cells, three times, per run; None without a scored pair."""
-    runs = {label: entry.positions for label, entry in in_order(dataset.runs).items() if entry.positions}
+    runs = {label: entry.positions for label, entry in dataset.by_label.items() if entry.positions}
     if not runs:
         return None
     height = min(0.72, (_HEIGHT - 0.3) / len(runs))

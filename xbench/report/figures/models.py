@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ from xbench.report.figures.style import (
     write_number,
 )
 from xbench.report.names import whole
-from xbench.report.schema import Analysis, in_order
+from xbench.report.schema import Analysis, Scope
 
 INTERVALS = {
     "pointing_game": "pointing game \u00d7 100, mean over findings",
@@ -50,7 +50,7 @@ def intervals(analysis: Analysis, number: str, looks: Looks) -> Figure | None:
     """Draw a row per run with its interval between floor and ceiling; None without a score."""
     if not any(dataset.values(number) for dataset in analysis.datasets):
         return None
-    labels = list(in_order(analysis.runs))
+    labels = list(analysis.by_label)
     columns = [charts.of_dataset(analysis, dataset, labels, number) for dataset in analysis.datasets]
     figure, axes = _rows(analysis, columns, INTERVALS[number])
     narrow = len(axes) > 3
@@ -181,9 +181,7 @@ def _draw_line(axis: Axes, line: charts.Line, scale: float, series: Series, ever
         axis.fill_between(scale * x, low, high, color=series.color, alpha=alpha, linewidth=0)
 
 
-def auroc_against_pointing_game(
-    analysis: Analysis, scope: Literal["models", "findings"], looks: Looks
-) -> Figure | None:
+def auroc_against_pointing_game(analysis: Analysis, scope: Scope, looks: Looks) -> Figure | None:
     """Draw a large panel for all datasets, or for the only one, and a small one for each; None for too few points."""
     shown = charts.lines_of(analysis, scope)
     if not shown:

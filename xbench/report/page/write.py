@@ -26,7 +26,7 @@ from xbench.report.hidden import hidden_cases
 from xbench.report.names import beside, in_thousandths, p_words, whole
 from xbench.report.notes import warnings
 from xbench.report.runs import Run
-from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, in_order, parts_of
+from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, parts_of
 from xbench.report.statistics.analyze import Progress
 from xbench.report.tables.methods import methods
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, percentage, spans
@@ -198,7 +198,7 @@ def _case_data(analysis: Analysis, count: int, progress: Progress, head: str) ->
             )
     progress(total, total, "done")
     present = {panel["model"] for case in shown for panel in case["panels"]}
-    models = [label for label in in_order(analysis.runs) if label in present]
+    models = [label for label in analysis.by_label if label in present]
     return {"pictures": pictures, "cases": shown, "models": models, "opened": head if head in present else ""}
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Literal
 
 import numpy as np
 from scipy.special import stdtr
 
 from xbench.report.names import dataset_title, model_title
 from xbench.report.runs import own_settings as own_runs
-from xbench.report.schema import Correlation, DatasetAnalysis, Estimate, RunAnalysis
+from xbench.report.schema import Correlation, DatasetAnalysis, Estimate, RunAnalysis, Scope
 
 Point = tuple[str, float, float]
 
@@ -77,9 +76,7 @@ def _told_apart(run: RunAnalysis, finding: str) -> bool:
     return len(np.unique(images.probabilities[images.labels[:, column] >= 0, column])) > 1
 
 
-def _line(
-    scope: Literal["models", "findings"], dataset: str | None, points: Sequence[Point], several: bool = False
-) -> Correlation:
+def _line(scope: Scope, dataset: str | None, points: Sequence[Point], several: bool = False) -> Correlation:
     x, y = [point[1] for point in points], [point[2] for point in points]
     models = len(points if scope == "models" else {label.partition(": ")[0] for label, _, _ in points})
     independent = scope == "models" or (models == 1 and not several)

@@ -8,7 +8,7 @@ from math import comb
 from typing import TypeVar
 
 from xbench.report.names import model_title
-from xbench.report.schema import Rewording, RunAnalysis, StudyRow, number_of
+from xbench.report.schema import Rewording, RunAnalysis, StudyRow
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests, paired_test
 from xbench.scoring.numbers import holm
@@ -54,7 +54,7 @@ def _rows(
     rows: list[StudyRow] = []
     tests: dict[int, PairedTest] = {}
     for finding in (None, *own.findings):
-        values = {value: number_of(by_value[value], number, finding) for value in order}
+        values = {value: by_value[value].number(number, finding) for value in order}
         existing = {value: estimate.value for value, estimate in values.items() if estimate.value is not None}
         if len(existing) < 2:
             continue

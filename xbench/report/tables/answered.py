@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice, zip_longest
 
-from xbench.report.schema import Analysis, RunAnalysis, in_order
+from xbench.report.schema import Analysis, RunAnalysis
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table, decimal, percentage, row, table_of
 from xbench.runs.answers import AnswerRow, excerpt
 from xbench.runs.results import Answers, Recognized
@@ -45,7 +45,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
     runs = [
         (analysis.heading(dataset), entry, entry.run.results.answers)
         for dataset in analysis.datasets
-        for entry in in_order(dataset.runs).values()
+        for entry in dataset.by_label.values()
         if entry.run.results.answers
     ]
     if not runs:

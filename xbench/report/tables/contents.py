@@ -5,44 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
-from typing import Literal
 
 from xbench.findings.names import MACRO
 from xbench.report.names import dataset_title, listed, model_title
-from xbench.report.schema import (
-    NEAR,
-    NUMBERS,
-    WORDS,
-    Analysis,
-    DatasetAnalysis,
-    Estimate,
-    ProtocolScores,
-    RunAnalysis,
-    floor_of,
-    in_order,
-)
+from xbench.report.schema import NEAR, NUMBERS, WORDS, Analysis, DatasetAnalysis, Estimate, ProtocolScores, RunAnalysis
 from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.phrases import SCORES
 from xbench.report.statistics.subgroups import LEAST
 from xbench.report.tables.answered import answer_tables
-from xbench.report.tables.intervened import intervention_tables
+from xbench.report.tables.intervened import hidden, others, overlap
 from xbench.report.tables.methods import checklist
-from xbench.report.tables.perturbed import perturbation_tables
+from xbench.report.tables.perturbed import PERTURBATIONS
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,
     Cell,
     Column,
-    Kind,
-    Mark,
     Table,
     cells_of,
     decimal,
     marks,
-    notes_of,
     number,
-    of_dataset,
+    of_datasets,
     p_value,
     row,
     rows_of_models,
@@ -74,7 +60,7 @@ _WORDS = (
     *("side_gain", "zone_joint", "place_joint", "mention_f1", "mention_f1_strict", "false_mention"),
     "hallucinated_place",
 )
-_POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
+_POINTS = {"models": "model", "findings": "model and finding"}
 _STUDIES = {"prompts": "Other wordings of the findings", "image_size": "Other input sizes"}
 
 
@@ -117,9 +103,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         "threshold of 0.5. Whole image: a rule that finds everything in every image.",
     )
     for key in _PER_FINDING:
-        for dataset in analysis.datasets:
-            if key == "dice_gap" or len(dataset.findings) > 1:
-                yield of_dataset(analysis, dataset, _per_finding(dataset, key))
+        yield from of_datasets(analysis, partial(_per_finding, key))
     yield from answer_tables(analysis)
     yield _best_and_worst_findings(analysis)
     for per_dataset in (
@@ -135,11 +119,12 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         _phrases,
         _rewordings,
         _subgroups,
+        hidden,
+        overlap,
+        others,
+        *PERTURBATIONS,
     ):
-        for dataset in analysis.datasets:
-            yield of_dataset(analysis, dataset, per_dataset(dataset))
-    yield from intervention_tables(analysis)
-    yield from perturbation_tables(analysis)
+        yield from of_datasets(analysis, per_dataset)
     yield _correlations(analysis)
     yield from _studies(analysis)
     yield from published_tables(analysis)
@@ -153,13 +138,13 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
     tests = {key: "iou_cross_fitted" if key == "iou_fixed" else key for key in numbers}
     cells = [cells_of(dataset, key, tested=tests[key]) for dataset, key in places]
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
-    rows = rows_of_models(in_order(analysis.runs), cells, references)
+    rows = rows_of_models(analysis.by_label, cells, references)
     tested = [title for key, title in numbers.items() if tests[key] in TESTED]
     explained = f"{caption}{marks(rows, f'{listed(tested)} is' if len(tested) < len(numbers) else '')} {INTERVALS}"
-    return table_of(name, title, explained, ["Model"], columns, rows, notes_of(analysis))
+    return table_of(name, title, explained, ["Model"], columns, rows, analysis.notes_of())
 
 
-def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
+def _per_finding(key: str, dataset: DatasetAnalysis) -> Table:
     # As the paper's Tables 2 to 5.
     title, caption = NUMBERS[key].title, _PER_FINDING[key]
     several = len(dataset.findings) > 1
@@ -167,15 +152,16 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     findings = (None, *dataset.findings) if several else (None,)
     columns = [finding or ("Mean" if several else dataset.findings[0]) for finding in findings]
     cells = [cells_of(dataset, key, finding) for finding in findings]
-    labels = [label for label in in_order(dataset.runs) if any(of[label].value is not None for of in cells)]
-    rows = rows_of_models(labels, cells, dataset.references) if labels else []
+    labels = [label for label in dataset.by_label if any(of[label].value is not None for of in cells)]
+    shown = labels and (several or key == "dice_gap")
+    rows = rows_of_models(labels, cells, dataset.references) if shown else []
     marked = marks(rows, "Mean is" if several else "")
     name, explained = title.lower().replace(" ", "_"), f"{caption}{marked} {INTERVALS}"
     return table_of(name, f"{title} per finding on", explained, ["Model"], columns, rows)
 
 
 def _words(dataset: DatasetAnalysis) -> Table:
-    models = {one.label: one.numbers[MACRO] for entry in in_order(dataset.runs).values() for one in entry.words}
+    models = {one.label: one.numbers[MACRO] for entry in dataset.by_label.values() for one in entry.words}
     found = models | {one.title: one.macro for one in dataset.references}
     signed = ("gain", "excess")
     cells = [{label: number(of.get(name), name.endswith(signed)) for label, of in found.items()} for name in _WORDS]
@@ -219,7 +205,7 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
 def _protocol_numbers(dataset: DatasetAnalysis) -> Table:
     rows = []
     for name in dict.fromkeys(scores.name for scores in dataset.protocols):
-        for label, entry in in_order(dataset.runs).items():
+        for label, entry in dataset.by_label.items():
             scored = any(scores.name == name and label in scores.values for scores in dataset.protocols)
             numbers = read_protocol(entry.run.folder, name)["numbers"] if scored else {}
             values = ((key, number["value"]) for key, number in numbers.items() if number["value"] is not None)
@@ -234,8 +220,8 @@ def _with_ranks(scores: ProtocolScores) -> dict[str, Cell]:
     order = sorted(scores.values.values(), reverse=True)
     for label, value in scores.values.items() if len(order) > 1 else ():
         rank = 1 + order.index(value)  # equal ones share the better place
-        best: Mark = "best" if rank == 1 else None
-        cells[label] = replace(cells[label], text=f"{cells[label].text} ({rank})", mark=best)
+        text = f"{cells[label].text} ({rank})"
+        cells[label] = replace(cells[label], text=text, mark="best" if rank == 1 else None)
     return cells
 
 
@@ -250,7 +236,7 @@ def _calibration(dataset: DatasetAnalysis) -> Table:
     (protocol,) = (protocol for protocol in PROTOCOLS.values() if "score" in protocol.takes)
     columns = {protocol.headline: protocol.heading, **protocol.others}
     rows = []
-    for label, entry in in_order(dataset.runs).items():
+    for label, entry in dataset.by_label.items():
         if protocol.name in stored_protocols(entry.run.folder):
             numbers = read_protocol(entry.run.folder, protocol.name)["numbers"]
             if numbers[protocol.headline]["value"] is not None:
@@ -268,7 +254,7 @@ def _calibration(dataset: DatasetAnalysis) -> Table:
 
 
 def _labels_of_protocols(dataset: DatasetAnalysis) -> list[str]:
-    return [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
+    return [label for label in dataset.by_label if any(label in one.values for one in dataset.protocols)]
 
 
 def _title(scores: ProtocolScores) -> str:
@@ -300,9 +286,7 @@ def _grounding_honest(analysis: Analysis) -> Table:
     rows = [
         row(analysis.heading(dataset), *found.cells, kind=found.kind)
         for dataset in analysis.datasets
-        for found in rows_of_models(
-            in_order(dataset.runs), [cells_of(dataset, key) for key in _HONEST], dataset.references
-        )
+        for found in rows_of_models(dataset.by_label, [cells_of(dataset, key) for key in _HONEST], dataset.references)
     ]
     return table_of(
         "grounding_honest",
@@ -314,7 +298,7 @@ def _grounding_honest(analysis: Analysis) -> Table:
         ["Dataset", "Model"],
         _HONEST.values(),
         rows,
-        notes_of(analysis),
+        analysis.notes_of(),
     )
 
 
@@ -331,11 +315,11 @@ def _own_scale(analysis: Analysis) -> Table:
         [
             row(analysis.heading(dataset), entry.run.label, own.scale, *map(own.macro.get, _OWN), *map(macro.get, _OWN))
             for dataset in analysis.datasets
-            for entry in in_order(dataset.runs).values()
+            for entry in dataset.by_label.values()
             for own, macro in [(entry.run.results.own_scale, entry.run.results.grounding.macro)]
             if own
         ],
-        notes_of(analysis),
+        analysis.notes_of(),
     )
 
 
@@ -344,12 +328,12 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
     numbers = [key for key in ("dice_cross_fitted", "auroc") if key in known]
     rows = []
     for dataset in analysis.datasets:
-        for entry in in_order(dataset.runs).values():
+        for entry in dataset.by_label.values():
             for place, finding in best_and_worst(entry):
                 values = entry.findings[finding]
                 names = (analysis.heading(dataset), entry.run.label, place, finding)
                 scored = entry.run.results.grounding.per_class[finding].count
-                floor = floor_of(dataset, "pointing_game", finding)
+                floor = dataset.floor("pointing_game", finding)
                 rows.append(row(*names, scored, values["pointing_game"], floor, *(values.get(key) for key in numbers)))
     return table_of(
         "best_and_worst_findings",
@@ -408,7 +392,7 @@ def _without_thresholds(dataset: DatasetAnalysis) -> set[str]:
 
 def _quadrants(dataset: DatasetAnalysis) -> Table:
     rows = []
-    for entry in in_order(dataset.runs).values():
+    for entry in dataset.by_label.values():
         for finding, shares in entry.quadrants.items():
             # A probability, not a score: as people set it, not in percent.
             threshold = decimal(shares.threshold, 4)
@@ -432,7 +416,7 @@ def _quadrants(dataset: DatasetAnalysis) -> Table:
 def _by_area(dataset: DatasetAnalysis) -> Table:
     keys = ["pointing_game", "dice_fixed", "dice_cross_fitted"]
     titles = [NUMBERS[key].title for key in keys]
-    if _without_thresholds(dataset) == {*in_order(dataset.runs)}:
+    if _without_thresholds(dataset) == {*dataset.by_label}:
         keys, titles = keys[:2], [titles[0], "Dice"]
     return table_of(
         "by_area",
@@ -444,7 +428,7 @@ def _by_area(dataset: DatasetAnalysis) -> Table:
         ["Area from", "Area to", "Pairs", *titles, "Dice of the whole image"],
         [
             row(entry.run.label, part.low, part.high, part.count, *map(part.scores.get, keys), part.whole_image)
-            for entry in in_order(dataset.runs).values()
+            for entry in dataset.by_label.values()
             for part in entry.areas
         ],
     )
@@ -464,7 +448,7 @@ def _by_position(dataset: DatasetAnalysis) -> Table:
         ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
         [
             row(entry.run.label, name, part.count, *map(part.scores.get, keys), part.peaks)
-            for entry in in_order(dataset.runs).values()
+            for entry in dataset.by_label.values()
             for name, part in zip(names, entry.positions, strict=False)
         ],
     )
@@ -490,7 +474,7 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
                 part.absent,
                 part.false_alarms,
             )
-            for entry in in_order(dataset.runs).values()
+            for entry in dataset.by_label.values()
             for part in entry.phrases
         ],
     )
@@ -521,10 +505,10 @@ def _rewordings(dataset: DatasetAnalysis) -> Table:
 def _subgroups(dataset: DatasetAnalysis) -> Table:
     rows = []
     for of in dataset.subgroups:
-        kind: Kind = "difference" if of.images is None else "model"
-        numbers = (number(of.scores.get(key), signed=kind == "difference") for key in LEAST)
+        gap = of.images is None
+        numbers = (number(of.scores.get(key), signed=gap) for key in LEAST)
         cells = of.images, of.patients, of.positives, of.scored, *numbers, p_value(of.p), p_value(of.p_adjusted)
-        rows.append(row(of.label, of.attribute, of.name, *cells, kind=kind))
+        rows.append(row(of.label, of.attribute, of.name, *cells, kind="difference" if gap else "model"))
     return table_of(
         "subgroups",
         "Sex, age and projection on",
@@ -544,11 +528,10 @@ def _subgroups(dataset: DatasetAnalysis) -> Table:
 
 def _correlations(analysis: Analysis) -> Table:
     rows = []
-    for scope, point in _POINTS.items():
-        for line, where in analysis.lines(scope):
-            if line.points:
-                numbers = [decimal(value, 2) for value in (line.r_squared, line.slope, line.intercept)]
-                rows.append(row(point, where, line.models, len(line.points), *numbers, p_value(line.p)))
+    for line, where in (*analysis.lines("models"), *analysis.lines("findings")):
+        if line.points:
+            numbers = [decimal(value, 2) for value in (line.r_squared, line.slope, line.intercept)]
+            rows.append(row(_POINTS[line.scope], where, line.models, len(line.points), *numbers, p_value(line.p)))
     return table_of(
         "correlations",
         "Recognition and grounding",
@@ -564,7 +547,7 @@ def _correlations(analysis: Analysis) -> Table:
 
 
 def _studies(analysis: Analysis) -> Iterator[Table]:
-    models = [model_title(entry.run.model) for entry in in_order(analysis.runs).values()]
+    models = [model_title(entry.run.model) for entry in analysis.by_label.values()]
     for study in sorted({of.study for of in analysis.studies}):
         studied = [of for of in analysis.studies if of.study == study]
         studied.sort(key=lambda of: models.index(of.model))

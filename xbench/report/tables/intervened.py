@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from xbench.findings.conditions import LEAST
 from xbench.findings.names import MACRO
-from xbench.report.schema import Analysis, DatasetAnalysis, Estimate
-from xbench.report.tables.table import (
-    INTERVALS,
-    Cell,
-    Column,
-    Table,
-    decimal,
-    number,
-    of_dataset,
-    p_value,
-    row,
-    table_of,
-)
+from xbench.report.schema import DatasetAnalysis, Estimate
+from xbench.report.tables.table import INTERVALS, Cell, Column, Table, decimal, number, p_value, row, table_of
 
 _OF_FILLS = {
     "drop": "Drop",
@@ -42,18 +29,12 @@ _OTHERS = {
 }
 
 
-def intervention_tables(analysis: Analysis) -> Iterator[Table]:
-    """Yield the tables of interventions on each dataset."""
-    for per_dataset in (_hidden, _overlap, _others):
-        for dataset in analysis.datasets:
-            yield of_dataset(analysis, dataset, per_dataset(dataset))
-
-
 def _cell(name: str, value: Estimate | None) -> Cell:
     return decimal(value, 2) if name in _IN_UNITS else number(value, signed=name == "premium")
 
 
-def _hidden(dataset: DatasetAnalysis) -> Table:
+def hidden(dataset: DatasetAnalysis) -> Table:
+    """Return the table of hidden regions."""
     tested, counted, rows = ("use", "premium"), ("scored", "decided", "without_control"), []
     stored = {entry.run.label: entry.run.results.interventions for entry in dataset.runs}
     for one in dataset.interventions:
@@ -94,7 +75,8 @@ def _hidden(dataset: DatasetAnalysis) -> Table:
     )
 
 
-def _overlap(dataset: DatasetAnalysis) -> Table:
+def overlap(dataset: DatasetAnalysis) -> Table:
+    """Return the table of pairs by pointing game and dependence."""
     words = {"use": "the score falls more than for the control", "flip_rate": "the decision changes"}
     return table_of(
         "interventions_overlap",
@@ -118,7 +100,8 @@ def _overlap(dataset: DatasetAnalysis) -> Table:
     )
 
 
-def _others(dataset: DatasetAnalysis) -> Table:
+def others(dataset: DatasetAnalysis) -> Table:
+    """Return the table of all other changes of images and words."""
     rows = []
     for one in dataset.interventions:
         named = {f"{fill.fill} {name}": value for fill in one.fills for name, value in fill.mean.items()}

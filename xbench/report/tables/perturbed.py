@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from xbench.report.schema import Analysis
-from xbench.report.tables.table import INTERVALS, Column, Table, decimal, of_dataset, row, table_of
+from xbench.report.schema import DatasetAnalysis
+from xbench.report.tables.table import INTERVALS, Column, Table, decimal, row, table_of
 from xbench.scoring.perturbations import STEPS
 
 _CURVES = (
@@ -32,23 +34,23 @@ _IMPUTED = {
     for name in ("recognized", "probability")
 }
 _LIKENESS = {"spearman": "Rank", "magnitude": "Rank of magnitudes", "structure": "Structure"}
-_TABLES: tuple[tuple[str, str, str, tuple[str, ...], Mapping[str, str | Column]], ...] = (
-    ("curves", "Pixels deleted and inserted in the order of maps on", _CURVES, ("Order",), _AREAS),
-    ("road", "Pixels imputed in the order of maps (ROAD) on", _ROAD, ("Order",), _IMPUTED),
-    ("layers", "Maps with random weights on", _LAYERS, ("Drawn", "Layer"), _LIKENESS),
+
+
+def _table(
+    name: str, title: str, caption: str, of: Sequence[str], numbers: Mapping[str, Any], dataset: DatasetAnalysis
+) -> Table:
+    rows = []
+    for one in dataset.perturbations:
+        if numbers.keys() & one.numbers.keys():
+            cells = (decimal(one.numbers.get(key), 2) for key in numbers)
+            rows.append(row(one.label, *(one.part, one.layer)[: len(of)], one.pairs, *cells))
+    columns = ["Pairs", *numbers.values()]
+    return table_of(f"perturbations_{name}", title, f"{caption} {INTERVALS}", ["Model", *of], columns, rows)
+
+
+PERTURBATIONS = (
+    partial(_table, "curves", "Pixels deleted and inserted in the order of maps on", _CURVES, ["Order"], _AREAS),
+    partial(_table, "road", "Pixels imputed in the order of maps (ROAD) on", _ROAD, ["Order"], _IMPUTED),
+    partial(_table, "layers", "Maps with random weights on", _LAYERS, ["Drawn", "Layer"], _LIKENESS),
 )
-
-
-def perturbation_tables(analysis: Analysis) -> Iterator[Table]:
-    """Yield the tables of curves, of ROAD and of weights drawn anew on each dataset."""
-    for name, title, caption, of, numbers in _TABLES:
-        for dataset in analysis.datasets:
-            shown = [one for one in dataset.perturbations if numbers.keys() & one.numbers.keys()]
-            cells = [[decimal(one.numbers.get(key), 2) for key in numbers] for one in shown]
-            rows = [
-                row(one.label, *(one.part, one.layer)[: len(of)], one.pairs, *values)
-                for one, values in zip(shown, cells, strict=True)
-            ]
-            columns = ["Pairs", *numbers.values()]
-            table = table_of(f"perturbations_{name}", title, f"{caption} {INTERVALS}", ["Model", *of], columns, rows)
-            yield of_dataset(analysis, dataset, table)
+"""Tables of a dataset: curves, ROAD, and weights drawn anew."""

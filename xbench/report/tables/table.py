@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
-from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, Reference, number_of
+from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, Reference
 
 MISSING = "\u2013"
 """What stands for a value that does not exist."""
@@ -157,21 +157,13 @@ def table_of(
     return Table(name, title, caption, tuple(columns), tuple(rows), tuple(notes))
 
 
-def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, table: Table) -> Table:
-    """Return a table of a dataset, named after it and with its notes."""
-    return replace(
-        table,
-        name=f"{table.name}_{analysis.slug(dataset)}",
-        title=f"{table.title} {analysis.heading(dataset)}",
-        notes=(*notes_of(analysis, dataset), *table.notes),
-    )
-
-
-def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
-    """Return the notes of some datasets, or of all."""
-    return tuple(
-        f"{analysis.heading(dataset)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
-    )
+def of_datasets(analysis: Analysis, make: Callable[[DatasetAnalysis], Table]) -> Iterator[Table]:
+    """Yield a table of each dataset, named after it and with its notes."""
+    for dataset in analysis.datasets:
+        table, title = make(dataset), analysis.heading(dataset)
+        notes = (*analysis.notes_of(dataset), *table.notes)
+        name = f"{table.name}_{analysis.slug(dataset)}"
+        yield replace(table, name=name, title=f"{table.title} {title}", notes=notes)
 
 
 def cells_of(
@@ -182,7 +174,7 @@ def cells_of(
     If `ranked` and all runs were tested against the best, mark the best, the second and ties with the best. Equal
     printed values get equal marks; if all are equal, none is marked. `tested` is the number that tests compare.
     """
-    cells = {entry.run.label: number(number_of(entry, key, finding)) for entry in dataset.runs}
+    cells = {entry.run.label: number(entry.number(key, finding)) for entry in dataset.runs}
     printed = {label: float(cell.text) for label, cell in cells.items() if cell.value is not None}
     ranks = sorted({*printed.values()}, reverse=True)
     # Neither a small gap nor a small optimism is a merit: a useless map has both.
@@ -191,7 +183,7 @@ def cells_of(
         for label, value in printed.items():
             mark: Mark = "best" if value == ranks[0] else "second" if value == ranks[1] else None
             cells[label] = replace(cells[label], mark=mark, tied=label in tied and mark != "best")
-    return cells | {one.title: number(number_of(one, key, finding)) for one in dataset.references}
+    return cells | {one.title: number(one.number(key, finding)) for one in dataset.references}
 
 
 def rows_of_models(
