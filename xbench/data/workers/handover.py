@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -24,6 +25,7 @@ from xbench.types import Batch, Failure, Sample
 # Slot n, from 1, begins at byte n * _SLOT. The worker sets byte n before use, and the process with the loader clears it
 # after use. Pages that nothing was written to take no memory.
 _SLOTS, _SLOT = 8, 2**24
+_LARGE = 2**20  # bytes of a region that is handed over as bits: containers may limit shared memory to 64 MB
 _memories: weakref.WeakValueDictionary[int, mmap] = weakref.WeakValueDictionary()
 _used: dict[tuple[int, int], Any] = {}  # references to the content of slots
 _own: Any = None  # memory of this worker
@@ -56,9 +58,15 @@ def _free(memory: mmap, slot: int, process: int, _: object) -> None:
 
 
 def _array(array: Any) -> tuple[Any, ...]:
+    if array.dtype == np.bool_ and array.nbytes > _LARGE:
+        return _unpacked, (np.packbits(array), array.shape)
     # Few numbers are copied, so that whoever keeps them keeps no slot.
     data = bytearray(array) if array.nbytes <= 4096 else pickle.PickleBuffer(np.ascontiguousarray(array).data)
     return np.ndarray, (array.shape, array.dtype.str, data)
+
+
+def _unpacked(bits: Any, shape: tuple[int, ...]) -> Any:
+    return np.unpackbits(bits, count=math.prod(shape)).reshape(shape).view(np.bool_)
 
 
 def _reduced(batch: Batch) -> tuple[Any, ...]:
