@@ -59,9 +59,8 @@ def command_parser() -> tuple[CommandParser, Mapping[str, CommandParser]]:
     parts = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND ...", prog="xbench", required=True)
     for name, about in COMMANDS.items():
         summary = about["summary"]
-        part = parts.add_parser(
-            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=about.get("notes")
-        )
+        text = f"{summary[0].upper()}{summary[1:]}."
+        part = parts.add_parser(name, help=summary, description=text, epilog=about.get("notes"))
         if about["function"].startswith("run:run_"):
             part.add_argument("--help-all", action="store_true", help="show all options (long)")
         for title, options in about["options"].items():

@@ -44,13 +44,11 @@ _OUTLINE = (255, 196, 0)
 _Cell = tuple[Record, str]  # with the name of the query
 
 
-def check(
-    data: ChestXrayDataModule | UserError, model: SaliencyModel | UserError, folder: Path, progress: bool
-) -> None:
+def check(data: ChestXrayDataModule | UserError, model: SaliencyModel | UserError, out: Path, progress: bool) -> None:
     """Check files, annotations, checkpoint and versions, and print all problems at once.
 
     The data module is not set up yet. A `UserError` replaces a part that could not be built. The contact sheet and the
-    list of problems go to `folder`. Raises a `UserError` if there are problems.
+    list of problems go to `out`. Raises a `UserError` if there are problems.
     """
     console = Console(markup=False, highlight=False)
     problems = check_versions() + [str(part) for part in (model, data) if isinstance(part, UserError)]
@@ -68,19 +66,19 @@ def check(
             )
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
-            write_contact_sheet(folder / "contact_sheet.png", data, cells)
-            console.print(f"Annotations for review: {folder / 'contact_sheet.png'}", soft_wrap=True)
+            write_contact_sheet(out / "contact_sheet.png", data, cells)
+            console.print(f"Annotations for review: {out / 'contact_sheet.png'}", soft_wrap=True)
         problems += report.problems
         if not isinstance(model, UserError):
             problems += model.problems(data.findings)
-    listing = folder / "problems.txt"
+    listing = out / "problems.txt"
     if not problems:
         listing.unlink(missing_ok=True)
         console.print("No problems found.")
         return
     for problem in problems[:_LISTED]:
         console.print(f"- {problem}", style="red", soft_wrap=True, markup=False)
-    folder.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     named = [f"Image {image} has no file." for image in report.missing]
     listing.write_text("".join(f"{line}\n" for line in (*problems, *named)), encoding="utf-8")
     raise UserError(f"{_count(problems, 'problem')} found, listed in {listing}.")

@@ -104,11 +104,9 @@ def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "d
         raise UsageError(f"{command} cannot start. Missing: {'; '.join(texts)}. {''.join(hints)}".strip())
 
 
-def check_options(
-    command: str, composed: Composed, arguments_of: Callable[[str], Mapping[str, Any] | None]
-) -> list[str]:
+def check_options(command: str, composed: Composed, types_of: Callable[[str], Mapping[str, Any] | None]) -> list[str]:
     """Raise a UserError for unknown options and wrong values; return the words, with `true` for switches."""
-    known = {part: arguments_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
+    known = {part: types_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
     problems, bare = [], set()
     for place, name, value in composed.options:
         part, option, *deeper = [*name.rstrip("+").split("."), ""]

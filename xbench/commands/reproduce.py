@@ -65,9 +65,7 @@ def reproduce(given: Namespace, more: Sequence[str]) -> None:
 def numbers_of(stored: Results, again: Results) -> list[Compared]:
     """Pair every number of two runs, including each value of curves."""
     parts = ("counts", "grounding", "classification")
-    return [
-        number for name in parts for number in compared(name, *(asdict(getattr(one, name)) for one in (stored, again)))
-    ]
+    return [each for name in parts for each in compared(name, *(asdict(getattr(of, name)) for of in (stored, again)))]
 
 
 def drifts(stored: Results, again: Results) -> list[Compared]:

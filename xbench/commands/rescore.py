@@ -179,9 +179,8 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
             "tuned on scored images would be too good. Give a run on another split."
         )
     if any(protocol.scales for protocol in wanted) and other.map_scale != run.map_scale:
-        raise UsageError(
-            f"--tune {folder} has maps of another scale ({other.map_scale}) than {run.folder} ({run.map_scale})."
-        )
+        scales = f"another scale ({other.map_scale}) than {run.folder} ({run.map_scale})"
+        raise UsageError(f"--tune {folder} has maps of {scales}.")
     words = Words(other, of_maps=not other.texts)
     tables = _protocol_tables(other, [protocol.name for protocol in wanted], workers, words)
     tuning = {name: PROTOCOLS[name].tune(groups_of(table, findings)) for name, table in tables.items()}
@@ -197,9 +196,7 @@ def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int, words
     for _, tables in _by_batches(run, None, workers, partial(score_images, run, of_maps)) if of_maps else ():
         for name, table in tables.items():
             parts.setdefault(name, []).append(table)
-    joined = {
-        name: {key: np.concatenate([part[key] for part in some]) for key in some[0]} for name, some in parts.items()
-    }
+    joined = {name: {key: np.concatenate([one[key] for one in of]) for key in of[0]} for name, of in parts.items()}
     return score_without_maps(run, [name for name in names if name not in of_maps], words) | joined
 
 
@@ -218,9 +215,8 @@ def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[st
 
 def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
-        raise UsageError(
-            f"--thresholds {thresholds} omits the fixed threshold 0.5: give an odd number from 3, such as 101."
-        )
+        advice = "give an odd number from 3, such as 101"
+        raise UsageError(f"--thresholds {thresholds} omits the fixed threshold 0.5: {advice}.")
     if gamma is not None and not 0 < gamma <= 1:
         raise UsageError(f"--gamma {gamma} must lie in (0, 1].")
     changes: dict[str, Any] = {"thresholds": thresholds, "ties": ties, "gamma": gamma}
@@ -285,11 +281,10 @@ def _score(
                 yield from ({name: table} for table in run.saved_tables(name, chosen))
         batches = merge(*map(of_condition, run.under_conditions), key=itemgetter(0))
         for _, parts in groupby(batches, key=itemgetter(0)):
-            first, *others = (tables for _, tables in parts)
+            first, *rest = (tables for _, tables in parts)
             stopwatch.lap("metrics")
             yield {
-                name: in_order([table, *(other[name] for other in others if name in other)])
-                for name, table in first.items()
+                name: in_order([table, *(one[name] for one in rest if name in one)]) for name, table in first.items()
             }
             stopwatch.lap("logging")
 

@@ -76,8 +76,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             text = next((row[name] for name in _TEXTS if name in row), None)
             asked = row.get("asked") or (row.get("finding") if "answer" in row else None)
             if not isinstance(text, str) or not isinstance(asked, str | None):
-                raise ValueError(
-                    f"{where} has no text: give it as `text`, and the finding that was asked for as `asked`"
-                )
+                needed = "give it as `text`, and the finding that was asked for as `asked`"
+                raise ValueError(f"{where} has no text: {needed}")
             kept = {name: row[name] for name in _KEPT if name in row}
             yield {"text": text, "asked": asked, "finish": row.get("finish"), "kept": kept}

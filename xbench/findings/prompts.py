@@ -64,16 +64,11 @@ def prompts_in_style(style: Style, finding: str) -> list[str]:
     >>> prompts_in_style("phrase", "ILD"), prompts_in_style("aspects", "Nodule")[6]
     (['interstitial lung disease'], 'shape: small round or oval spot, like a coin')
     """
-    match style:
-        case "name":
-            return [finding]
-        case "phrase":
-            return [phrase(finding)]
-        case "description":
-            return [wording(finding).description]
-        case "aspects":
-            return [f"{aspect}: {statement}" for aspect, statement in wording(finding).aspects.items()]
-    raise UsageError(f"Unknown style of prompts {style!r}: give one of {', '.join(STYLES)}.")
+    if style == "aspects":
+        return [f"{aspect}: {statement}" for aspect, statement in wording(finding).aspects.items()]
+    if style == "description":
+        return [wording(finding).description]
+    return [finding if style == "name" else phrase(finding)]
 
 
 def fill_templates(templates: Sequence[str], finding: str, worded: bool = True) -> list[str]:
@@ -86,9 +81,8 @@ def fill_templates(templates: Sequence[str], finding: str, worded: bool = True) 
             "finding and no other braces."
         ) from error
     if len({*prompts}) < len(prompts) or any("{finding}" not in template for template in templates):
-        raise UsageError(
-            f"The prompt templates {list(templates)} must differ, and each needs {{finding}} in place of the finding."
-        )
+        needed = "must differ, and each needs {finding} in place of the finding"
+        raise UsageError(f"The prompt templates {list(templates)} {needed}.")
     return prompts
 
 

@@ -124,9 +124,8 @@ class DemoNetwork(nn.Module):
 def _convolution(channels: int, out: int, stride: int = 1, dilation: int = 1, padding: int | None = None) -> nn.Module:
     kernel = 5 if channels == 1 else 3
     padding = dilation * (kernel // 2) if padding is None else padding
-    return nn.Sequential(
-        nn.Conv2d(channels, out, kernel, stride, padding, dilation, bias=False), nn.BatchNorm2d(out), nn.ReLU()
-    )
+    layer = nn.Conv2d(channels, out, kernel, stride, padding, dilation, bias=False)
+    return nn.Sequential(layer, nn.BatchNorm2d(out), nn.ReLU())
 
 
 class _Residual(nn.Module):

@@ -118,9 +118,7 @@ class External(AnsweringModel):
     def setup(self, stage: str) -> None:
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         own, images = getattr(data, "names", None), [record.image_id for record in data.records]
-        self._pairs = [
-            (record.image_id, query.name) for record in data.records for query in record.looked_for(data.findings)
-        ]
+        self._pairs = [(one.image_id, query.name) for one in data.records for query in one.looked_for(data.findings)]
         looked_for = [*dict.fromkeys([*data.findings, *(name for _, name in self._pairs)])]
         names = Names(images, looked_for, self._names, own if isinstance(own, Mapping) else None)
         scores = None if self._scores == "none" else self._scores

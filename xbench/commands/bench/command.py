@@ -71,9 +71,7 @@ def jobs_of(given: Namespace, more: Sequence[str]) -> tuple[Path, list[Job]]:
     return out, jobs if given.part is None else part_of(jobs, given.part)
 
 
-def _work(
-    jobs: Sequence[Job], planned: Sequence[Planned], reasons: Mapping[str, str], out: Path, given: Namespace
-) -> None:
+def _work(jobs: Sequence[Job], planned: Sequence[Planned], why: Mapping[str, str], out: Path, given: Namespace) -> None:
     from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary, shares_of_machine
 
     console, wanted, stopped = Console(markup=False, highlight=False), given.jobs or 1, ""
@@ -83,10 +81,10 @@ def _work(
     worker = Worker(out, len(jobs), shares, status)
     try:
         with status:
-            for job in [job for job in jobs if job.name in reasons]:
-                worker.note(Outcome(job, "left out", reasons[job.name]))
+            for job in [job for job in jobs if job.name in why]:
+                worker.note(Outcome(job, "left out", why[job.name]))
             # Finished runs first, so that the summary always lists them.
-            worker.do(sorted((one for one in planned if one.job.name not in reasons), key=lambda one: not one.done))
+            worker.do(sorted((one for one in planned if one.job.name not in why), key=lambda one: not one.done))
     except Interrupted as error:
         stopped = f"Stopped by {error}"
     outcomes = [worker.outcomes.get(job.name, Outcome(job, "not begun")) for job in jobs]

@@ -90,9 +90,8 @@ class Questions:
             return str(template)
         name = self.names.get(finding) or phrase(finding)
         if "{definition}" in template and finding not in self.definitions:
-            raise UsageError(
-                f"{self.file} has no definition of {finding}, which its question uses: add one under definitions."
-            )
+            advice = "which its question uses: add one under definitions"
+            raise UsageError(f"{self.file} has no definition of {finding}, {advice}.")
         definition = self.definitions.get(finding, "")
         plain = (self.names.get(finding) or finding).lower()
         return str(template).format(finding=name, phrase=name[:1].upper() + name[1:], name=plain, definition=definition)

@@ -153,9 +153,8 @@ class Endpoint(AnsweringModel):
         **options: Any,
     ) -> None:
         super().__init__(family, **options)
-        self.client = ChatClient(
-            base_url, model, send_images_to, key_variable, environment_proxies, timeout, attempts, back_off
-        )
+        patience = timeout, attempts, back_off
+        self.client = ChatClient(base_url, model, send_images_to, key_variable, environment_proxies, *patience)
         check_at_least_one(longest_side=longest_side, max_tokens=max_tokens, repeats=repeats)
         check_at_least_one(concurrency=concurrency, limit_tokens=limit_tokens)
         if reserved := [name for name in _OWN if name in (extra_body or {})]:

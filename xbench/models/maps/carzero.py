@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from xbench.geometry.transforms import Preprocessing, on_black_canvas
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, renamed, undrawn
-from xbench.models.networks.query_decoder import DecoderModel, KeysValues, QueryDecoder
+from xbench.models.networks.query_decoder import Decoded, DecoderModel, KeysValues, QueryDecoder
 from xbench.models.networks.report_text import ReportText, clean
 from xbench.models.networks.vit import ViTB16
 from xbench.types import ModelOutput
@@ -121,9 +121,7 @@ class _Fusion(nn.Module):
     def keys_values(self, memory: Tensor) -> list[KeysValues]:
         return self.decoder.keys_values(self.decoder.norm(memory))
 
-    def forward(
-        self, queries: Tensor, memory: list[KeysValues], attention_of: Collection[int] = ()
-    ) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, queries: Tensor, memory: list[KeysValues], attention_of: Collection[int] = ()) -> Decoded:
         """Return scores (batch, Q) float32 of queries (Q, D), and the attention weights of `QueryDecoder`."""
         decoded, attention = self.decoder(self.decoder.norm(queries)[None], memory, attention_of)
         # Under autocast the head would round scores to 16 bits, too few to rank them.

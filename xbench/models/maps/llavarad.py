@@ -243,9 +243,8 @@ def _folder(given: str | None, option: str, example: str) -> Path:
     if given and (folder := Path(given).expanduser()).is_dir():
         return folder
     what = f"{given} is not a folder" if given else "LLaVA-Rad adapts Vicuna, and needs both"
-    raise UsageError(
-        f"{what}: give --model.{option} the folder that `hf download {example} --local-dir FOLDER` writes."
-    )
+    written = f"`hf download {example} --local-dir FOLDER` writes"
+    raise UsageError(f"{what}: give --model.{option} the folder that {written}.")
 
 
 def _config(folder: Path) -> LlamaConfig:
@@ -314,9 +313,8 @@ def _network(config: LlamaConfig, tensors: Mapping[str, Tensor], folder: Path, d
     except (LookupError, ValueError):
         raise UserError(f"{folder / _TOWER} has no vision transformer. Fetch it again from {EXAMPLE}.") from None
     if tokens != (side // patch) ** 2 + 1:
-        raise UserError(
-            f"{folder / _TOWER} has {tokens} tokens, which do not fit {side} pixels. Fetch it from {EXAMPLE}."
-        )
+        misfit = f"{tokens} tokens, which do not fit {side} pixels"
+        raise UserError(f"{folder / _TOWER} has {misfit}. Fetch it from {EXAMPLE}.")
     depth = len({name.split(".")[3] for name in tensors if name.startswith("visual.trunk.blocks.")})
     # As in LLaVA, -1 is the output of the last block, -2 that of the one before it.
     config.blocks_read = config.select_layer % (depth + 1)

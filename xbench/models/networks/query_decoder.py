@@ -21,6 +21,7 @@ Layers = Literal["all", "last"] | list[int]
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of the memory in one layer, each (B, heads, N, width of a head)."""
+Decoded = tuple[Tensor, list[Tensor]]
 
 
 class QueryDecoder(nn.Module):
@@ -39,9 +40,7 @@ class QueryDecoder(nn.Module):
     def keys_values(self, memory: Tensor) -> list[KeysValues]:
         return [layer.multihead_attn.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
 
-    def forward(
-        self, queries: Tensor, memory: Sequence[KeysValues], attention_of: Collection[int] = ()
-    ) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, queries: Tensor, memory: Sequence[KeysValues], attention_of: Collection[int] = ()) -> Decoded:
         """Decode queries (B, Q, D), or (1, Q, D) if all images have the same, with memory from `keys_values`.
 
         Also return the cross-attention weights (B, heads, Q, N) of each layer in `attention_of`, which sum to 1 over N.
@@ -178,7 +177,6 @@ def choose(option: str, given: str | Sequence[int] | None, count: int) -> list[i
     named = {"all": everything, "last": everything[-1:]}
     numbers = everything if given is None else named.get(given, []) if isinstance(given, str) else sorted(given)
     if not numbers or len({*numbers}) < len(numbers) or not {*numbers} <= {*everything}:
-        raise UsageError(
-            f"--model.{option} {given}: there are {count} {option}; give different numbers from 0 to {count - 1}."
-        )
+        advice = f"give different numbers from 0 to {count - 1}"
+        raise UsageError(f"--model.{option} {given}: there are {count} {option}; {advice}.")
     return numbers
