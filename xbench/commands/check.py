@@ -59,10 +59,9 @@ def check(data: ChestXrayDataModule | UserError, model: SaliencyModel | UserErro
         if report.images:
             _print_report(data, report, console)
         if isinstance(model, AnsweringModel) and model.answers:
-            counts = report.counts
+            counts, regions = report.counts, report.regions
             asked = (
-                model.asked_of(counts[1][group], counts[0][group], len(report.regions[group]), report.phrases)
-                for group in report.groups
+                model.asked_of(counts[1][of], counts[0][of], len(regions[of]), report.phrases) for of in report.groups
             )
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):

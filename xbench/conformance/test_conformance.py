@@ -50,15 +50,11 @@ def _draw_films() -> list[Phantom]:
 
 
 class _Films(ChestXrayDataModule):
-    """Phantoms of different proportions."""
-
     findings = FINDINGS
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        return [
-            Record(f"film-{index}", {finding: int(finding in film.masks) for finding in FINDINGS}, film)
-            for index, film in enumerate(_draw_films())
-        ]
+        films = enumerate(_draw_films())
+        return [Record(f"film-{at}", {one: int(one in film.masks) for one in FINDINGS}, film) for at, film in films]
 
     def load(self, record: Record) -> Radiograph:
         return Radiograph(record.source.image, record.source.masks)

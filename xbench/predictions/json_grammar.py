@@ -106,7 +106,6 @@ class _KeyedValues:
         self._any = False
 
     def read(self) -> bool:
-        """Read all values; return whether there were any."""
         at = 0
         while found := _KEY.search(self._part, at):
             at = self._value(found, (found["quoted"] or found["bare"]).lower() in _POINT_KEYS)

@@ -211,9 +211,7 @@ def opposite_sides(runs: Sequence[Run], count: int) -> Iterator[tuple[str, str, 
             for mention in (row for row in mentions if (row["image_id"], row["asked"]) == about):
                 placed = mention["finding"] in names and mention["sides"] and mention["status"] != "negated"
                 ends += mention["span"] if placed and mention["span"][0] >= ends[-1] else []
-            said, true = (
-                str(table[column][opposite[place]]).replace(" ", " and ") for column in ("sides", "true_sides")
-            )
+            said, true = (str(table[one][opposite[place]]).replace(" ", " and ") for one in ("sides", "true_sides"))
             parts = [text[start:end] for start, end in pairwise([*ends, len(text)])]
             yield run.label, f"says {said}, is {true}", run.stored.scored_pairs.read(*pair), parts
             count -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import fmean
@@ -65,7 +65,7 @@ def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
     bands = [columns[start : start + BAND] for start in range(0, len(columns), BAND)] or [[]]
     # The mean needs datasets that all series were run on.
     if len(datasets) == 1 or len(found.datasets) == len(datasets):
-        mean = _column(title, under, means, None if found.floor is None else found.floor.value)
+        mean = _column(title, under, means, Estimate(None if found.floor is None else found.floor.value))
         bands[0] = [replace(mean, mean=True), *bands[0]]
     return bands
 
@@ -75,7 +75,7 @@ def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, labels: Sequence[st
     by_label = {entry.run.label: entry.number(number) for entry in dataset.runs}
     under = f"{_count(dataset.runs, number):,} {'lesions' if number != 'auroc' else 'images'}"
     scores = {label: by_label.get(label, _NONE) for label in labels}
-    column = _column(analysis.heading(dataset), under, scores, dataset.floor(number).value, {*by_label})
+    column = _column(analysis.heading(dataset), under, scores, dataset.floor(number), {*by_label})
     chance, ceiling = (_reference(dataset, title, number) for title in ("Random", "Reader agreement"))
     return replace(column, chance=chance, ceiling=ceiling)
 
@@ -99,20 +99,18 @@ def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -
     for finding in sorted(images, key=lambda finding: -images[finding]):
         scores = {label: by_label[label].number(number, finding) for label in labels}
         if any(score.value is not None for score in scores.values()):
-            yield _column(finding, f"{images[finding]} images", scores, dataset.floor(number, finding).value)
+            yield _column(finding, f"{images[finding]} images", scores, dataset.floor(number, finding))
 
 
-def _column(
-    title: str, under: str, scores: Mapping[str, Estimate], floor: float | None, run: Collection[str] = ()
-) -> Column:
-    """Make a column; the runs labeled `run` were run, even without a score."""
+def _column(name: str, under: str, scores: Mapping[str, Estimate], floor: Estimate, ran: Container[str] = ()) -> Column:
+    """Make a column; the runs labeled `ran` were run, even without a score."""
     known = [score.value for score in scores.values() if score.value is not None]
     best = max(known) if len(known) > 1 else None
     entries = [
-        Entry(label, score, best is not None and score.value == best, none="no score" if label in run else "not run")
+        Entry(label, score, best is not None and score.value == best, none="no score" if label in ran else "not run")
         for label, score in scores.items()
     ]
-    return Column(title, under, tuple(entries), floor)
+    return Column(name, under, tuple(entries), floor.value)
 
 
 def gaps(analysis: Analysis) -> list[Column]:
@@ -203,10 +201,7 @@ def _findings(analysis: Analysis, label: str) -> Scatter:
 
 
 def _placed(points: Iterable[tuple[str, str, Mapping[str, Estimate]]]) -> tuple[Point, ...]:
-    found = [
-        Point(label, name, numbers.get("auroc", _NONE), numbers.get("pointing_game", _NONE))
-        for label, name, numbers in points
-    ]
+    found = [Point(label, name, of.get("auroc", _NONE), of.get("pointing_game", _NONE)) for label, name, of in points]
     return tuple(point for point in found if point.x.value is not None and point.y.value is not None)
 
 
@@ -249,10 +244,8 @@ def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[f
                 break
         else:
             found.append((x, y, [point.name]))
-    return [
-        (x, y, ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others")
-        for x, y, names in found
-    ]
+    called = [(x, y, names if len(names) < 3 else [f"{names[0]} and {len(names) - 1} others"]) for x, y, names in found]
+    return [(x, y, ", ".join(names)) for x, y, names in called]
 
 
 def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:

@@ -138,9 +138,8 @@ def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[s
             "differ. Do not compare the other numbers of these runs."
         )
     if notes:
-        notes.append(
-            f"Floors and ceilings without a run of their own use the labels and regions of {widest(runs).label}."
-        )
+        used = f"the labels and regions of {widest(runs).label}"
+        notes.append(f"Floors and ceilings without a run of their own use {used}.")
     return notes
 
 

@@ -53,6 +53,8 @@ WORDS: Mapping[str, Number] = {
 """Numbers of words by which runs, their maps and boxes are compared."""
 NEAR = 0.05
 """Largest distance of a near miss, from the region to the peak, in image widths."""
+Bound = Literal["floor", "ceiling"]
+Scope = Literal["models", "findings"]
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ class Reference(_Numbers):
     """
 
     title: str
-    kind: Literal["floor", "ceiling"]
+    kind: Bound
     macro: Mapping[str, Estimate]
     findings: Mapping[str, Mapping[str, Estimate]]
     spread: Mapping[str, float] = field(default_factory=dict)
@@ -431,9 +433,6 @@ def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
     return [replace(dataset, runs=put(dataset.runs)) for dataset in datasets]
 
 
-Scope = Literal["models", "findings"]
-
-
 @dataclass(frozen=True)
 class Correlation:
     """A least-squares line through recognition (AUROC) and grounding (pointing game), on a dataset or all pooled.
@@ -528,11 +527,8 @@ class Analysis:
         """Return the lines over models or over findings, each with the heading of its dataset or `All datasets`."""
         # One per dataset, in their order, because several splits share a name.
         places = iter(self.datasets)
-        return [
-            (line, "All datasets" if line.dataset is None else self.heading(next(places)))
-            for line in self.correlations
-            if line.scope == scope
-        ]
+        lines = [line for line in self.correlations if line.scope == scope]
+        return [(line, "All datasets" if line.dataset is None else self.heading(next(places))) for line in lines]
 
 
 @dataclass(frozen=True)

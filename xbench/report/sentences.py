@@ -661,10 +661,9 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
         return ""
     parts = [f"{elsewhere[of]:,} of {recognized[of]:,} ({100 * share:.1f}%) for {of}" for share, of in shares]
     missed = listed(parts) if len(parts) < 3 else f"between {parts[0]} and {parts[-1]}"
-    nowhere = ", or left without a box" if any(run.run.results.answers and run.quadrants for run in runs) else ""
-    return (
-        f"Of the recognized lesions, {missed} were missed by more than {100 * NEAR:g}% of the image's width{nowhere}."
-    )
+    nowhere = ", or left without a box" * any(run.run.results.answers and run.quadrants for run in runs)
+    by = f"by more than {100 * NEAR:g}% of the image's width{nowhere}"
+    return f"Of the recognized lesions, {missed} were missed {by}."
 
 
 def failures(facts: Facts) -> Answer:
@@ -775,7 +774,6 @@ _IN_OTHER_WORDS = {
 
 
 def _reworded(row: Rewording, what: str, changed: str, same: str) -> Sentence:
-    """Compare the original phrases with the same phrases in other words."""
     difference, p = row.difference.value or 0.0, row.p_adjusted
     if p is not None and p <= SIGNIFICANT:
         # A model that points better at a region when it is told another one does not follow.

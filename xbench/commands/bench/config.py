@@ -70,11 +70,8 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
         problems = [_explain(problem) for problem in error.errors()]
     if problems:
         raise UsageError(" ".join(dict.fromkeys([f"bench {' '.join(names)}:", *problems])))
-    update = {
-        section: {name: getattr(config, section).get(name, {}) for name in wanted}
-        for section, wanted in chosen.items()
-        if wanted
-    }
+    given = {section: (wanted, getattr(config, section)) for section, wanted in chosen.items() if wanted}
+    update = {section: {name: known.get(name, {}) for name in wanted} for section, (wanted, known) in given.items()}
     return config.model_copy(update=update)
 
 

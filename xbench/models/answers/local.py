@@ -251,9 +251,8 @@ class Local(AnsweringModel):
         return sides
 
     def _confidence(self, output: Any) -> list[float]:
-        scores = self.network.compute_transition_scores(
-            output.sequences, output.scores, output.beam_indices, normalize_logits=False
-        ).double()
+        beams = output.sequences, output.scores, output.beam_indices
+        scores = self.network.compute_transition_scores(*beams, normalize_logits=False).double()
         counted = (scores < 0).sum(1).clamp(min=1)
         return (scores.sum(1) / counted**self.network.generation_config.length_penalty).exp().clamp(0, 1).tolist()  # type: ignore[no-any-return]
 

@@ -276,11 +276,7 @@ def _files(folder: Path, vicuna: Path) -> list[Path]:
 
 def _tensors(folder: Path, files: Sequence[Path], dtype: torch.dtype) -> dict[str, Tensor]:
     unset = ("fan_in_fan_out", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
-    expected: dict[str, tuple[Any, ...]] = {
-        "bias": ("none",),
-        "peft_type": ("LORA",),
-        **dict.fromkeys(unset, (None, False, [], {})),
-    }
+    expected: dict[str, Any] = {"bias": ["none"], "peft_type": ["LORA"], **dict.fromkeys(unset, (None, False, [], {}))}
     settings = config_of(folder, "LLaVA-Rad", EXAMPLE, ("r", "lora_alpha"), "adapter_config.json", **expected)
     tensors: dict[str, Tensor] = {}
     for path in files[3:]:

@@ -130,9 +130,7 @@ def _draw_ends(axis: Axes, column: charts.Column, narrow: bool) -> None:
     axis.text(100, 1.0, name, ha="right", **words)
 
 
-def curves(
-    shown: Sequence[charts.Panel], looks: Looks, quantity: str, ground: str, by_area: bool = False
-) -> Figure | None:
+def curves(shown: Sequence[charts.Panel], looks: Looks, unit: str, ground: str, by_area: bool = False) -> Figure | None:
     """Draw a curve per run over thresholds, or `by_area` of regions, over the floor; None without a curve."""
     if not shown:
         return None
@@ -163,7 +161,7 @@ def curves(
             axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         if (place := axis.get_subplotspec()) is None or place.is_first_col():
-            axis.set_ylabel(quantity)
+            axis.set_ylabel(unit)
     name_curves(figure, axes, key, {label: heights[label] for label in looks if label in heights}, looks, ground)
     return figure
 

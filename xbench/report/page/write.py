@@ -42,13 +42,8 @@ def write_page(
     analysis: Analysis, tables: Sequence[Table], path: Path, cases: int = 24, progress: Progress = lambda *_: None
 ) -> None:
     """Write the report as one self-contained HTML file, with up to `cases` cases of each dataset."""
-    environment = Environment(
-        loader=PackageLoader("xbench.report.page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    layout: dict[str, Any] = dict.fromkeys(("autoescape", "trim_blocks", "lstrip_blocks"), True)
+    environment = Environment(loader=PackageLoader("xbench.report.page"), undefined=StrictUndefined, **layout)
     facts = facts_of(analysis)
     head = facts.shown.head if facts.shown.rows else None
     case_data = _case_data(analysis, cases, progress, head.label if head else "")
@@ -91,10 +86,7 @@ def write_page(
         least=LEAST,
         missing=MISSING,
         tied=TIED,
-        **{
-            function.__name__: function
-            for function in (outline, path_of, band_of, names_of, whole, p_words, spans, methods)
-        },
+        **{one.__name__: one for one in (outline, path_of, band_of, names_of, whole, p_words, spans, methods)},
         signed=_signed,
         labels_of=lambda panels: {line.label for panel in panels for line in panel.lines},
         asset=lambda name: Markup(files("xbench.report.page").joinpath("templates", name).read_text(encoding="utf-8")),

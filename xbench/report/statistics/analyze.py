@@ -57,15 +57,13 @@ def analyze(collection: Collection, seed: int = 0, progress: Progress = lambda *
     return Analysis(tuple(datasets), lines, study_rows, collection.set_aside, FOLDS, (*notes, *left_out))
 
 
-def _dataset(
-    runs: Sequence[Run], seed: int, begin: Callable[[str], None]
-) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
+def _dataset(runs: Sequence[Run], seed: int, tell: Callable[[str], None]) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
     name, split = runs[0].dataset, runs[0].split
     title, place = dataset_title(name), f"{name}/{split}"
     measures: dict[str, Measures] = {}
     entries: list[RunAnalysis] = []
     for run in runs:
-        begin(f"{title}: {run.label}")
+        tell(f"{title}: {run.label}")
         measures[run.label] = measure(Sample.of(run), FOLDS)
         entries.append(analyze_run(run, measures[run.label]))
 
@@ -79,7 +77,7 @@ def _dataset(
     models = sorted((entry for entry in entries if not entry.run.is_reference), key=rank)
     of_references = [entry for entry in entries if entry.run.is_reference]
     labels = [entry.run.label for entry in models]
-    comparisons = compare(labels, on_common, seed, place, lambda pair: begin(f"{title}: {pair}"))
+    comparisons = compare(labels, on_common, seed, place, lambda pair: tell(f"{title}: {pair}"))
     own_runs = [entry.run for entry in models]
     comparisons += tuple(word_tests(own_runs, seed, place))
     floors = widest(runs)

@@ -61,11 +61,9 @@ class Measures:
         """Return macro Dice at each threshold."""
         sample, found = self.sample, []
         of_findings = [np.flatnonzero(sample.pair_column == column) for column in np.unique(sample.pair_column)]
+        compute = partial(intervals.mean, count=len(sample.clusters), unseen=_unseen(sample))
         for scores in sample.dice.T:
-            spreads = [
-                intervals.mean(scores[mine], sample.pair_cluster[mine], len(sample.clusters), _unseen(sample))
-                for mine in of_findings
-            ]
+            spreads = [compute(scores[mine], sample.pair_cluster[mine]) for mine in of_findings]
             value = float(np.mean([spread.value for spread in spreads])) if spreads else float("nan")
             found.append(estimate(value, _combined(spreads)))
         return tuple(found)

@@ -30,17 +30,15 @@ _STUDENTS = ("chance", "excess", "gain")
 """Endings of numbers that are not shares."""
 
 
-def protocol_scores(
-    runs: Sequence[Run], references: Sequence[Run], seed: int, ground: str
-) -> tuple[ProtocolScores, ...]:
-    """Compare models' runs by each protocol that scored at least one, in the order of `PROTOCOLS`."""
+def protocol_scores(runs: Sequence[Run], others: Sequence[Run], seed: int, ground: str) -> tuple[ProtocolScores, ...]:
+    """Compare models' runs by each protocol that scored one, in the order of `PROTOCOLS`; `others` are references."""
     patients, found = patients_of(runs), []
     for name, protocol in PROTOCOLS.items():
         if not protocol.takes & {"map", "boxes"}:
             continue
         # By title, because in another frame it is another number.
         headlines: defaultdict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
-        for run in (*runs, *references):
+        for run in (*runs, *others):
             content = read_protocol(run.folder, name) if name in stored_protocols(run.folder) else {"numbers": {}}
             headline = content["numbers"].get(protocol.headline, {})
             if headline.get("value") is not None:
@@ -52,9 +50,9 @@ def protocol_scores(
                 average = of_runs[second]["average"]
                 p[first][second] = _p(pairs[first], pairs[second], average, patients, seed, f"{ground}/{name}")
             values = {label: of_runs[label]["value"] for label in pairs}
-            others = {run.label: of_runs[run.label]["value"] for run in references if run.label in of_runs}
+            references = {run.label: of_runs[run.label]["value"] for run in others if run.label in of_runs}
             if values:
-                found.append(ProtocolScores(name, title == protocol.name, values, others, dict(p)))
+                found.append(ProtocolScores(name, title == protocol.name, values, references, dict(p)))
     return tuple(found)
 
 
@@ -106,10 +104,8 @@ def words_of(run: Run) -> tuple[WordsAnalysis, ...]:
     names = sorted({*patients.values()})
     for label, kind, prefix, groups in _speakers(run):
         stored = read_protocol(run.folder, Words.name)["numbers"]
+        clusters = {of.finding: np.searchsorted(names, [patients[one] for one in of["image_id"]]) for of in groups}
         of = {group.finding: parts(group, prefix) for group in groups}
-        clusters = {
-            group.finding: np.searchsorted(names, [patients[one] for one in group["image_id"]]) for group in groups
-        }
         numbers: dict[str, dict[str, Estimate]] = {name: {} for name in (MACRO, *of)}
         for name in (name for name in of[groups[0].finding] if f"{prefix}{name}" in stored):
             values = stored[f"{prefix}{name}"]["per_finding"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import isclose
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from xbench.findings.names import MACRO
 from xbench.geometry.regions import Coverage
 from xbench.report.names import CEILINGS
 from xbench.report.runs import Run
-from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis
+from xbench.report.schema import NUMBERS, Bound, Estimate, Reference, RunAnalysis
 from xbench.report.statistics.intervals import Floats
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.sample import Sample
@@ -72,9 +72,7 @@ def _with_limits(numbers: Mapping[str, Estimate], others: Mapping[str, Estimate]
     return {key: of(key, own) for key, own in numbers.items()}
 
 
-def _reference(
-    title: str, kind: Literal["floor", "ceiling"], sample: Sample, keys: Iterable[str], folds: int = 2
-) -> Reference:
+def _reference(title: str, kind: Bound, sample: Sample, keys: Iterable[str], folds: int = 2) -> Reference:
     """Return a reference with some numbers; scores that ignore thresholds need no more than two folds."""
     measures = measure(sample, folds)
     numbers = {"": measures.macro(), **measures.findings()}

@@ -455,6 +455,10 @@ def _by_position(dataset: DatasetAnalysis) -> Table:
 
 
 def _phrases(dataset: DatasetAnalysis) -> Table:
+    rows = []
+    for label, of in [(label, of) for label, entry in dataset.by_label.items() for of in entry.phrases]:
+        scores = map(of.scores.get, SCORES)
+        rows.append(row(label, of.name, of.phrases, of.scored, *scores, of.absent, of.false_alarms))
     return table_of(
         "phrases",
         "Phrases on",
@@ -464,19 +468,7 @@ def _phrases(dataset: DatasetAnalysis) -> Table:
         f"and was asked about them. {INTERVALS}",
         ["Model", "Phrases"],
         ["Number", "Scored", *(NUMBERS[key].title for key in SCORES), "Absent", "False alarms"],
-        [
-            row(
-                entry.run.label,
-                part.name,
-                part.phrases,
-                part.scored,
-                *map(part.scores.get, SCORES),
-                part.absent,
-                part.false_alarms,
-            )
-            for entry in dataset.by_label.values()
-            for part in entry.phrases
-        ],
+        rows,
     )
 
 

@@ -149,9 +149,7 @@ def _most_images(dataset: DatasetAnalysis) -> RunAnalysis:
 
 
 def _readers(analysis: Analysis) -> str:
-    of_datasets = [
-        (dataset, entry.run.rows["reader_dice"]) for dataset in analysis.datasets for entry in dataset.runs[:1]
-    ]
+    of_datasets = [(of, of.runs[0].run.rows["reader_dice"]) for of in analysis.datasets if of.runs]
     found = [
         (analysis.heading(dataset), f"{known.mean():.2f} over {count_of(len(known), 'pair')}")
         for dataset, agreement in of_datasets

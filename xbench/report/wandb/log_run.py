@@ -123,9 +123,8 @@ def _pairs_table(run: Run) -> wandb.Table:
 def _answers_table(run: Run) -> wandb.Table:
     columns = ("image_id", "finding", "query", "status", "boxes", "suspect_frame", "probability", "raw")
     answers = [answer for of_image in run.stored.answers.values() for answer in of_image][:_LONGEST]
-    shown = [
-        vars(one) | {"boxes": None if one.boxes is None else len(one.boxes), "raw": excerpt(one.raw)} for one in answers
-    ]
+    counts = [None if one.boxes is None else len(one.boxes) for one in answers]
+    shown = [vars(one) | {"boxes": n, "raw": excerpt(one.raw)} for one, n in zip(answers, counts, strict=True)]
     return wandb.Table([*columns], [[values[name] for name in columns] for values in shown])
 
 
