@@ -59,10 +59,8 @@ def check(data: ChestXrayDataModule | UserError, model: SaliencyModel | UserErro
         if report.images:
             _print_report(data, report, console)
         if isinstance(model, AnsweringModel) and model.answers:
-            counts, regions = report.counts, report.regions
-            asked = (
-                model.asked_of(counts[1][of], counts[0][of], len(regions[of]), report.phrases) for of in report.groups
-            )
+            counts, regions, phrases = report.counts, report.regions, report.phrases
+            asked = (model.asked_of(counts[1][of], counts[0][of], len(regions[of]), phrases) for of in report.groups)
             console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
             write_contact_sheet(out / "contact_sheet.png", data, cells)

@@ -283,9 +283,7 @@ def _score(
         for _, parts in groupby(batches, key=itemgetter(0)):
             first, *rest = (tables for _, tables in parts)
             stopwatch.lap("metrics")
-            yield {
-                name: in_order([table, *(one[name] for one in rest if name in one)]) for name, table in first.items()
-            }
+            yield {name: in_order([own, *(one[name] for one in rest if name in one)]) for name, own in first.items()}
             stopwatch.lap("logging")
 
     count = len(run.rows.image_ids) if chosen is None else len(chosen)

@@ -89,10 +89,8 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
     table = {label: [of_run[pair] for pair in pairs] for label, of_run in scores.items()}
     for rankings in _rankings([finding for _, finding, _ in pairs], table):
         choose_in_turns(rankings, count, chosen)
-    return tuple(
-        ChosenCase(*pairs[at][:2], tuple(reasons), {label: of[at] for label, of in table.items()})
-        for at, reasons in chosen.items()
-    )
+    scored_by = {at: {label: of[at] for label, of in table.items()} for at in chosen}
+    return tuple(ChosenCase(*pairs[at][:2], tuple(reasons), scored_by[at]) for at, reasons in chosen.items())
 
 
 def choose_in_turns(rankings: Rankings, count: int, chosen: dict[int, list[str]]) -> None:

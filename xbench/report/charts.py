@@ -444,12 +444,9 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
     runs = [entry for dataset in datasets for entry in dataset.runs if entry.run.label == label and entry.quadrants]
     if not runs:
         return None
-    found = [
-        np.mean([_outcomes(entry.run, name, one.threshold) for name, one in entry.quadrants.items()], axis=0)
-        for entry in runs
-    ]
+    found = [[_outcomes(entry.run, name, one.threshold) for name, one in entry.quadrants.items()] for entry in runs]
     over = mean_over(len(runs), max(len(entry.quadrants) for entry in runs))
-    hit, near, elsewhere, missed, silent = np.mean(found, axis=0).tolist()
+    hit, near, elsewhere, missed, silent = np.mean([np.mean(of, axis=0) for of in found], axis=0).tolist()
     return Outcomes(hit, near, elsewhere, missed, silent, over)
 
 

@@ -52,10 +52,8 @@ def hidden_cases(run: Run, found: InterventionAnalysis) -> Iterator[HiddenCase]:
         "largest effect of the patch": np.where(elsewhere > 0, elsewhere, np.nan),
         "use nearest to the median": -np.abs(uses - np.nanmedian(uses)),
     }
-    rankings = {
-        reason: [place for place in np.argsort(-worth, kind="stable").tolist() if not np.isnan(worth[place])]
-        for reason, worth in worths.items()
-    }
+    # NaN comes last.
+    rankings = {name: np.argsort(-of, kind="stable")[: (~np.isnan(of)).sum()].tolist() for name, of in worths.items()}
     hide, control = f"{HIDE}{fill}", f"{CONTROL}{fill}"
     under = {"": rows, **run.stored.changed}
     keys = {name: keys_of(under[name]) for name in ("", hide, control)}

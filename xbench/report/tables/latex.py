@@ -36,10 +36,8 @@ def to_latex(table: Table) -> str:
     head = f"\\caption{{\\textbf{{{title}.}} {text}}}\n\\label{{tab:{table.name}}}"
     lines = ["% \\usepackage{booktabs,graphicx}"]
     long = (any(len(row.cells[place].text) > _LONG for row in table.rows) for place in range(len(table.columns)))
-    kinds = [
-        "r" if column.numeric else r"p{0.3\linewidth}" if wide else "l"
-        for column, wide in zip(table.columns, long, strict=True)
-    ]
+    of_words = (r"p{0.3\linewidth}" if wide else "l" for wide in long)
+    kinds = ["r" if column.numeric else kind for column, kind in zip(table.columns, of_words, strict=True)]
     for start in range(0, len(table.rows), _ROWS):
         for panel in _panels(table.columns):
             body = _tabular(table, panel, table.rows[start : start + _ROWS], kinds)
