@@ -27,9 +27,7 @@ def test_outcomes_are_those_counted_from_the_maps_and_regions_pixel_by_pixel(thr
                 recognized = run.images.probabilities[row, column] >= quadrants.threshold
                 counts["hit"] += hit
                 counts["missed" if not recognized else "near" if near else "elsewhere"] += 1 - hit
-            shares.append(
-                [float(counts[name] / sum(counts.values())) for name in ("hit", "near", "elsewhere", "missed")]
-            )
+            shares.append([float(counts[key] / sum(counts.values())) for key in ("hit", "near", "elsewhere", "missed")])
         found = charts.outcomes(three_analyzed.datasets, run.label)
         assert [found.hit, found.near, found.elsewhere, found.missed] == pytest.approx(np.mean(shares, axis=0))
     assert found.near > 0, "one of the runs at least comes close"

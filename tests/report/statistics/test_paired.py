@@ -189,9 +189,7 @@ def test_ties_with_the_best():
     tied = tied_with_best(macros, comparisons)
     assert tied["auroc"] == {"A", "B"}
     assert tied["pointing_game"] == {"B"}
-    boxes = {
-        label: {"iou_cross_fitted": Estimate(None), "iou_fixed": Estimate(value)} for label, value in values.items()
-    }
+    boxes = {key: {"iou_cross_fitted": Estimate(None), "iou_fixed": Estimate(value)} for key, value in values.items()}
     assert tied_with_best(boxes, [replace(comparisons[0], number="iou_cross_fitted")])["iou_cross_fitted"] == {"A", "B"}
 
 
