@@ -68,7 +68,9 @@ def prompts_in_style(style: Style, finding: str) -> list[str]:
         return [f"{aspect}: {statement}" for aspect, statement in wording(finding).aspects.items()]
     if style == "description":
         return [wording(finding).description]
-    return [finding if style == "name" else phrase(finding)]
+    if style in ("name", "phrase"):
+        return [finding if style == "name" else phrase(finding)]
+    raise UsageError(f"Unknown style of prompts {style!r}: give one of {', '.join(STYLES)}.")
 
 
 def fill_templates(templates: Sequence[str], finding: str, worded: bool = True) -> list[str]:
