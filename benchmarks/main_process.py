@@ -27,7 +27,7 @@ FIGURES = (
         "main process of `test` without its network, an image with one pair",
         "ms",
         at_most(0.5),
-        "Each batch maps shared memory, runs Lightning's hooks and appends to the journal. Larger batches help.",
+        "Each batch arrives from a worker and runs Lightning's hooks. Larger batches help.",
     ),
     Figure(
         "the same, over reading the map and its region once",
@@ -55,7 +55,8 @@ class Held(Tiny):
 
 def measure(quick: bool = False) -> Measured:
     torch.set_num_threads(1)
-    few, many = (8, 16) if quick else (64, 320)
+    # The first batches are scored one by one.
+    few, many = (8, 16) if quick else (128, 1280)
     model = {"class_path": f"{Held.__module__}.Held"}
     with tempfile.TemporaryDirectory() as place:
         warm_up(Path(place, "warm-up"))

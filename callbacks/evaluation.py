@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
-from typing import TypeVar
+from itertools import accumulate, chain, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,13 +35,16 @@ from xbench.scoring.metrics import metrics_of
 from xbench.scoring.rows import CHANGED, SCHEMA, Rows, fixed_only, in_order, with_changes
 from xbench.types import Answers, Batch, Failure, Note, Prediction, Rules, TieRule
 
+from .case_keeper import CaseKeeper, kept_of, predictions_of
 from .checks import check_no_limit, check_values
 
 _AT_A_TIME = 1024  # rows per update of the metrics; an update with the rows of one batch costs nearly as much
+_PAIRS, _SECONDS = 64, 1.0  # limits of pairs and time that wait for being scored together
+_ONE_BY_ONE = 16  # first batches that do not wait, so that what is wrong with a model shows at once
 
 
 class Evaluation(Callback):
-    """Scores every batch, and reduces over processes at the end.
+    """Scores every batch, small ones together, and reduces over processes at the end.
 
     The metrics belong to the callback so that the trainer's precision does not affect them.
 
@@ -52,7 +56,8 @@ class Evaluation(Callback):
 
     results: Results | None = None  # set on the first process at the end of the epoch
     rows: Rows | None = None  # from which the results follow
-    latest: dict[str, pa.Table]  # of the last batch by file name; empty if no image was readable
+    # Batches that this hook finished, without their images, and their tables by file name as in `BatchRecord`.
+    scored: list[tuple[Batch, dict[str, Any]]]
     stopwatch: Stopwatch  # time of this process by stage, shared with later callbacks
 
     def __init__(self, thresholds: int = 101, ties: TieRule = "share") -> None:
@@ -81,6 +86,10 @@ class Evaluation(Callback):
         for metric in self._metrics.values():
             metric.to(model.device)
         self._measurer = Measurer()
+        self._waiting_batches: list[tuple[Prediction | None, Batch]] = []
+        self._kind: Any = None
+        self._since = 0.0
+        self.scored = []
         self._waiting: list[pa.Table] = []
         self._tables: list[pa.Table] = []
         self._done: list[int] = []  # images with rows or without queries
@@ -121,13 +130,56 @@ class Evaluation(Callback):
         self._failures += batch.failures
         self._notes += batch.notes
         self._done += batch.truth.index[np.bincount(batch.truth.image, minlength=len(batch)) == 0].tolist()
-        self.latest = {}
-        if outputs is not None:
-            self._keep(self.add(trainer, outputs, batch))
+        self.scored = []
+        kind = None if outputs is None else _kind(outputs)
+        if self._waiting_batches and kind != self._kind:
+            self._score(trainer)
+        now = time.monotonic()
+        if not self._waiting_batches:
+            self._kind, self._since = kind, now
+        self._waiting_batches.append((outputs, batch))
+        pairs = sum(len(one.truth.queries) for _, one in self._waiting_batches)
+        enough = batch_idx < _ONE_BY_ONE or pairs >= _PAIRS or now - self._since >= _SECONDS or data.grid == "native"
+        if outputs is None or kind is None or enough:
+            self._score(trainer)
+        else:
+            self._waiting_batches[-1] = _light(outputs, batch)
         self.stopwatch.lap("metrics")
 
-    def add(self, trainer: Trainer, outputs: Prediction, batch: Batch) -> dict[str, pa.Table]:
-        """Measure a prediction under the batch's condition into `latest`; results count unchanged images only."""
+    def _score(self, trainer: Trainer) -> None:
+        """Score the waiting batches together, because tables of few rows cost as much as those of many."""
+        predictions, batches = zip(*self._waiting_batches, strict=True)
+        self._waiting_batches = []
+        outputs = predictions[0] if len(batches) == 1 else Prediction.join(predictions)
+        whole, keeper, tables = Batch.join(batches), find(trainer, CaseKeeper), dict[str, Any]()
+        if outputs is not None:
+            tables = self._measured(trainer, outputs, whole)
+            self._keep(tables)
+            # Batch by batch, so that an image in two batches counts twice.
+            for batch in batches:
+                self._done += dict.fromkeys(batch.truth.index[batch.truth.image].tolist())
+            if keeper:
+                tables |= predictions_of(outputs, whole)
+        for batch, of_batch in zip(batches, split(tables, batches), strict=True):
+            self.scored.append((batch, of_batch | (kept_of(batch) if keeper else {})))
+
+    def latest(self, trainer: Trainer) -> dict[str, Any]:
+        """Return the tables of the last batch by file name, scored now if it waits."""
+        if self._waiting_batches:
+            self._score(trainer)
+        return self.scored[-1][1]
+
+    def add(self, trainer: Trainer, outputs: Prediction, batch: Batch) -> None:
+        """Score and keep a prediction about the last batch under another condition, which the results leave out."""
+        self.stopwatch.lap("forward")
+        latest, tables = self.latest(trainer), self._measured(trainer, outputs, batch)
+        if batch.condition in CONDITIONS:
+            self._waiting.append(tables[PAIRS])
+        if find(trainer, CaseKeeper):
+            tables |= predictions_of(outputs, batch)
+        latest |= {name: in_order([latest[name], table]) if name in latest else table for name, table in tables.items()}
+
+    def _measured(self, trainer: Trainer, outputs: Prediction, batch: Batch) -> dict[str, pa.Table]:
         model, data = _parts(trainer)
         if outputs.shown is not None and isinstance(outputs.shown, Answers) != self._answering:
             raise UserError(
@@ -140,14 +192,9 @@ class Evaluation(Callback):
         if batch.condition and batch.changes:
             facts = {pair: change.facts for change in batch.changes for pair in change.pairs}
             rows = with_changes(rows, {name: [facts[pair][name] for pair in range(len(rows))] for name in CHANGED})
-        if batch.condition in CONDITIONS:
-            self._waiting.append(rows)
-        tables = {PAIRS: rows}
-        if isinstance(outputs.shown, Answers):
-            tables[PREDICTIONS] = answers_table(answer_rows(outputs.shown, batch.truth), batch.condition)
-        for name, table in tables.items():
-            self.latest[name] = in_order([*filter(None, [self.latest.get(name)]), table])
-        return tables
+        if not isinstance(outputs.shown, Answers):
+            return {PAIRS: rows}
+        return {PAIRS: rows, PREDICTIONS: answers_table(answer_rows(outputs.shown, batch.truth), batch.condition)}
 
     def restore(self, record: BatchRecord, unasked: Iterable[int]) -> None:
         """Add a finished batch of an earlier attempt; `unasked` images have no queries."""
@@ -157,11 +204,10 @@ class Evaluation(Callback):
         self._restored += 1
         if PAIRS in record.tables:
             self._keep(record.tables)
+            self._done += dict.fromkeys(record.tables[PAIRS]["index"].to_numpy().tolist())
 
     def _keep(self, tables: Mapping[str, pa.Table]) -> None:
         self._waiting.append(tables[PAIRS])
-        # Batch by batch, so that an image in two batches counts twice.
-        self._done += dict.fromkeys(tables[PAIRS]["index"].to_numpy().tolist())
         if self._answering and PREDICTIONS in tables:
             # Texts stay in the journal.
             self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]
@@ -179,6 +225,9 @@ class Evaluation(Callback):
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         model, data = _parts(trainer)
+        self.scored = []
+        if self._waiting_batches:
+            self._score(trainer)
         self._count()
         computed = {name: metric.compute() for name, metric in self._metrics.items()}
         own = self._tables, self._done, self._failures, self._notes, self._answers, self._measurer.problem
@@ -239,6 +288,33 @@ class Evaluation(Callback):
         if (found := find(trainer, cls)) is None:
             raise UsageError("trainer.callbacks lacks Evaluation, which computes the results: add it.")
         return found
+
+
+def split(tables: Mapping[str, pa.Table], batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    """Return the rows of each batch, from tables by name with a row for each pair, or any rows of a single batch."""
+    if len(batches) == 1:
+        return [{**tables}]
+    ends = [*accumulate((len(batch.truth.queries) for batch in batches), initial=0)]
+    return [{name: table[start:end] for name, table in tables.items()} for start, end in pairwise(ends)]
+
+
+def _kind(outputs: Prediction) -> tuple[Any, ...] | None:
+    """Return what predictions that can be joined have in common; None for answers, which take long."""
+    if isinstance(outputs.shown, Answers) or outputs.texts:
+        return None
+    if outputs.shown is None:
+        return outputs.given
+    values = outputs.shown.values
+    return outputs.given, values.shape[1:], values.dtype, outputs.shown.missing is None
+
+
+def _light(outputs: Prediction, batch: Batch) -> tuple[Prediction, Batch]:
+    """Copy what scoring needs: compiled models reuse the memory of outputs, and images and batches are large."""
+    light = replace(batch, images=batch.images.new_empty(len(batch), 0), display=[], radiographs=[], changes=[])
+    light.kept = {name: table.clone() for name, table in batch.kept.items()}
+    regions = [region if region is None or region.is_cuda else region.clone() for region in batch.truth.regions]
+    light.truth = replace(batch.truth, regions=regions)
+    return Prediction.join([outputs]), light
 
 
 Kind = TypeVar("Kind", bound=Callback)

@@ -24,7 +24,6 @@ from xbench.runtime.errors import UsageError
 from xbench.types import Batch, Change, Prediction, Query, Truth
 
 from .evaluation import Evaluation
-from .wordings import add_condition
 
 
 class Interventions(Callback):
@@ -58,7 +57,7 @@ class Interventions(Callback):
             pairs = sorted(pair for change in changes for pair in change.pairs)
             asked = changed.only(*_of_pairs(batch, pairs))
             answer: Any = trainer.strategy.test_step(asked if pl_module.answers else changed, 1)
-            add_condition(trainer, answer if pl_module.answers else answer.only(pairs), asked)
+            Evaluation.of(trainer).add(trainer, answer if pl_module.answers else answer.only(pairs), asked)
         for condition in PROMPTS if "prompts" in data.interventions else ():
             self._ask(trainer, pl_module, outputs, batch, condition)
 
@@ -92,7 +91,7 @@ class Interventions(Callback):
             whole = replace(batch, truth=truth.only(range(len(batch)), wanted), notes=[])
             whole.truth.queries = [query if other is None else truth.queries[other] for query, other in found.values()]
             prediction = trainer.strategy.test_step(whole, 1)
-        add_condition(trainer, prediction, asked)
+        Evaluation.of(trainer).add(trainer, prediction, asked)
 
 
 def rounds(batch: Batch) -> list[list[Change]]:

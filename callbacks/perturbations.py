@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -37,12 +35,11 @@ _ORDERS = ("map", "random", "region")
 class Perturbations(Callback):
     """Changes images in the order of a map's pixels, and randomizes weights, as `--data.interventions` requests.
 
-    It handles the first `--data.curve_pairs` pairs. `latest` holds the rows of the last batch for
-    `perturbations.parquet`, and `kinds` the requested names. Must come after `Evaluation` and before `ResultsWriter`.
+    It handles the first `--data.curve_pairs` pairs. `kinds` holds the
+    requested names. Must come after `Evaluation` and before `ResultsWriter`.
     """
 
     kinds: Sequence[str] = ()
-    latest: Mapping[str, pa.Table] = MappingProxyType({})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
@@ -82,7 +79,8 @@ class Perturbations(Callback):
                 rows += _randomisation(trainer, pl_module, batch, pairs, maps)
             # Sort like all tables, in the dataset's order.
             rows.sort(key=itemgetter(0))
-        self.latest = {PERTURBATIONS: table_of(PERTURBATIONS, rows)} if rows else {}
+        if rows:
+            Evaluation.of(trainer).latest(trainer)[PERTURBATIONS] = table_of(PERTURBATIONS, rows)
         Evaluation.of(trainer).stopwatch.lap("forward")
 
     def _curves(self, trainer: Trainer, batch: Batch, pair: int, values: NDArray[np.float32]) -> Iterator[_Row]:

@@ -21,14 +21,14 @@ from xbench.models.base import SaliencyModel
 from xbench.report.tiles import file_names, film_tile, map_tile, sheet, shown
 from xbench.runs.files import IMAGES, PARTS, PREDICTIONS
 from xbench.runs.folder import open_run_folder
-from xbench.runs.journal import BatchRecord, all_batches, append_record
+from xbench.runs.journal import BatchRecord, all_batches, append_records
 from xbench.runs.provenance import collect_outputs
 from xbench.runs.tables import about_tables, write_tables
 from xbench.runtime.errors import UsageError
 from xbench.runtime.files import writing
 from xbench.types import Batch, Failure, Maps, Prediction
 
-from .case_keeper import tables_of
+from .case_keeper import images_of, predictions_of
 from .checks import check_no_limit, check_output
 
 
@@ -67,10 +67,11 @@ class PredictionWriter(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         if outputs is not None:
             check_output(outputs, batch.truth, str(pl_module.name))
-        number, kept = batch.first // data.batch_size, tables_of(outputs, batch)
+        number, kept = batch.first // data.batch_size, {IMAGES: images_of(batch)}
+        kept |= {} if outputs is None else predictions_of(outputs, batch)
         with self._writing():
             record = BatchRecord(number, kept, batch.failures, batch.notes)
-            append_record(self._parts / f"{trainer.global_rank}.arrow", record)
+            append_records(self._parts / f"{trainer.global_rank}.arrow", record)
             if outputs is not None and self._drawn:
                 self._draw(outputs, batch, pl_module)  # type: ignore[arg-type]
 

@@ -14,12 +14,11 @@ from xbench.runs.files import PAIRS, PERTURBATIONS, PREDICTIONS, RESULTS, SCHEMA
 from xbench.runs.fingerprint import fingerprint, of_results
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.images import with_attributes
-from xbench.runs.journal import BatchRecord, all_batches, append_record, read_record
+from xbench.runs.journal import BatchRecord, all_batches, append_records, read_record
 from xbench.runs.results import Results, write_results
 from xbench.runs.tables import about_tables, write_tables
 from xbench.runtime.files import writing
 from xbench.runtime.strict import load_yaml
-from xbench.types import Batch, Prediction
 
 from .case_keeper import CaseKeeper
 from .evaluation import Evaluation, find
@@ -29,7 +28,7 @@ from .perturbations import Perturbations
 class ResultsWriter(Callback):
     """Writes a run's tables and, last, `results.json`, each complete or not at all.
 
-    During the run, every finished batch goes to `journal/`, so that memory does not grow with the number of images and
+    During the run, batches go to `journal/` once they are scored, so that memory does not grow with their number and
     the same command with `--resume true` continues a killed run. The journal is deleted once the results are written.
     Runs started from Python cannot be resumed, because their configuration is unknown. Must come after `Evaluation` and
     `CaseKeeper`. `folder` is that of the run, from `setup` on.
@@ -68,25 +67,28 @@ class ResultsWriter(Callback):
             unasked = [image for image in images if not data.records[image].looked_for(data.findings)]
             Evaluation.of(trainer).restore(read_record(batch, place), unasked)
 
-    def on_test_batch_end(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_test_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Write the batches that `Evaluation` scored in this hook."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        evaluation, keeper = Evaluation.of(trainer), find(trainer, CaseKeeper)
-        tables = {**evaluation.latest, **(keeper.latest if keeper else {})}
-        if perturbed := find(trainer, Perturbations):
-            tables |= perturbed.latest
-        number = batch.first // data.batch_size
+        evaluation = Evaluation.of(trainer)
+        if not evaluation.scored:
+            return
         with writing(
-            f"The finished batch cannot be written to {self._run.journal}",
+            f"The finished batches cannot be written to {self._run.journal}",
             "Earlier batches are kept: free disk space and run the same command with --resume true.",
         ):
-            record = BatchRecord(number, tables, batch.failures, batch.notes)
-            append_record(self._run.part(trainer.global_rank), record)
+            append_records(
+                self._run.part(trainer.global_rank),
+                *(
+                    BatchRecord(batch.first // data.batch_size, tables, batch.failures, batch.notes)
+                    for batch, tables in evaluation.scored
+                ),
+            )
         # Otherwise this time would count as waiting for the next batch.
         evaluation.stopwatch.lap("logging")
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.on_test_batch_end(trainer)
         trainer.strategy.barrier()
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -13,8 +13,7 @@ from xbench.findings.phrases import Wording, reworded
 from xbench.runtime.errors import UsageError
 from xbench.types import Batch, Prediction
 
-from .case_keeper import CaseKeeper
-from .evaluation import Evaluation, find
+from .evaluation import Evaluation
 
 
 class Wordings(Callback):
@@ -35,16 +34,7 @@ class Wordings(Callback):
             if (changed := in_other_words(batch, wording)) is None:
                 continue
             prediction: Any = trainer.strategy.test_step(changed, 1)
-            add_condition(trainer, prediction, changed)
-
-
-def add_condition(trainer: Trainer, prediction: Prediction, batch: Batch) -> None:
-    """Measure and keep a prediction under the condition of its batch."""
-    evaluation = Evaluation.of(trainer)
-    evaluation.stopwatch.lap("forward")
-    evaluation.add(trainer, prediction, batch)
-    if keeper := find(trainer, CaseKeeper):
-        keeper.add(prediction, batch)
+            Evaluation.of(trainer).add(trainer, prediction, changed)
 
 
 def in_other_words(batch: Batch, wording: Wording) -> Batch | None:

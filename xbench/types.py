@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import accumulate
@@ -214,6 +214,20 @@ class Batch:
             ],
         )
 
+    @classmethod
+    def join(cls, parts: Sequence[Batch]) -> Batch:
+        """Join the truth, notes and failures of batches, without their images unless there is one batch."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            images=torch.empty(sum(map(len, parts)), 0),
+            display=[],
+            image_sha256=[one for part in parts for one in part.image_sha256],
+            truth=Truth.concatenate([part.truth for part in parts]),
+            notes=[note for part in parts for note in part.notes],
+            failures=[failure for part in parts for failure in part.failures],
+        )
+
     def only(self, rows: Sequence[int], wanted: NDArray[np.bool_] | bool = True) -> Batch:
         """Return images `rows`, in that order, with their `wanted` pairs, and all failures."""
         kept = {*(self.truth.image_ids[row] for row in rows)}
@@ -302,6 +316,18 @@ class Prediction:
         given = self.logits, self.probabilities
         logits, probabilities = (torch.full((pairs,), torch.nan) if one is None else one for one in given)
         return logits, probabilities
+
+    @classmethod
+    def join(cls, parts: Sequence[Prediction]) -> Prediction:
+        """Copy and join predictions of one kind, without answers and texts."""
+
+        def joined(values: Iterable[Tensor | None]) -> Tensor | None:
+            there = [one for one in values if one is not None]
+            return torch.cat(there) if there else None
+
+        maps = [one.shown for one in parts if isinstance(one.shown, Maps)]
+        shown = Maps(torch.cat([one.values for one in maps]), joined(one.missing for one in maps)) if maps else None
+        return cls(joined(one.logits for one in parts), joined(one.probabilities for one in parts), shown)
 
     def only(self, pairs: Sequence[int]) -> Prediction:
         """Return the prediction for some of the pairs, in the given order; not for answers."""

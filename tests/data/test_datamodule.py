@@ -10,7 +10,7 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from toys import Brightness, Squares
 
-from xbench.callbacks.case_keeper import CaseKeeper
+from xbench.callbacks.case_keeper import kept_of
 from xbench.data.records import Record
 from xbench.data.workers import handover
 from xbench.runs.files import PICTURES, TRUTH
@@ -135,9 +135,7 @@ def test_what_is_kept_of_some_images_is_what_is_kept_of_a_batch_of_these():
     samples, kept = sample_of(), []
     for places, chosen in (((0, 1, 3, 4), [1, 3]), ((1, 4), None)):
         batch = samples.collate([samples[place] for place in places])
-        keeper = CaseKeeper()
-        keeper.on_test_batch_end(None, None, None, batch if chosen is None else batch.only(chosen), 0)
-        kept.append(keeper.latest)
+        kept.append(kept_of(batch if chosen is None else batch.only(chosen)))
     for name in (TRUTH, PICTURES):
         whole = decoded(name, kept[1][name])
         assert len(whole) and kept[0][name].equals(whole)

@@ -21,7 +21,7 @@ from xbench.geometry.regions import Coverage
 from xbench.geometry.shapes import Shape, runs_of
 from xbench.runs.files import PAIRS
 from xbench.runs.images import SavedImage
-from xbench.runs.journal import BatchRecord, _encode, append_record, finished_batches, read_record
+from xbench.runs.journal import BatchRecord, _encode, append_records, finished_batches, read_record
 from xbench.scoring.rows import SCHEMA
 from xbench.types import Failure, Note, Query
 
@@ -204,7 +204,7 @@ def test_no_damage_to_a_journal_gives_a_wrong_record(tmp_path_factory, seed, pla
     draw = np.random.default_rng(seed)
     written = {batch: record(batch, draw) for batch in range(3)}
     for one in written.values():
-        append_record(folder / "0.arrow", one)
+        append_records(folder / "0.arrow", one)
 
     def finished():
         found = finished_batches(folder)
@@ -228,13 +228,13 @@ def test_no_damage_to_a_journal_gives_a_wrong_record(tmp_path_factory, seed, pla
     if changed >= places[damaged].start:
         with pytest.raises(ValueError, match="changed while"):
             read_record(damaged, places[damaged])
-    append_record(folder / "1.arrow", written[damaged])
+    append_records(folder / "1.arrow", written[damaged])
     assert damaged in finished()
 
 
 def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
-    append_record(tmp_path / "0.arrow", record(0, draw))
+    append_records(tmp_path / "0.arrow", record(0, draw))
 
     class Full(io.FileIO):
         def write(self, content):
@@ -243,5 +243,5 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left on device"):
         patch.setattr("builtins.open", lambda path, mode: io.BufferedWriter(Full(path, mode)))
-        append_record(tmp_path / "0.arrow", record(1, draw))
+        append_records(tmp_path / "0.arrow", record(1, draw))
     assert [*finished_batches(tmp_path)] == [0]

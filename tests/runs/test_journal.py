@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from xbench.runs.files import PAIRS, PREDICTIONS, SCHEMAS
 from xbench.runs.folder import open_journaled_folder
-from xbench.runs.journal import BatchRecord, all_batches, append_record, finished_batches, read_record
+from xbench.runs.journal import BatchRecord, all_batches, append_records, finished_batches, read_record
 from xbench.scoring.rows import column_of, nulls
 from xbench.types import Note
 
@@ -18,7 +18,7 @@ def test_a_table_that_is_kept_does_not_keep_the_others_of_its_batch(tmp_path):
     maps = pa.table(nulls(SCHEMAS[PREDICTIONS], 1) | {"map": cells})
     rows = pa.table(nulls(SCHEMAS[PAIRS], 2) | {"index": pa.array([0, 1])})
     for batch in range(3):
-        append_record(tmp_path / "0.arrow", BatchRecord(batch, {PAIRS: rows, PREDICTIONS: maps}, (), ()))
+        append_records(tmp_path / "0.arrow", BatchRecord(batch, {PAIRS: rows, PREDICTIONS: maps}, (), ()))
     finished = finished_batches(tmp_path)
     gc.collect()
     before, kept = pa.total_allocated_bytes(), [read_record(*one).tables[PAIRS] for one in finished.items()]
@@ -45,8 +45,8 @@ def test_the_record_of_the_last_attempt_counts(tmp_path):
     run = open_journaled_folder(trainer, "model", "data", lambda: {}, batches=2, resume=False)
     rows = pa.table(nulls(SCHEMAS[PAIRS], 2))
     for batch in range(2):
-        append_record(run.part(0), BatchRecord(batch, {PAIRS: rows}, (), ()))
+        append_records(run.part(0), BatchRecord(batch, {PAIRS: rows}, (), ()))
     again = open_journaled_folder(trainer, "model", "data", lambda: {}, batches=2, resume=True)
     assert again.path == run.path and [*again.finished] == [0]
-    append_record(again.part(0), BatchRecord(1, {PAIRS: rows}, (), notes := (Note("again", "a"),)))
+    append_records(again.part(0), BatchRecord(1, {PAIRS: rows}, (), notes := (Note("again", "a"),)))
     assert [*all_batches(run.journal, 2)] == [BatchRecord(0, {PAIRS: pa.concat_tables([rows] * 2)}, (), notes)]

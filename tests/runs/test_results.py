@@ -67,7 +67,7 @@ def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config,
         "xbench.scoring.map_measures.measure_on_host": {"saliency"},
         "xbench.scoring.metrics.ScoredRows.update": {"metrics"},
         "xbench.data.samples.jpeg": {"loading", "decode"},
-        "xbench.callbacks.results_writer.append_record": {"logging"},
+        "xbench.callbacks.results_writer.append_records": {"logging"},
         "xbench.callbacks.results_writer.write_tables": {"writing"},
         "xbench.callbacks.evaluation.summarize": {"writing"},
     }

@@ -15,8 +15,7 @@ from lightning.pytorch import Callback
 from oracles import Told
 from toys import Brightness, Squares
 
-from xbench.callbacks.case_keeper import CaseKeeper
-from xbench.callbacks.evaluation import Evaluation, find
+from xbench.callbacks.evaluation import Evaluation
 from xbench.data.records import Radiograph, Record
 from xbench.runtime.errors import UserError
 from xbench.types import Query
@@ -65,7 +64,6 @@ class Mirrored(Tires):
         changed = replace(batch, images=batch.images.flip(-1), condition="mirrored")
         prediction = pl_module.test_step(changed, 1)
         Evaluation.of(trainer).add(trainer, prediction, changed)
-        find(trainer, CaseKeeper).add(prediction, changed)
 
 
 class Pairs(Squares):

@@ -33,11 +33,13 @@ def callbacks(path: Path, *more: str) -> Path:
 
 
 def check_gone_on(run: Callable[..., Path], whole: Path, folder: Path, *options: str) -> None:
-    """A run that `oracles.tire` or `phrases.Tires` ends in the middle goes on to the files of `whole`."""
+    """A run that `oracles.tire` or `phrases.Tires` ends in the middle goes on to the files of `whole`, by groups."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xbench.callbacks.evaluation._ONE_BY_ONE", 0)
         patch.setenv("ORACLE_TIRES", "1")
         run(folder, *options, status=1)
-    assert files_of(run(folder, *options, "--resume", "true")) == files_of(whole)
+        patch.delenv("ORACLE_TIRES")
+        assert files_of(run(folder, *options, "--resume", "true")) == files_of(whole)
 
 
 def check_rescored(whole: Path, out: Path) -> None:

@@ -49,15 +49,17 @@ class Place(NamedTuple):
     checksum: int  # CRC-32 that starts from the batch's number
 
 
-def append_record(path: Path, record: BatchRecord) -> None:
-    """Append a batch to the journal's file of this process and attempt, which finishes the batch."""
-    content, checksum = _encode(record), record.batch
-    for part in content:
-        checksum = zlib.crc32(part, checksum)
-    head = f"{record.batch} {sum(map(len, content))} {checksum:08x}\n".encode()
-    # Not forced to disk, which would take longer than the batch; the checksum reveals missing data.
+def append_records(path: Path, *records: BatchRecord) -> None:
+    """Append batches to the journal's file of this process and attempt, which finishes them."""
+    written: list[Any] = []
+    for record in records:
+        content, checksum = _encode(record), record.batch
+        for part in content:
+            checksum = zlib.crc32(part, checksum)
+        written += [f"{record.batch} {sum(map(len, content))} {checksum:08x}\n".encode(), *content]
+    # Not forced to disk, which would take longer than the batches; the checksums reveal missing data.
     with open(path, "ab") as file:
-        file.writelines((head, *content))
+        file.writelines(written)
 
 
 def finished_batches(folder: Path) -> dict[int, Place]:
