@@ -115,12 +115,18 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         }
         if problem := next((problem for problem, is_one in problems.items() if is_one), None):
             raise UsageError(f"--data.{problem}.")
-        self.limit, self.batch_size, self.num_workers, self.on_error = limit, batch_size, num_workers, on_error
+        self.limit = limit
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.on_error = on_error
         self.grid: Grid = (grid, grid) if isinstance(grid, int) else grid
-        self.gamma, self.cache, self.timeout = gamma, cache, timeout
+        self.gamma = gamma
+        self.cache = cache
+        self.timeout = timeout
         self.wordings: Sequence[Wording] = wordings or []
         self.interventions: Sequence[Intervention] = interventions or []
-        self.pairs, self.curve_pairs = pairs, curve_pairs
+        self.pairs = pairs
+        self.curve_pairs = curve_pairs
         self.chosen: Mapping[str, frozenset[str]] = {}  # names of the queries to change, by image
         self.records: Sequence[Record] = ()  # filled by `setup`
         self.notes: list[Note] = []  # about the annotation files; filled by `read_records`

@@ -661,7 +661,7 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
         return ""
     parts = [f"{elsewhere[of]:,} of {recognized[of]:,} ({100 * share:.1f}%) for {of}" for share, of in shares]
     missed = listed(parts) if len(parts) < 3 else f"between {parts[0]} and {parts[-1]}"
-    nowhere = ", or left without a box" * any(run.run.results.answers and run.quadrants for run in runs)
+    nowhere = ", or left without a box" if any(run.run.results.answers and run.quadrants for run in runs) else ""
     by = f"by more than {100 * NEAR:g}% of the image's width{nowhere}"
     return f"Of the recognized lesions, {missed} were missed {by}."
 

@@ -42,8 +42,13 @@ def write_page(
     analysis: Analysis, tables: Sequence[Table], path: Path, cases: int = 24, progress: Progress = lambda *_: None
 ) -> None:
     """Write the report as one self-contained HTML file, with up to `cases` cases of each dataset."""
-    layout: dict[str, Any] = dict.fromkeys(("autoescape", "trim_blocks", "lstrip_blocks"), True)
-    environment = Environment(loader=PackageLoader("xbench.report.page"), undefined=StrictUndefined, **layout)
+    environment = Environment(
+        loader=PackageLoader("xbench.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     facts = facts_of(analysis)
     head = facts.shown.head if facts.shown.rows else None
     case_data = _case_data(analysis, cases, progress, head.label if head else "")
