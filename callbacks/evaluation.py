@@ -309,12 +309,9 @@ def _kind(outputs: Prediction) -> tuple[Any, ...] | None:
 
 
 def _light(outputs: Prediction, batch: Batch) -> tuple[Prediction, Batch]:
-    """Copy what scoring needs: compiled models reuse the memory of outputs, and images and batches are large."""
-    light = replace(batch, images=batch.images.new_empty(len(batch), 0), display=[], radiographs=[], changes=[])
-    light.kept = {name: table.clone() for name, table in batch.kept.items()}
-    regions = [region if region is None or region.is_cuda else region.clone() for region in batch.truth.regions]
-    light.truth = replace(batch.truth, regions=regions)
-    return Prediction.join([outputs]), light
+    """Copy outputs, because compiled models use their memory again, and leave out images."""
+    images = batch.images.new_empty(len(batch), 0)
+    return Prediction.join([outputs]), replace(batch, images=images, display=[], radiographs=[], changes=[])
 
 
 Kind = TypeVar("Kind", bound=Callback)

@@ -23,8 +23,8 @@ from xbench.data.workers.isolation import one_thread
 from xbench.types import Batch, Failure, Sample
 
 # Slot n, from 1, begins at byte n * _SLOT. The worker sets byte n before use, and the process with the loader clears it
-# after use. Pages that nothing was written to take no memory.
-_SLOTS, _SLOT = 8, 2**24
+# after use. Batches that wait to be scored keep theirs. Pages that nothing was written to take no memory.
+_SLOTS, _SLOT = 12, 2**24
 _LARGE = 2**20  # bytes of a region that is handed over as bits: containers may limit shared memory to 64 MB
 _memories: weakref.WeakValueDictionary[int, mmap] = weakref.WeakValueDictionary()
 _used: dict[tuple[int, int], Any] = {}  # references to the content of slots
