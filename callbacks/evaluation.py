@@ -56,7 +56,7 @@ class Evaluation(Callback):
 
     results: Results | None = None  # set on the first process at the end of the epoch
     rows: Rows | None = None  # from which the results follow
-    # Batches that this hook finished, without their images, and their tables by file name as in `BatchRecord`.
+    # Batches that were scored since this hook began, some without their images; tables by name as in `BatchRecord`.
     scored: list[tuple[Batch, dict[str, Any]]]
     stopwatch: Stopwatch  # time of this process by stage, shared with later callbacks
 

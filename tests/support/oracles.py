@@ -34,7 +34,7 @@ class Shown(SaliencyModel):
 
     def __init__(self, what: Literal["maps", "maps without scores", "scores", "nothing"]) -> None:
         super().__init__()
-        self.what, self.batches = what, 0
+        self.what, self.batches, self.memory = what, 0, torch.empty(0)
 
     def input_problem(self, batch: Batch, seen: torch.Tensor | None = None) -> None:
         """No network sees the images."""
@@ -47,7 +47,8 @@ class Shown(SaliencyModel):
         scores = (logits, (logits > 0).double()) if self.what in ("maps", "scores") else (None, None)
         if not self.what.startswith("maps"):
             return Prediction(*scores, None)
-        maps = torch.zeros(len(logits), *batch.display[0].shape)
+        # The same memory for each batch, as compiled models use it.
+        maps = self.memory.resize_(len(logits), *batch.display[0].shape).zero_()
         for pair, region in enumerate(truth.regions):
             if region is not None:
                 maps[pair] = region

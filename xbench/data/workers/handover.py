@@ -1,4 +1,4 @@
-"""Hand batches over from data workers in shared memory that is used again: new memory costs more than all the rest."""
+"""Hand batches over from data workers in shared memory that is used again, because mapping new memory is slow."""
 
 from __future__ import annotations
 
